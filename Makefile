@@ -1,0 +1,118 @@
+# Every target makes what it needs: the virtual environment, the locked packages, the compiled core.
+# `make` alone prints the targets. Needs Python 3.11+, Rust and, for Spark, Java 17+ (or a wheel of it).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+VENV := .venv
+PY := $(VENV)/bin/python
+WITH_JAVA := .ci/with-java
+SMOKE := target/smoke
+# Directories count too: their time changes when a file comes or goes.
+RUST := $(shell find src -type d -o -name '*.rs')
+# Tests run on lightly optimised code: they compile fast and still do real work.
+export CARGO_PROFILE_DEV_OPT_LEVEL ?= 1
+# PyO3 is built against this project's Python, whatever else is on the PATH.
+export PYO3_PYTHON := $(CURDIR)/$(PY)
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+# Spark starts its workers with this Python, not with the first on the PATH.
+export PYSPARK_PYTHON := $(CURDIR)/$(PY)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+# Arguments for demo, test-python and bench, e.g. make test-python ARGS="-k fence".
+ARGS ?=
+
+.PHONY: help
+help: ## Print this list.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# --- what the targets stand on ------------------------------------------------------------------
+
+$(PY):
+	@echo "--> virtual environment in $(VENV)"
+	@python=$$(.ci/check-python) && "$$python" -m venv $(VENV)
+
+$(VENV)/.packages: requirements-dev.lock | $(PY)
+	@echo "--> packages from requirements-dev.lock"
+	@$(PY) -m pip install --quiet -r requirements-dev.lock
+	@touch $@
+
+$(VENV)/.core: $(RUST) Cargo.toml Cargo.lock pyproject.toml $(VENV)/.packages
+	@.ci/check-rust
+	@echo "--> the core, in release mode (some minutes the first time)"
+	@$(PY) -m maturin develop --release --locked
+	@touch $@
+
+# --- using it -----------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: $(VENV)/.core ## Plain Spark and Clonos lose an executor; see what each makes of it.
+	@$(WITH_JAVA) $(VENV)/bin/clonos demo $(ARGS)
+
+.PHONY: build
+build: $(VENV)/.core ## Compile the core and install the package into .venv.
+
+# --- checking it --------------------------------------------------------------------------------
+
+.PHONY: test
+test: test-rust test-python ## All tests: the core alone, then everything from Python.
+
+.PHONY: test-rust
+test-rust: ## The core, without Python in the build.
+	@.ci/check-rust
+	cargo test --locked
+
+.PHONY: test-python
+test-python: $(VENV)/.core ## pytest, real Spark and real processes included.
+	$(WITH_JAVA) $(PY) -m pytest tests $(ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.packages ## Formatting, clippy, ruff, mypy: no warning is left.
+	@.ci/check-rust
+	cargo fmt --check
+	cargo clippy --locked --all-targets --all-features -- -D warnings
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy python
+
+.PHONY: fmt
+fmt: $(VENV)/.packages ## Format Rust and Python, apply the safe fixes.
+	@.ci/check-rust
+	cargo fmt
+	$(PY) -m ruff check --fix-only .
+	$(PY) -m ruff format .
+
+.PHONY: bench
+bench: $(VENV)/.core ## Measure, compare with the last kept run, keep this one (in .benchmarks).
+	$(WITH_JAVA) $(PY) -m pytest benches --benchmark-only --benchmark-autosave --benchmark-compare \
+		--benchmark-group-by=group --benchmark-sort=name -o timeout=0 $(ARGS)
+	@if compgen -G 'benches/*.rs' >/dev/null; then cargo bench --locked --bench '*'; fi
+
+.PHONY: bench-once
+bench-once: $(VENV)/.core ## Run each benchmark once, as a test that it still works.
+	@if compgen -G 'benches/bench_*.py' >/dev/null; then \
+		$(WITH_JAVA) $(PY) -m pytest benches --benchmark-disable -o timeout=600 $(ARGS); \
+	else echo "no Python benchmarks"; fi
+
+.PHONY: wheel-smoke
+wheel-smoke: $(VENV)/.packages ## Build the wheel, install it in an empty environment, use it there.
+	@.ci/check-rust
+	rm -rf $(SMOKE) && mkdir -p $(SMOKE)
+	$(PY) -m maturin build --release --locked --out $(SMOKE)
+	$(PY) -m venv $(SMOKE)/venv
+	$(SMOKE)/venv/bin/python -m pip install --quiet --constraint requirements-dev.lock $(SMOKE)/clonos-*.whl
+	cd $(SMOKE) && env -u VIRTUAL_ENV -u PYTHONPATH venv/bin/python -I $(CURDIR)/.ci/smoke.py
+
+# --- keeping it ---------------------------------------------------------------------------------
+
+.PHONY: lock
+lock: $(PY) ## Resolve pyproject.toml afresh into the lock files.
+	@$(PY) .ci/lock.py
+
+.PHONY: clean
+clean: ## Remove what was built and the virtual environment.
+	rm -rf $(VENV) target dist demo-output python/clonos/_core*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,84 @@
+"""Exactly-once, locally recovered nondeterministic Python on Spark.
+
+``attach`` a Spark session, put ``@causal`` on functions whose answers may differ from run to run, and
+use the causal services where such code reads the clock, draws random numbers or calls out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clonos import errors
+from clonos._services import (
+    call,
+    datetime_now,
+    idempotency_key,
+    numpy_rng,
+    random,
+    service,
+    time,
+    time_ns,
+    token_bytes,
+    uuid4,
+)
+
+if TYPE_CHECKING:
+    from clonos._causal import CausalUDF, causal
+    from clonos._columns import now, rand, uuid
+    from clonos._operators import map_in_arrow, map_in_pandas, map_partitions
+    from clonos._session import Session, attach
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CausalUDF",
+    "Session",
+    "attach",
+    "call",
+    "causal",
+    "datetime_now",
+    "errors",
+    "idempotency_key",
+    "map_in_arrow",
+    "map_in_pandas",
+    "map_partitions",
+    "now",
+    "numpy_rng",
+    "rand",
+    "random",
+    "service",
+    "time",
+    "time_ns",
+    "token_bytes",
+    "uuid",
+    "uuid4",
+]
+
+# What needs PySpark is imported when it is first asked for: an agent's process never does.
+_LAZY = {
+    "CausalUDF": "clonos._causal",
+    "Session": "clonos._session",
+    "attach": "clonos._session",
+    "causal": "clonos._causal",
+    "map_in_arrow": "clonos._operators",
+    "map_in_pandas": "clonos._operators",
+    "map_partitions": "clonos._operators",
+    "now": "clonos._columns",
+    "rand": "clonos._columns",
+    "uuid": "clonos._columns",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        message = f"module 'clonos' has no attribute {name!r}"
+        raise AttributeError(message)
+    from importlib import import_module
+
+    value = getattr(import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

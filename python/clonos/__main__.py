@@ -1,0 +1,5 @@
+"""``python -m clonos``."""
+
+from clonos.cli import main
+
+main()

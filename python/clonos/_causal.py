@@ -1,0 +1,375 @@
+"""``@causal``: a PySpark function whose outcomes are recorded once and replayed whatever fails."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from clonos import _services
+from clonos._code import code_fingerprint, mentions
+from clonos._config import one_of
+from clonos.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql._typing import DataTypeOrString
+    from pyspark.sql.types import DataType
+
+ColumnOrName = Any
+ALL_COLUMNS = "*"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How one causal function is recorded; see `causal`."""
+
+    uid: str | None
+    record: str
+    concurrency: int
+    flush: str
+    allow_code_change: bool
+
+    def check(self, kind: str) -> None:
+        """Refuse combinations that cannot be kept.
+
+        Raises
+        ------
+        ConfigError
+            Names the option to change.
+        """
+        one_of("record", self.record, ("result", "services"))
+        one_of("flush", self.flush, ("batch", "call"))
+        if not 1 <= self.concurrency <= 10_000:
+            _refuse(f"concurrency={self.concurrency} must be between 1 and 10000")
+        if self.concurrency > 1 and kind != "async":
+            _refuse("concurrency= needs an `async def` function")
+        if self.record == "services" and self.concurrency > 1:
+            _refuse("record='services' needs concurrency=1: services are replayed in one order")
+        if self.flush == "call" and self.record == "result" and kind.endswith("_iter"):
+            _refuse("flush='call' cannot be kept by an iterator UDF, which sees whole batches")
+
+
+def _refuse(message: str) -> None:
+    raise ConfigError(message, "CONFIG")
+
+
+class CausalUDF:
+    """A causal function; made by `causal`, called like any PySpark UDF.
+
+    Called with columns where a Spark session is active, it makes a column. In a Python worker, and
+    where there is no Spark, it is the function it wraps.
+    """
+
+    def __init__(
+        self, fn: Callable[..., Any], return_type: DataTypeOrString | None, options: Options
+    ) -> None:
+        self.__wrapped__: Callable[..., Any]
+        kind = "row"
+        if hasattr(fn, "evalType") and hasattr(fn, "func"):
+            kind, return_type, fn = _unwrap_udf(fn, return_type)
+        elif inspect.iscoroutinefunction(fn):
+            kind = "async"
+        options.check(kind)
+        functools.update_wrapper(self, fn)
+        self._fn = fn
+        self._kind = kind
+        self._declared_type = "string" if return_type is None else return_type
+        self._options = options
+        self._uses: dict[tuple[str, ...], str] = {}
+        self._bodies: dict[tuple[Any, ...], Any] = {}
+
+    @property
+    def uid(self) -> str:
+        """Stable name of the operator: the one given, else the function's qualified name."""
+        return self._options.uid or f"{self._fn.__module__}.{self._fn.__qualname__}"
+
+    def with_uid(self, uid: str) -> CausalUDF:
+        """Return the same function as another operator, with a log of its own.
+
+        Give each use of a function its own `uid` where several stand in one query.
+        """
+        return CausalUDF(self._source(), self._declared_type, replace(self._options, uid=uid))
+
+    def _source(self) -> Callable[..., Any]:
+        if self._kind in ("row", "async"):
+            return self._fn
+        return _Vectorised(self._fn, self._kind, self._declared_type)
+
+    def __repr__(self) -> str:
+        options = self._options
+        return f"<causal {self._kind} function {self.uid!r}, record={options.record!r}>"
+
+    def __call__(
+        self,
+        *args: Any,
+        row_key: ColumnOrName | Sequence[ColumnOrName] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Column of the function over `args`, or the plain call where there is no Spark session.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            Columns, or names of columns, as for any UDF.
+        row_key : column, name, "*", or a list of them, optional
+            Columns that tell rows with equal arguments apart. They are not passed to the function.
+            Needed where such rows may come back in another order, that is after a shuffle.
+            ``"*"`` stands for all columns.
+        """
+        if _in_task():
+            return _services.call(self._fn, *args, **kwargs)
+        if _no_session():
+            return self._fn(*args, **kwargs)
+        columns = self._bind(args, kwargs)
+        keys = _key_columns(row_key)
+        uid = self._use(columns)
+        passed = columns + keys or [_constant()]
+        return self._udf(uid, len(columns), bool(keys))(*passed)  # type: ignore[no-any-return]
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        if not kwargs:
+            return list(args)
+        bound = inspect.signature(self._fn).bind(*args, **kwargs)
+        bound.apply_defaults()
+        return list(bound.args)
+
+    def _use(self, columns: list[Any]) -> str:
+        """Name this use: the first over certain columns is the uid, the n-th other one ``uid#n``.
+
+        Numbered within the query that asks, in the order the program asks, which a restarted
+        program repeats.
+        """
+        from clonos._session import current_query
+
+        text = (current_query(), *map(str, columns))
+        if text not in self._uses:
+            before = sum(1 for other in self._uses if other[0] == text[0])
+            self._uses[text] = self.uid if before == 0 else f"{self.uid}#{before + 1}"
+        return self._uses[text]
+
+    # What `spark.udf.register` reads of a user-defined function.
+
+    @property
+    def func(self) -> Callable[..., Any]:
+        """The body that Spark runs, for ``spark.udf.register``; the function is ``__wrapped__``."""
+        arguments = len(inspect.signature(self._fn).parameters) if self._kind != "row" else 0
+        if self._kind in ("row", "async"):
+            arguments = len(inspect.signature(self._fn).parameters)
+            if arguments == 0:
+                _refuse(
+                    f"{self.uid} takes no arguments; a SQL function needs at least one "
+                    "(use it as a column instead)"
+                )
+        return self._body(self.uid, arguments or 10_000, False)
+
+    @property
+    def returnType(self) -> DataType:
+        """Spark type of a result."""
+        from pyspark.sql.types import DataType, _parse_datatype_string
+
+        declared = self._declared_type
+        return declared if isinstance(declared, DataType) else _parse_datatype_string(declared)
+
+    @property
+    def evalType(self) -> int:
+        """Spark's number for the kind of UDF: always an iterator over Arrow or pandas batches."""
+        from pyspark.util import PythonEvalType
+
+        if self._kind.startswith("pandas"):
+            return PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF
+        return PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF
+
+    deterministic = False
+
+    def asNondeterministic(self) -> CausalUDF:
+        """Return this function: to Catalyst a causal function always is nondeterministic."""
+        return self
+
+    def _body(self, uid: str, arguments: int, keyed: bool) -> Callable[..., Any]:
+        from clonos._session import current_config
+        from clonos._spark.udf import UdfSpec, make_body
+
+        config = current_config()
+        if config is None:
+            warnings.warn(
+                f"{self.uid} is not recorded: call clonos.attach(spark) first", stacklevel=4
+            )
+        options = self._options
+        spec = UdfSpec(
+            uid=uid,
+            kind=self._kind,
+            return_type=self.returnType.json(),
+            record=options.record,
+            flush=options.flush,
+            concurrency=options.concurrency,
+            arguments=arguments,
+            keyed=keyed,
+            code=code_fingerprint(self._fn),
+            allow_code_change=options.allow_code_change,
+            # Counting equal rows costs time; only keys and row streams of random numbers need it.
+            count_occurrences=self._kind in ("row", "async")
+            and mentions(self._fn, "idempotency_key"),
+            label=self._fn.__qualname__,
+            config=None if config is None else config.to_bytes(),
+        )
+        return make_body(spec, self._fn)
+
+    def _udf(self, uid: str, arguments: int, keyed: bool) -> Any:
+        from pyspark.sql.udf import UserDefinedFunction
+
+        from clonos._session import current_config
+
+        config = current_config()
+        cached = (uid, arguments, keyed, None if config is None else config.to_bytes())
+        if cached not in self._bodies:
+            self._bodies.clear()
+            self._bodies[cached] = UserDefinedFunction(
+                self._body(uid, arguments, keyed),
+                returnType=self.returnType,
+                name=self._fn.__name__,
+                evalType=self.evalType,
+                deterministic=False,
+            )
+        return self._bodies[cached]
+
+
+@dataclass(frozen=True)
+class _Vectorised:
+    """A pandas or Arrow function with its declared kind, in the shape `CausalUDF` unwraps."""
+
+    func: Callable[..., Any]
+    kind: str
+    returnType: Any
+    evalType: int = 0
+
+
+def _unwrap_udf(udf: Any, return_type: Any) -> tuple[str, Any, Callable[..., Any]]:
+    """Kind, return type and function of a pandas or Arrow UDF."""
+    from pyspark.util import PythonEvalType
+
+    if isinstance(udf, _Vectorised):
+        return udf.kind, udf.returnType, udf.func
+    kinds = {
+        PythonEvalType.SQL_BATCHED_UDF: "row",
+        PythonEvalType.SQL_ARROW_BATCHED_UDF: "row",
+        PythonEvalType.SQL_SCALAR_PANDAS_UDF: "pandas",
+        PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF: "pandas_iter",
+        PythonEvalType.SQL_SCALAR_ARROW_UDF: "arrow",
+        PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF: "arrow_iter",
+    }
+    kind = kinds.get(udf.evalType)
+    if kind is None:
+        _refuse("only scalar UDFs can be causal, not grouped or aggregate ones")
+        raise AssertionError
+    return kind, udf.returnType if return_type is None else return_type, udf.func
+
+
+def _key_columns(row_key: Any) -> list[Any]:
+    if row_key is None:
+        return []
+    from pyspark.sql import functions
+
+    if isinstance(row_key, str) and row_key == ALL_COLUMNS:
+        return [functions.expr("xxhash64(*)")]
+    if isinstance(row_key, Sequence) and not isinstance(row_key, str):
+        return list(row_key)
+    return [row_key]
+
+
+def _constant() -> Column:
+    """A column for functions without arguments: Spark's iterator UDFs need one."""
+    from pyspark.sql import functions
+
+    return functions.lit(True)
+
+
+def _in_task() -> bool:
+    # Where PySpark was never imported there is no task, and it need not be installed.
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import TaskContext
+
+    return TaskContext.get() is not None
+
+
+def _no_session() -> bool:
+    if "pyspark.sql" not in sys.modules:
+        return True
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    return SparkContext._active_spark_context is None and SparkSession.getActiveSession() is None
+
+
+def causal(
+    returnType: DataTypeOrString | Callable[..., Any] | None = None,
+    *,
+    uid: str | None = None,
+    record: str = "result",
+    concurrency: int = 1,
+    flush: str = "batch",
+    allow_code_change: bool = False,
+) -> Any:
+    """Make a function causal: Spark may run it again, its answers stay the first ones.
+
+    Goes on a plain function, an ``async def``, or a ``pandas_udf`` or ``arrow_udf``, scalar or
+    iterator kind. What it makes is used like a UDF, also through ``spark.udf.register``.
+
+    Parameters
+    ----------
+    returnType : pyspark.sql.types.DataType or str, optional
+        Spark type of a result, as in ``udf``; default ``"string"``, or what the wrapped
+        ``pandas_udf`` or ``arrow_udf`` says.
+    uid : str, optional
+        Stable name of the operator. Its log is found by it after a restart, so choose one that
+        survives renaming; default: the function's qualified name.
+    record : {"result", "services"}
+        ``"result"``: results are recorded and the function is not called at replay.
+        ``"services"``: the function runs again at replay, and only what it took from the causal
+        services (`clonos.time`, `clonos.random`, `clonos.call`, …) is recorded.
+    concurrency : int
+        Calls of an ``async def`` under way at a time, per task.
+    flush : {"batch", "call"}
+        How much is made stable together: an Arrow batch, or every call on its own.
+    allow_code_change : bool
+        Replay a log although the function's code changed since it was recorded.
+
+    Returns
+    -------
+    CausalUDF or a decorator that makes one
+
+    Raises
+    ------
+    ConfigError
+        If options do not go together.
+
+    Notes
+    -----
+    The method is causal logging as in Silvestre et al., *Clonos: Consistent Causal Recovery for
+    Highly-Available Streaming Dataflows*, SIGMOD 2021.
+
+    Examples
+    --------
+    >>> from clonos import causal
+    >>> @causal("boolean", uid="is-even")
+    ... def is_even(n: int) -> bool:
+    ...     return n % 2 == 0
+    >>> is_even(4)  # no Spark session: the plain function
+    True
+    """
+    options = Options(uid, record, concurrency, flush, allow_code_change)
+    if callable(returnType) and not isinstance(returnType, type):
+        from pyspark.sql.types import DataType
+
+        if not isinstance(returnType, DataType):
+            return CausalUDF(returnType, None, options)
+
+    def decorate(fn: Callable[..., Any]) -> CausalUDF:
+        return CausalUDF(fn, returnType, options)  # type: ignore[arg-type]
+
+    return decorate

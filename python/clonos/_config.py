@@ -1,0 +1,67 @@
+"""Settings of a session: parsing of what users write, checked before anything starts."""
+
+from __future__ import annotations
+
+import re
+
+from clonos.errors import ConfigError
+
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*$", re.IGNORECASE)
+FULL_DEPTH = 2**32 - 1
+
+
+def parse_size(setting: str, value: int | str) -> int:
+    """Bytes meant by ``512``, ``"512MiB"``, ``"512m"`` (binary units, as Spark's own).
+
+    Parameters
+    ----------
+    setting : str
+        Name used in the error.
+    value : int or str
+        Size in bytes, or a number with a unit of KiB, MiB, GiB or TiB.
+
+    Raises
+    ------
+    ConfigError
+        If the value is not a size.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value > 0:
+            return value
+    elif isinstance(value, str):
+        match = _SIZE.match(value)
+        if match:
+            return int(float(match[1]) * _UNITS[match[2].lower()])
+    message = f"{setting}={value!r} is not a size; write bytes or a number with a unit: '512MiB'"
+    raise ConfigError(message, "CONFIG")
+
+
+def parse_depth(value: int | str) -> int:
+    """Sharing depth as a number; ``"full"`` is every agent there is.
+
+    Raises
+    ------
+    ConfigError
+        If the value is neither a whole number from 0 on nor ``"full"``.
+    """
+    if value == "full":
+        return FULL_DEPTH
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < FULL_DEPTH:
+        return value
+    message = f"sharing_depth={value!r} is not 0, 1, 2, … or 'full'"
+    raise ConfigError(message, "CONFIG")
+
+
+def one_of(setting: str, value: str, allowed: tuple[str, ...]) -> str:
+    """Return `value` if it is allowed.
+
+    Raises
+    ------
+    ConfigError
+        Names the setting and what it may be.
+    """
+    if value not in allowed:
+        message = f"{setting}={value!r}: it must be one of {', '.join(map(repr, allowed))}"
+        raise ConfigError(message, "CONFIG")
+    return value

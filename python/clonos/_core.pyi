@@ -1,0 +1,222 @@
+"""The Rust core, as Python sees it. Private: use the names that ``clonos`` exports.
+
+Every method that waits does so without the interpreter lock. Errors are those of ``clonos.errors``.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import pyarrow as pa
+
+@final
+class SessionConfig:
+    """Settings of a session, checked; what a task needs to reach its agents."""
+
+    def __new__(
+        cls,
+        *,
+        app_id: str,
+        secret: bytes,
+        driver_addr: str,
+        driver_socket: str,
+        local: bool,
+        guarantee: str,
+        sharing_depth: int,
+        standbys: int,
+        memory_bytes: int,
+        disk_bytes: int,
+        spill_dir: str | None,
+        checkpoint_dir: str | None,
+        agent_scope: str,
+        on_lost: str,
+        on_ambiguous: str,
+        io_timeout_ms: int,
+    ) -> SessionConfig: ...
+    @staticmethod
+    def from_bytes(data: bytes) -> SessionConfig: ...
+    def to_bytes(self) -> bytes:
+        """Everything, the secret included: keep it out of logs."""
+    def with_driver_addr(self, addr: str) -> SessionConfig: ...
+    @property
+    def app_id(self) -> str: ...
+    @property
+    def local(self) -> bool: ...
+    @property
+    def driver_addr(self) -> str: ...
+    @property
+    def driver_socket(self) -> str: ...
+    @property
+    def guarantee(self) -> str: ...
+    @property
+    def sharing_depth(self) -> int: ...
+    @property
+    def agent_scope(self) -> str: ...
+    @property
+    def on_lost(self) -> str: ...
+    @property
+    def checkpoint_dir(self) -> str | None: ...
+
+@final
+class Client:
+    """A worker's connection to its agent; of use only in the process that made it."""
+
+    @staticmethod
+    def connect(config: SessionConfig, socket: str) -> Client: ...
+    def is_usable(self) -> bool:
+        """Whether no error has been seen on the connection."""
+
+@final
+class Plan:
+    """Which rows of one batch have recorded values."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def live_count(self) -> int:
+        """Rows without a recorded value."""
+    @property
+    def live(self) -> pa.Array | None:
+        """Positions of the live rows (uint32), or ``None`` if all rows are live."""
+
+@final
+class ResultTask:
+    """One attempt of a task under ``record="result"``."""
+
+    @staticmethod
+    def open(
+        client: Client,
+        config: SessionConfig,
+        *,
+        query: str,
+        epoch: int | str,
+        operator: str,
+        partition: int,
+        app: int,
+        stage: int,
+        attempt: int,
+        worker: int,
+        code: int,
+        python: str,
+        label: str,
+        keyed: bool,
+        allow_code_change: bool,
+        count_occurrences: bool,
+    ) -> ResultTask: ...
+    @property
+    def lost(self) -> bool:
+        """Whether a published log of this task can be read nowhere."""
+    def offer(self, columns: Sequence[pa.Array]) -> Plan:
+        """Fingerprint the rows of a batch and match them with the log."""
+    def complete(self, plan: Plan, live: pa.Array | None) -> pa.Array:
+        """Record the values of the live rows; all values of the batch, in its order."""
+    def key(self, plan: Plan, live_row: int) -> str:
+        """Idempotency key of the call for a live row: 32 hex digits."""
+    def publish(self) -> None:
+        """Send what was recorded since the last time; does not wait."""
+    def settle(self, outstanding: int) -> None:
+        """Wait until at most `outstanding` publishes are not stable yet."""
+    def finish(self) -> dict[str, int]:
+        """End of input: check that everything recorded came back, and close the log."""
+    def close(self) -> None:
+        """Give the log back, finished or not. Never raises."""
+
+@final
+class ServiceTask:
+    """One attempt of a task under ``record="services"``, or of an operator on a partition."""
+
+    @staticmethod
+    def open(
+        client: Client,
+        config: SessionConfig,
+        *,
+        query: str,
+        epoch: int | str,
+        operator: str,
+        partition: int,
+        app: int,
+        stage: int,
+        attempt: int,
+        worker: int,
+        code: int,
+        python: str,
+        label: str,
+        keyed: bool,
+        allow_code_change: bool,
+        count_occurrences: bool,
+    ) -> ServiceTask: ...
+    @property
+    def lost(self) -> bool:
+        """Whether a published log of this task can be read nowhere."""
+    def time_ns(self) -> int:
+        """The clock, or its recorded reading; nanoseconds since 1970."""
+    def random(self) -> float:
+        """Next float in [0, 1) of the task's recorded seed."""
+    def getrandbits(self, bits: int) -> int:
+        """Integer of `bits` random bits of the task's recorded seed."""
+    def call_begin(self, name: str) -> tuple[bool, bytes] | None:
+        """Recorded outcome of the service call `name` (did it return, pickle), or ``None``."""
+    def call_record(self, name: str, ok: bool, value: bytes) -> None:
+        """Record the outcome of a call that `call_begin` had nothing for."""
+    def begin_batch(self, columns: Sequence[pa.Array]) -> None:
+        """Fingerprint the rows of a batch, whose determinants are kept by row."""
+    def begin_row(self, row: int) -> None:
+        """What follows belongs to this row of the batch."""
+    def end_row(self) -> None:
+        """Check that the last row of a batch asked for all that is recorded of it."""
+    def input(self, columns: Sequence[pa.Array]) -> None:
+        """Note that one batch of the partition was taken."""
+    def input_bytes(self, rows: int, data: bytes) -> None:
+        """Note that elements with this serialised form were taken."""
+    def idempotency_key(self) -> str:
+        """Key of the next call: 32 hex digits."""
+    def publish(self) -> None:
+        """Send what was recorded since the last time; does not wait."""
+    def settle(self, outstanding: int) -> None:
+        """Wait until at most `outstanding` publishes are not stable yet."""
+    def finish(self) -> dict[str, int]:
+        """End of input: close the log."""
+    def close(self) -> None:
+        """Give the log back, finished or not. Never raises."""
+
+@final
+class Agent:
+    """The driver's agent, with the registry."""
+
+    @staticmethod
+    def start(
+        config: SessionConfig,
+        host: str,
+        port: int,
+        stage_tasks: Callable[[int], int | None],
+    ) -> Agent: ...
+    @property
+    def addr(self) -> str:
+        """``host:port`` where other agents reach it."""
+    def commit_epoch(self, query: str, epoch: int | str) -> None:
+        """Drop the logs of an epoch everywhere."""
+    def live_epochs(self) -> list[tuple[str, int | str]]:
+        """Epochs of which some log is held."""
+    def stats(self) -> str:
+        """What all agents hold, as JSON."""
+    def stop(self) -> None: ...
+
+def ensure_agent(config: SessionConfig, folder: str, spawn: Callable[[], Any]) -> str:
+    """Socket of the agent in `folder`; calls `spawn` if none answers, under a file lock."""
+
+def run_executor_agent(config: SessionConfig, watch_pid: int, folder: str) -> None:
+    """Serve until the process `watch_pid` (0: none) or the application is gone."""
+
+def cluster_stats(config: SessionConfig) -> str:
+    """What the agents of a running session hold, as JSON; for the command line."""
+
+def read_segment(path: str) -> str:
+    """What a segment file holds, as JSON."""
+
+def bytes_fingerprint(data: bytes) -> int:
+    """64-bit fingerprint of bytes."""
+
+def row_fingerprints(columns: Sequence[pa.Array]) -> pa.Array:
+    """64-bit fingerprint of each row over all columns (uint64)."""
+
+def build_profile() -> str:
+    """``"release"`` or ``"debug"``."""

@@ -1,0 +1,258 @@
+"""Causal services: the clock, random numbers and calls whose outcome is recorded.
+
+Inside a causal task each reading is a determinant: logged the first time, given back at replay.
+Outside one (on the driver, in a test, in plain Python) they behave as the plain thing, so that code
+that uses them needs no Spark to be tried.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import random as _stdlib_random
+import secrets
+import time as _stdlib_time
+import uuid as _stdlib_uuid
+from collections.abc import Callable
+from contextvars import ContextVar
+from datetime import UTC, datetime, tzinfo
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Recorder(Protocol):
+    """What the services need of a task that records them: the core's ``ServiceTask``."""
+
+    def time_ns(self) -> int: ...
+    def getrandbits(self, bits: int) -> int: ...
+    def random(self) -> float: ...
+    def call_begin(self, name: str) -> tuple[bool, bytes] | None: ...
+    def call_record(self, name: str, ok: bool, value: bytes) -> None: ...
+
+
+class Scope:
+    """The causal task in which the current code runs.
+
+    `recorder` is ``None`` under ``record="result"``: there the whole result is the determinant and
+    the services are the plain ones. `key` makes the idempotency key of the call in progress;
+    `after` runs after each recorded outcome (``flush="call"`` publishes there).
+    """
+
+    __slots__ = ("after", "key", "recorder")
+
+    def __init__(
+        self,
+        recorder: Recorder | None,
+        key: Callable[[], str] | None = None,
+        after: Callable[[], None] | None = None,
+    ) -> None:
+        self.recorder = recorder
+        self.key = key
+        self.after = after
+
+
+_NO_SCOPE = Scope(None)
+current: ContextVar[Scope] = ContextVar("clonos_scope", default=_NO_SCOPE)
+
+
+def time_ns() -> int:
+    """Nanoseconds since 1970, recorded in a causal task."""
+    scope = current.get()
+    if scope.recorder is None:
+        return _stdlib_time.time_ns()
+    value = scope.recorder.time_ns()
+    if scope.after is not None:
+        scope.after()
+    return value
+
+
+def time() -> float:
+    """Seconds since 1970, recorded in a causal task: ``time.time()`` that replays."""
+    return time_ns() / 1e9
+
+
+def datetime_now(tz: tzinfo | None = None) -> datetime:
+    """Date and time in `tz` (default: UTC), recorded in a causal task; microseconds."""
+    return datetime.fromtimestamp(time_ns() // 1000 / 1e6, tz or UTC)
+
+
+class CausalRandom(_stdlib_random.Random):
+    """A ``random.Random`` whose numbers come from the task's recorded seed.
+
+    Only the seed is logged, once per task. Rows have streams of their own, so that a row gets the
+    same numbers when a replay brings it in another place. Not for cryptography.
+    """
+
+    def random(self) -> float:
+        """Next float in [0, 1)."""
+        scope = current.get()
+        if scope.recorder is None:
+            return _plain_random.random()
+        value = scope.recorder.random()
+        if scope.after is not None:
+            scope.after()
+        return value
+
+    def getrandbits(self, k: int, /) -> int:
+        """Integer of `k` random bits."""
+        scope = current.get()
+        if scope.recorder is None:
+            return _plain_random.getrandbits(k)
+        value = scope.recorder.getrandbits(k)
+        if scope.after is not None:
+            scope.after()
+        return value
+
+    def seed(self, *_args: Any, **_kwargs: Any) -> None:
+        """Do nothing: the seed of a task is drawn once and recorded."""
+
+    def getstate(self) -> Any:
+        """Refuse: the state is the task's."""
+        message = "the state of clonos.random belongs to the task and cannot be saved"
+        raise NotImplementedError(message)
+
+    def setstate(self, state: Any) -> None:
+        """Refuse: the state is the task's."""
+        self.getstate()
+
+    def __reduce__(self) -> Any:
+        return (_shared_random, ())
+
+
+_plain_random = _stdlib_random.SystemRandom()
+random = CausalRandom()
+
+
+def _shared_random() -> CausalRandom:
+    return random
+
+
+def numpy_rng() -> np.random.Generator:
+    """Return a NumPy generator, seeded from the task's recorded seed (from the system outside one)."""
+    import numpy as np
+
+    return np.random.Generator(np.random.PCG64(random.getrandbits(128)))
+
+
+def uuid4() -> _stdlib_uuid.UUID:
+    """Return a random UUID (version 4), from the task's recorded seed."""
+    return _stdlib_uuid.UUID(int=random.getrandbits(128), version=4)
+
+
+def token_bytes(n: int = 32) -> bytes:
+    """Return `n` bytes fit for secrets: drawn from the system, and recorded themselves."""
+    return call(secrets.token_bytes, n)
+
+
+def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call `fn` and record what came of it; at replay it is not called.
+
+    Parameters
+    ----------
+    fn : callable
+        Anything whose result, or exception, can be pickled.
+    *args, **kwargs
+        Passed to `fn`. They are not recorded.
+
+    Returns
+    -------
+    object
+        What `fn` returned, now or when it was recorded.
+
+    Raises
+    ------
+    Exception
+        What `fn` raised, now or when it was recorded.
+    ReplayDivergence
+        If another service was asked for at this point when the log was recorded.
+
+    Examples
+    --------
+    >>> import clonos
+    >>> clonos.call(len, "outside Spark this is a plain call")
+    34
+    """
+    scope = current.get()
+    recorder = scope.recorder
+    if recorder is None:
+        return fn(*args, **kwargs)
+    name = f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', type(fn).__name__)}"
+    recorded = recorder.call_begin(name)
+    if recorded is not None:
+        ok, value = recorded
+        outcome = pickle.loads(value)
+        if ok:
+            return outcome  # type: ignore[no-any-return]
+        raise outcome
+    try:
+        # What `fn` does inside is part of its one recorded outcome.
+        token = current.set(Scope(None, scope.key))
+        try:
+            result = fn(*args, **kwargs)
+        finally:
+            current.reset(token)
+    except Exception as error:
+        recorder.call_record(name, False, _pickle_error(error))
+        if scope.after is not None:
+            scope.after()
+        raise
+    recorder.call_record(name, True, _dumps(result))
+    if scope.after is not None:
+        scope.after()
+    return result
+
+
+def service(fn: Callable[P, R]) -> Callable[P, R]:
+    """Wrap `fn` so that each call is recorded: ``call`` as a decorator.
+
+    Examples
+    --------
+    >>> import clonos
+    >>> @clonos.service
+    ... def price(item: str) -> int:
+    ...     return len(item)
+    >>> price("tea")
+    3
+    """
+
+    @functools.wraps(fn)
+    def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
+        return call(fn, *args, **kwargs)
+
+    return recorded
+
+
+def idempotency_key() -> str:
+    """Return a key that is the same for every attempt of the same call: 32 hex digits.
+
+    Send it along with a request that has side effects. A service that honours such keys then acts
+    once even if the call was sent, and everything that knew its answer died. Outside a causal task
+    each key is new.
+    """
+    key = current.get().key
+    return os.urandom(16).hex() if key is None else key()
+
+
+def _dumps(value: Any) -> bytes:
+    try:
+        return pickle.dumps(value, protocol=5)
+    except Exception:
+        from pyspark import cloudpickle
+
+        return cloudpickle.dumps(value, protocol=5)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _pickle_error(error: Exception) -> bytes:
+    try:
+        data = _dumps(error)
+        pickle.loads(data)
+    except Exception:
+        # Some exceptions cannot be rebuilt from their pickle; their text can.
+        return _dumps(RuntimeError(f"{type(error).__qualname__}: {error}"))
+    return data

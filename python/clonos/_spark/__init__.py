@@ -1,0 +1,1 @@
+"""The hooks into Spark, one per file. Nothing here is public."""

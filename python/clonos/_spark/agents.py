@@ -1,0 +1,93 @@
+"""Finding or starting the agent of an executor.
+
+The first causal task of an executor starts it; a file lock decides which worker that is. The agent
+watches the executor's JVM and goes when it goes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from clonos import _core
+
+_JVM_SEARCH_DEPTH = 4
+
+
+def socket_for(config: _core.SessionConfig) -> str:
+    """Path of the Unix socket of the agent that serves this process, started if need be."""
+    if config.local or os.environ.get("CLONOS_DRIVER_PID") == str(os.getpid()):
+        return config.driver_socket
+    jvm = executor_jvm()
+    folder = agent_folder(config, jvm)
+
+    def spawn() -> None:
+        start_agent(config, folder, 0 if config.agent_scope == "host" else jvm)
+
+    return _core.ensure_agent(config, str(folder), spawn)
+
+
+def agent_folder(config: _core.SessionConfig, jvm: int) -> Path:
+    """Folder of one agent's socket, lock and log: private to the user, short enough for a socket."""
+    scope = "host" if config.agent_scope == "host" else f"{jvm}-{_started_at(jvm)}"
+    name = hashlib.sha256(f"{config.app_id}/{scope}".encode()).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"clonos-{os.getuid()}" / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def start_agent(config: _core.SessionConfig, folder: Path, watch_pid: int) -> None:
+    """Start an agent process of its own session, so that it outlives this worker.
+
+    The configuration, with the secret, goes through standard input: neither the command line nor
+    the environment of a process is private.
+    """
+    with (folder / "agent.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "clonos._spark.agent_main", str(folder), str(watch_pid)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+        )
+    assert process.stdin is not None
+    with process.stdin as pipe:
+        pipe.write(config.to_bytes())
+
+
+def executor_jvm() -> int:
+    """Process id of the JVM above this Python worker (worker, daemon, JVM); 0 if there is none."""
+    pid = os.getpid()
+    for _ in range(_JVM_SEARCH_DEPTH):
+        pid = _parent(pid)
+        if pid <= 1:
+            return 0
+        if Path(_executable(pid)).name == "java":
+            return pid
+    return 0
+
+
+def _stat(pid: int) -> list[str]:
+    # The second field is the command in parentheses and may hold spaces.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _parent(pid: int) -> int:
+    return int(_stat(pid)[1])
+
+
+def _started_at(pid: int) -> str:
+    """Start time of a process, so that a reused pid is another executor."""
+    return _stat(pid)[19] if pid else "0"
+
+
+def _executable(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/exe").readlink())
+    except OSError:
+        return ""

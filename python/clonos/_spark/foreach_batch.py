@@ -1,0 +1,69 @@
+"""``foreachBatch`` functions as causal tasks of the driver."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from clonos import _core
+from clonos._code import PYTHON_VERSION, code_fingerprint
+from clonos._services import Scope, current
+from clonos._spark import worker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from clonos._session import Session
+
+# Partitions of Spark count from 0; the driver's own task stands beyond any of them.
+DRIVER_PARTITION = 2**32 - 1
+
+
+def causal_batch_function(
+    session: Session, fn: Callable[[DataFrame, int], None]
+) -> Callable[[DataFrame, int], None]:
+    """Return `fn` with a causal scope around it; each service outcome is stable before it is seen."""
+    code = code_fingerprint(fn)
+    label = getattr(fn, "__qualname__", type(fn).__name__)
+    runs = 0
+
+    @functools.wraps(fn)
+    def causal_batch(batch: DataFrame, number: int) -> None:
+        nonlocal runs
+        runs += 1
+        context = batch.sparkSession.sparkContext
+        query = context.getLocalProperty(worker.QUERY_PROPERTY) or worker.application_query(
+            session.config.app_id
+        )
+        place = worker.Place(query, number, DRIVER_PARTITION, stage=0, attempt=runs)
+        client = _core.Client.connect(session.config, session.config.driver_socket)
+        arguments: dict[str, Any] = worker.task_arguments(
+            session.config, place, f"foreach_batch:{label}"
+        )
+        task = _core.ServiceTask.open(
+            client,
+            session.config,
+            **arguments,
+            code=code,
+            python=PYTHON_VERSION,
+            label=label,
+            keyed=False,
+            allow_code_change=True,
+            count_occurrences=False,
+        )
+
+        def publish() -> None:
+            task.publish()
+            task.settle(0)
+
+        token = current.set(Scope(task, task.idempotency_key, publish))
+        try:
+            fn(batch, number)
+            # The seed of clonos.random may be the only thing not published yet.
+            publish()
+        finally:
+            current.reset(token)
+            task.close()
+
+    return causal_batch

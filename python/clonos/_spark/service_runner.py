@@ -1,0 +1,116 @@
+"""``record="services"``: the function runs again at replay, and only its services are recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import DataType
+
+from clonos import _core
+from clonos._services import Scope, current
+from clonos._spark.kinds import Batches, arrow_of, one_or_tuple, values_of
+from clonos._spark.rows import RowCodec
+
+
+class ServiceRunner:
+    """Runs one attempt of a task whose services are recorded.
+
+    Parameters
+    ----------
+    task : _core.ServiceTask
+        The opened task.
+    flush_call : bool
+        Make each outcome stable before the function sees it (``flush="call"``).
+    """
+
+    def __init__(self, task: _core.ServiceTask, flush_call: bool = False) -> None:
+        self._task = task
+        after = self._publish_now if flush_call else None
+        self._scope = Scope(task, task.idempotency_key, after)
+
+    def _publish_now(self) -> None:
+        self._task.publish()
+        self._task.settle(0)
+
+    def run_rows(
+        self,
+        batches: Batches,
+        fn: Callable[..., Any],
+        return_type: DataType,
+        arguments: int,
+    ) -> Iterator[pa.Array]:
+        """Outputs of a plain function; its determinants are kept by row."""
+        codec = RowCodec(return_type)
+        task = self._task
+
+        def outputs() -> Iterator[pa.Array]:
+            for columns in batches:
+                task.begin_batch(arrow_of(columns))
+                results = []
+                if arguments:
+                    rows = zip(*codec.to_lists(columns[:arguments]), strict=True)
+                else:
+                    rows = iter([()] * len(columns[0]))
+                for index, row in enumerate(rows):
+                    task.begin_row(index)
+                    results.append(fn(*row))
+                task.end_row()
+                yield codec.to_arrow(results)
+
+        yield from self.pipelined(outputs())
+
+    def run_batches(self, batches: Batches, fn: Callable[[list[Any]], Any]) -> Iterator[Any]:
+        """Outputs of a function that is called with each batch's columns."""
+
+        def outputs() -> Iterator[Any]:
+            for columns in batches:
+                self._task.input(arrow_of(columns))
+                yield fn(values_of(columns))
+
+        yield from self.pipelined(outputs())
+
+    def run_iterator(
+        self, batches: Batches, fn: Callable[[Iterator[Any]], Iterator[Any]]
+    ) -> Iterator[Any]:
+        """Outputs of an iterator function, or of an operator on a whole partition."""
+
+        def feed() -> Iterator[Any]:
+            for columns in batches:
+                self._task.input(arrow_of(columns))
+                yield one_or_tuple(columns)
+
+        yield from self.pipelined(iter(fn(feed())))
+
+    def pipelined(self, outputs: Iterator[Any]) -> Iterator[Any]:
+        """Publish what led to each output, and hand it on once that is stable.
+
+        The scope is set around every step of the function and never while a consumer runs.
+        """
+        task = self._task
+        try:
+            held: list[Any] = []
+            for output in self._scoped(outputs):
+                task.publish()
+                if held:
+                    task.settle(1)
+                    yield held.pop()
+                held.append(output)
+            task.publish()
+            task.settle(0)
+            task.finish()
+            yield from held
+        finally:
+            task.close()
+
+    def _scoped(self, outputs: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            token = current.set(self._scope)
+            try:
+                output = next(outputs)
+            except StopIteration:
+                return
+            finally:
+                current.reset(token)
+            yield output

@@ -1,0 +1,86 @@
+"""``clonos inspect``: what agents and segment files hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from clonos import _core
+from clonos.errors import ClonosError
+
+SEGMENT_SUFFIX = ".seg"
+
+
+def run(path: Path | None, as_json: bool) -> int:
+    """Print a report; 0 if everything could be read."""
+    reports, problems = _sessions() if path is None else _segments(path)
+    console = Console()
+    if as_json:
+        console.print_json(json.dumps({"reports": reports, "problems": problems}))
+    else:
+        for report in reports:
+            _show(console, report)
+        if not reports and not problems:
+            console.print(
+                "No running session of yours on this machine."
+                if path is None
+                else f"No segment files in {path}."
+            )
+        for problem in problems:
+            console.print(f"[red]{problem}[/red]")
+    return 1 if problems else 0
+
+
+def _sessions() -> tuple[list[dict[str, Any]], list[str]]:
+    """Reports of the sessions of this user that answer."""
+    reports, problems = [], []
+    root = Path(tempfile.gettempdir()) / f"clonos-{os.getuid()}"
+    for file in sorted(root.glob("*/session")):
+        config = _core.SessionConfig.from_bytes(file.read_bytes())
+        try:
+            report = json.loads(_core.cluster_stats(config))
+        except ClonosError as error:
+            problems.append(f"session of {config.app_id}: {error}")
+            continue
+        reports.append({"title": f"session of {config.app_id}"} | report)
+    return reports, problems
+
+
+def _segments(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Reports of a segment file, or of all below a folder."""
+    reports, problems = [], []
+    files = sorted(path.rglob(f"*{SEGMENT_SUFFIX}")) if path.is_dir() else [path]
+    for file in files:
+        try:
+            report = json.loads(_core.read_segment(str(file)))
+        except (ClonosError, OSError) as error:
+            problems.append(f"{file}: {error}")
+            continue
+        reports.append({"title": str(file)} | report)
+    return reports, problems
+
+
+def _show(console: Console, report: dict[str, Any]) -> None:
+    tasks: list[dict[str, Any]] = report.get("tasks", [])
+    columns = list(dict.fromkeys(key for task in tasks for key in task))
+    table = Table(*columns, title=str(report["title"]), title_justify="left")
+    for task in tasks:
+        table.add_row(*(_cell(task.get(column, "")) for column in columns))
+    console.print(table)
+    rest = {k: v for k, v in report.items() if k not in ("tasks", "title")}
+    if rest:
+        console.print(rest)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{key}={item}" for key, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value)

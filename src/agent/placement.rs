@@ -1,0 +1,63 @@
+//! Which agents hold copies of a log: rendezvous hashing.
+//!
+//! Each (task, agent) pair has a weight that depends on nothing else, so everyone who knows the agents
+//! chooses the same, and one agent's death moves only what it held (Thaler and Ravishankar, *Using
+//! Name-Based Mappings to Increase Hit Rates*, 1998).
+
+use std::cmp::Reverse;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::protocol::AgentInfo;
+use crate::id::{AgentId, TaskId};
+
+/// All agents but `own`, best first: other hosts, then other agents on this host, then the driver's.
+#[must_use]
+pub fn candidates(task: &TaskId, own: AgentId, host: &str, agents: &[AgentInfo]) -> Vec<AgentInfo> {
+    let name = task.to_string();
+    let mut others: Vec<_> = agents.iter().filter(|agent| agent.id != own).cloned().collect();
+    others.sort_by_cached_key(|agent| {
+        let weight = xxh3_64(format!("{name}\0{}", agent.id).as_bytes());
+        // The driver is everyone's neighbour: it comes last, so that it does not hold everything.
+        (agent.driver, agent.host == host, Reverse(weight), agent.id)
+    });
+    others
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{Epoch, Partition};
+
+    fn agent(id: u64, host: &str, driver: bool) -> AgentInfo {
+        AgentInfo { id: AgentId(id), addr: format!("{host}:{id}"), host: host.into(), driver }
+    }
+
+    fn task(partition: u32) -> TaskId {
+        let epoch = Epoch::Batch(1);
+        TaskId { query: "q".into(), operator: "f".into(), epoch, partition: Partition(partition) }
+    }
+
+    #[test]
+    fn other_hosts_come_first_and_the_driver_last() {
+        let agents = [agent(1, "a", true), agent(2, "a", false), agent(3, "b", false), agent(4, "a", false)];
+        let chosen = candidates(&task(0), AgentId(4), "a", &agents);
+        let ids: Vec<u64> = chosen.iter().map(|agent| agent.id.0).collect();
+        assert_eq!(ids, [3, 2, 1]);
+    }
+
+    #[test]
+    fn a_death_moves_only_what_the_dead_one_held() {
+        let agents: Vec<_> = (1..=8).map(|id| agent(id, &format!("h{id}"), false)).collect();
+        let mut first = [0; 9];
+        for partition in 0..800 {
+            let all = candidates(&task(partition), AgentId(99), "x", &agents);
+            first[all[0].id.0 as usize] += 1;
+            let without: Vec<_> = agents.iter().filter(|a| a.id != AgentId(3)).cloned().collect();
+            let left = candidates(&task(partition), AgentId(99), "x", &without);
+            let expected: Vec<_> = all.into_iter().filter(|a| a.id != AgentId(3)).collect();
+            assert_eq!(left, expected);
+        }
+        assert!(first[1..].iter().all(|count| (50..200).contains(count)), "{first:?}");
+    }
+}

@@ -1,0 +1,282 @@
+//! The logs that one agent holds, its own tasks' and copies of others', inside a memory budget.
+//!
+//! A machine without I/O: it says which blocks must go to disk, the edge moves them.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+
+use super::protocol::{AgentStats, HeldStats, Layout, PIECE_BYTES};
+use crate::causal_log::{BlockRef, CausalLog, Place, SpillRef};
+use crate::error::{Error, Result};
+use crate::id::{ChannelId, EpochKey, Generation, LogOffset, TaskId};
+
+/// One log.
+#[derive(Debug)]
+struct Held {
+    log: CausalLog,
+    generation: Generation,
+    layout: Layout,
+    /// Changes whenever the log is replaced, so that an old place in the queue is not mistaken.
+    version: u64,
+    /// Blocks that stand in a segment file already, by index.
+    durable: HashMap<usize, SpillRef>,
+}
+
+/// Blocks of one log to be written to disk.
+#[derive(Debug)]
+pub struct Victims {
+    /// The log.
+    pub task: TaskId,
+    version: u64,
+    /// Index and bytes of each block.
+    pub blocks: Vec<(usize, Bytes)>,
+}
+
+/// The part of a log that a peer has not been sent.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// Whether the peer is to begin a new copy.
+    pub reset: bool,
+    /// Position of the first block.
+    pub from: LogOffset,
+    /// The blocks; those on disk must be read first.
+    pub blocks: Vec<BlockRef>,
+    /// Layout of the log.
+    pub layout: Layout,
+}
+
+/// All logs of one agent.
+#[derive(Debug)]
+pub struct Store {
+    held: HashMap<TaskId, Held>,
+    /// Blocks in memory in the order they came, for spilling the oldest.
+    queue: VecDeque<(TaskId, u64, usize)>,
+    memory_bytes: u64,
+    memory_bytes_max: u64,
+    versions: u64,
+}
+
+impl Store {
+    /// An empty store that keeps at most `memory_bytes_max` bytes of logs in memory.
+    #[must_use]
+    pub fn new(memory_bytes_max: u64) -> Self {
+        Self { held: HashMap::new(), queue: VecDeque::new(), memory_bytes: 0, memory_bytes_max, versions: 0 }
+    }
+
+    /// Begins the log of a new attempt, in place of any older copy.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] if a newer generation was here.
+    pub fn begin(&mut self, task: &TaskId, generation: Generation, layout: Layout) -> Result<()> {
+        if let Some(held) = self.held.get(task).filter(|held| held.generation > generation) {
+            return Err(fenced(task, held.generation, generation));
+        }
+        self.remove(task);
+        self.versions += 1;
+        let held = Held {
+            log: CausalLog::new(),
+            generation,
+            layout,
+            version: self.versions,
+            durable: HashMap::new(),
+        };
+        self.held.insert(task.clone(), held);
+        Ok(())
+    }
+
+    /// Takes over a log whose blocks are on disk already.
+    pub fn recovered(
+        &mut self,
+        task: &TaskId,
+        generation: Generation,
+        layout: Layout,
+        blocks: impl IntoIterator<Item = SpillRef>,
+    ) {
+        self.versions += 1;
+        let log = CausalLog::from_spilled(blocks);
+        let version = self.versions;
+        let held = Held { log, generation, layout, version, durable: HashMap::new() };
+        self.held.insert(task.clone(), held);
+    }
+
+    /// Raises the fence: lower generations are refused from now on. The log's length, if it is here.
+    pub fn fence(&mut self, task: &TaskId, generation: Generation) -> Option<LogOffset> {
+        let held = self.held.get_mut(task)?;
+        held.generation = held.generation.max(generation);
+        Some(held.log.end())
+    }
+
+    /// Generation that holds the task here.
+    #[must_use]
+    pub fn generation(&self, task: &TaskId) -> Option<Generation> {
+        self.held.get(task).map(|held| held.generation)
+    }
+
+    /// Appends or absorbs blocks that start at `from`; index of the first new one.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] for an older generation, [`Error::LogGap`], [`Error::LogFork`]; nothing is
+    /// changed then.
+    pub fn absorb(
+        &mut self,
+        task: &TaskId,
+        generation: Generation,
+        from: LogOffset,
+        blocks: &[Bytes],
+    ) -> Result<usize> {
+        let end = LogOffset::START;
+        let held = self.held.get_mut(task).ok_or(Error::LogGap { from, end })?;
+        if held.generation > generation {
+            return Err(fenced(task, held.generation, generation));
+        }
+        let before = held.log.blocks(LogOffset::START).len();
+        let new_bytes = held.log.absorb(from, blocks)?;
+        let after = held.log.blocks(LogOffset::START).len();
+        self.memory_bytes += new_bytes;
+        let version = held.version;
+        self.queue.extend((before..after).map(|index| (task.clone(), version, index)));
+        Ok(before)
+    }
+
+    /// Position after the log's last block.
+    #[must_use]
+    pub fn end(&self, task: &TaskId) -> Option<LogOffset> {
+        self.held.get(task).map(|held| held.log.end())
+    }
+
+    /// Blocks from `from` on, of one piece; empty at the end, `None` if there is no such log.
+    #[must_use]
+    pub fn piece(&self, task: &TaskId, from: LogOffset) -> Option<Vec<BlockRef>> {
+        Some(one_piece(self.held.get(task)?.log.blocks(from)))
+    }
+
+    /// What `channel` has not been sent, at most one piece; the rest comes with the next call.
+    pub fn outgoing(&mut self, task: &TaskId, channel: ChannelId) -> Option<Outgoing> {
+        let held = self.held.get_mut(task)?;
+        let delta = held.log.delta(channel)?;
+        let blocks = one_piece(&delta.blocks);
+        if let Some(last) = blocks.last() {
+            held.log.rewind(channel, last.end());
+        }
+        Some(Outgoing {
+            reset: delta.from == LogOffset::START,
+            from: delta.from,
+            blocks,
+            layout: held.layout,
+        })
+    }
+
+    /// A block now stands in a segment file, and need not be written again to be spilled.
+    pub fn durable(&mut self, task: &TaskId, index: usize, place: SpillRef) {
+        if let Some(held) = self.held.get_mut(task) {
+            held.durable.insert(index, place);
+        }
+    }
+
+    /// Blocks to move to disk before `bytes` more fit; frees those that stand in a segment right away.
+    pub fn make_room(&mut self, bytes: u64) -> Vec<Victims> {
+        let mut victims: Vec<Victims> = Vec::new();
+        let mut leaving = 0;
+        // Some more than needed, so that files are written in larger strokes.
+        let target = self.memory_bytes_max.saturating_sub(bytes);
+        if self.memory_bytes <= target {
+            return victims;
+        }
+        let target = target.saturating_sub(self.memory_bytes_max / 8);
+        while self.memory_bytes - leaving > target {
+            let Some((task, version, index)) = self.queue.pop_front() else { break };
+            let Some(held) = self.held.get_mut(&task).filter(|held| held.version == version) else {
+                continue;
+            };
+            let Some(BlockRef { place: Place::Memory(block), .. }) = held.log.block(index).cloned() else {
+                continue;
+            };
+            if let Some(place) = held.durable.get(&index) {
+                held.log.mark_spilled(index, *place);
+                self.memory_bytes -= block.len() as u64;
+                continue;
+            }
+            leaving += block.len() as u64;
+            match victims.last_mut().filter(|last| last.task == task && last.version == version) {
+                Some(last) => last.blocks.push((index, block)),
+                None => victims.push(Victims { task, version, blocks: vec![(index, block)] }),
+            }
+        }
+        victims
+    }
+
+    /// The victims were written; their memory is free.
+    pub fn spilled(&mut self, victims: &Victims, places: &[SpillRef]) {
+        let Some(held) = self.held.get_mut(&victims.task).filter(|held| held.version == victims.version)
+        else {
+            return;
+        };
+        for ((index, block), place) in victims.blocks.iter().zip(places) {
+            held.log.mark_spilled(*index, *place);
+            self.memory_bytes -= block.len() as u64;
+        }
+    }
+
+    /// The victims could not be written: they stay in memory, first in line.
+    pub fn not_spilled(&mut self, victims: &Victims) {
+        for (index, _) in victims.blocks.iter().rev() {
+            self.queue.push_front((victims.task.clone(), victims.version, *index));
+        }
+    }
+
+    fn remove(&mut self, task: &TaskId) {
+        if let Some(held) = self.held.remove(task) {
+            self.memory_bytes -= held.log.memory_bytes();
+        }
+    }
+
+    /// Forgets the logs of a committed epoch; the epochs that were held.
+    pub fn commit(&mut self, key: &EpochKey) -> Vec<EpochKey> {
+        let gone: Vec<TaskId> =
+            self.held.keys().filter(|task| key.covers(&task.epoch_key())).cloned().collect();
+        let mut epochs: Vec<EpochKey> = gone.iter().map(TaskId::epoch_key).collect();
+        for task in &gone {
+            self.remove(task);
+        }
+        self.queue.retain(|(task, ..)| !key.covers(&task.epoch_key()));
+        epochs.sort();
+        epochs.dedup();
+        epochs
+    }
+
+    /// What is held.
+    #[must_use]
+    pub fn stats(&self) -> AgentStats {
+        let mut stats = AgentStats { memory_bytes: self.memory_bytes, ..AgentStats::default() };
+        for (task, held) in &self.held {
+            let spilled = held.log.spilled_bytes();
+            stats.spilled_bytes += spilled;
+            stats.held.push(HeldStats {
+                task: task.clone(),
+                generation: held.generation,
+                blocks: held.log.blocks(LogOffset::START).len() as u64,
+                bytes: held.log.end().0,
+                spilled,
+            });
+        }
+        stats
+    }
+}
+
+fn one_piece(blocks: &[BlockRef]) -> Vec<BlockRef> {
+    let mut bytes = 0;
+    blocks
+        .iter()
+        .take_while(|block| {
+            let fits = bytes < PIECE_BYTES;
+            bytes += u64::from(block.len);
+            fits
+        })
+        .cloned()
+        .collect()
+}
+
+fn fenced(task: &TaskId, newer: Generation, ours: Generation) -> Error {
+    Error::Fenced { task: task.clone(), newer, ours }
+}

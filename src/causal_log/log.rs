@@ -1,0 +1,215 @@
+//! Append, delta, absorb, and where each block's bytes are.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::id::{ChannelId, LogOffset};
+
+/// Where a spilled block's bytes are on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SpillRef {
+    /// Number of the file, given by whoever wrote it.
+    pub file: u64,
+    /// Position of the bytes in the file.
+    pub pos: u64,
+    /// Length in bytes.
+    pub len: u32,
+}
+
+/// Where a block's bytes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// In memory.
+    Memory(Bytes),
+    /// On disk.
+    Spilled(SpillRef),
+}
+
+/// One block of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockRef {
+    /// Where it starts in the log.
+    pub offset: LogOffset,
+    /// Length in bytes.
+    pub len: u32,
+    /// Where its bytes are.
+    pub place: Place,
+}
+
+impl BlockRef {
+    /// Position after the block.
+    #[must_use]
+    pub const fn end(&self) -> LogOffset {
+        self.offset.plus(self.len as u64)
+    }
+}
+
+/// The part of a log that a channel has not been sent yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delta {
+    /// Position of the first block.
+    pub from: LogOffset,
+    /// The blocks, in order.
+    pub blocks: Vec<BlockRef>,
+}
+
+/// A task's determinants, in order.
+#[derive(Debug, Clone, Default)]
+pub struct CausalLog {
+    blocks: Vec<BlockRef>,
+    end: LogOffset,
+    memory_bytes: u64,
+    cursors: HashMap<ChannelId, LogOffset>,
+}
+
+impl CausalLog {
+    /// An empty log.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A log of blocks that are on disk already.
+    #[must_use]
+    pub fn from_spilled(blocks: impl IntoIterator<Item = SpillRef>) -> Self {
+        let mut log = Self::new();
+        for spilled in blocks {
+            log.push(spilled.len, Place::Spilled(spilled));
+        }
+        log
+    }
+
+    /// Appends one block; the offset at which it starts.
+    pub fn append(&mut self, block: Bytes) -> LogOffset {
+        let len = u32::try_from(block.len()).unwrap_or(u32::MAX);
+        debug_assert_eq!(len as usize, block.len(), "blocks are bounded by the frame limit");
+        self.memory_bytes += u64::from(len);
+        self.push(len, Place::Memory(block))
+    }
+
+    fn push(&mut self, len: u32, place: Place) -> LogOffset {
+        let offset = self.end;
+        self.blocks.push(BlockRef { offset, len, place });
+        self.end = offset.plus(u64::from(len));
+        offset
+    }
+
+    /// Position after the last block.
+    #[must_use]
+    pub const fn end(&self) -> LogOffset {
+        self.end
+    }
+
+    /// Blocks that end after `from`, in order.
+    #[must_use]
+    pub fn blocks(&self, from: LogOffset) -> &[BlockRef] {
+        let first = self.blocks.partition_point(|block| block.end() <= from);
+        self.blocks.get(first..).unwrap_or_default()
+    }
+
+    /// What `channel` has not been sent; it counts as sent from now on.
+    pub fn delta(&mut self, channel: ChannelId) -> Option<Delta> {
+        let from = self.cursors.get(&channel).copied().unwrap_or_default();
+        if from >= self.end {
+            return None;
+        }
+        let blocks = self.blocks(from).to_vec();
+        self.cursors.insert(channel, self.end);
+        Some(Delta { from, blocks })
+    }
+
+    /// Sets what `channel` is known to have: after a failed send, or for a new consumer.
+    pub fn rewind(&mut self, channel: ChannelId, to: LogOffset) {
+        self.cursors.insert(channel, to.min(self.end));
+    }
+
+    /// Drops what is known of `channel`.
+    pub fn forget(&mut self, channel: ChannelId) {
+        self.cursors.remove(&channel);
+    }
+
+    /// Takes a copy's blocks that start at `from`, keeping what is new; the new bytes.
+    ///
+    /// # Errors
+    /// [`Error::LogGap`] if they start beyond the end; [`Error::LogFork`] if they differ from what
+    /// this log has, or cut its blocks elsewhere. The log is unchanged then.
+    pub fn absorb(&mut self, from: LogOffset, blocks: &[Bytes]) -> Result<u64> {
+        if from > self.end {
+            return Err(Error::LogGap { from, end: self.end });
+        }
+        let mut at = from;
+        let mut new = blocks;
+        while at < self.end {
+            let Some((block, rest)) = new.split_first() else { return Ok(0) };
+            self.check_same(at, block)?;
+            at = at.plus(block.len() as u64);
+            new = rest;
+        }
+        let before = self.end;
+        for block in new {
+            self.append(block.clone());
+        }
+        Ok(self.end.0 - before.0)
+    }
+
+    fn check_same(&self, at: LogOffset, block: &Bytes) -> Result<()> {
+        let own = self.blocks.binary_search_by_key(&at, |own| own.offset);
+        let own = own.ok().and_then(|index| self.blocks.get(index));
+        let same = own.is_some_and(|own| match &own.place {
+            Place::Memory(bytes) => bytes == block,
+            // Spilled bytes are not read back for this: the length must do, and their checksum
+            // is verified when they are.
+            Place::Spilled(_) => own.len as usize == block.len(),
+        });
+        if same { Ok(()) } else { Err(Error::LogFork { at }) }
+    }
+
+    /// Bytes held in memory.
+    #[must_use]
+    pub const fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
+    /// Bytes held on disk only.
+    #[must_use]
+    pub const fn spilled_bytes(&self) -> u64 {
+        self.end.0 - self.memory_bytes
+    }
+
+    /// Indices of the oldest blocks in memory that together have `want_bytes`, or all of them.
+    #[must_use]
+    pub fn spill_candidates(&self, want_bytes: u64) -> Vec<usize> {
+        let mut found = 0;
+        let in_memory = |(_, block): &(usize, &BlockRef)| matches!(block.place, Place::Memory(_));
+        self.blocks
+            .iter()
+            .enumerate()
+            .filter(in_memory)
+            .take_while(|(_, block)| {
+                let wanted = found < want_bytes;
+                found += u64::from(block.len);
+                wanted
+            })
+            .map(|(index, _)| index)
+            .collect()
+    }
+
+    /// The block at `index`.
+    #[must_use]
+    pub fn block(&self, index: usize) -> Option<&BlockRef> {
+        self.blocks.get(index)
+    }
+
+    /// Notes that the block at `index` is on disk; its memory is given up.
+    pub fn mark_spilled(&mut self, index: usize, spilled: SpillRef) {
+        if let Some(block) = self.blocks.get_mut(index)
+            && matches!(block.place, Place::Memory(_))
+        {
+            self.memory_bytes -= u64::from(block.len);
+            block.place = Place::Spilled(spilled);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The log against a model: a plain list of blocks.
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::{CausalLog, Place, SpillRef};
+use crate::error::Error;
+use crate::id::{ChannelId, LogOffset};
+
+const CHANNEL: ChannelId = ChannelId(7);
+
+fn block(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+fn contents(log: &CausalLog) -> Vec<Bytes> {
+    let bytes = |place: &Place| match place {
+        Place::Memory(bytes) => bytes.clone(),
+        Place::Spilled(_) => panic!("nothing is spilled here"),
+    };
+    log.blocks(LogOffset::START).iter().map(|b| bytes(&b.place)).collect()
+}
+
+#[test]
+fn a_channel_is_sent_nothing_twice() {
+    let mut log = CausalLog::new();
+    assert_eq!(log.delta(CHANNEL), None);
+    log.append(block("one"));
+    log.append(block("three"));
+    let delta = log.delta(CHANNEL).expect("two blocks");
+    assert_eq!((delta.from, delta.blocks.len()), (LogOffset::START, 2));
+    assert_eq!(log.delta(CHANNEL), None);
+    log.append(block("x"));
+    assert_eq!(log.delta(CHANNEL).expect("one more").from, LogOffset(8));
+    assert_eq!(log.delta(ChannelId(8)).expect("another consumer").blocks.len(), 3);
+    log.rewind(CHANNEL, LogOffset(3));
+    assert_eq!(log.delta(CHANNEL).expect("after a failed send").blocks.len(), 2);
+    log.forget(CHANNEL);
+    assert_eq!(log.delta(CHANNEL).expect("all again").blocks.len(), 3);
+}
+
+#[test]
+fn a_gap_is_refused() {
+    let mut log = CausalLog::new();
+    log.append(block("abc"));
+    let refused = log.absorb(LogOffset(4), &[block("z")]);
+    assert!(matches!(refused, Err(Error::LogGap { from: LogOffset(4), end: LogOffset(3) })));
+    assert_eq!(contents(&log), [block("abc")]);
+}
+
+#[test]
+fn a_copy_that_differs_is_a_fork() {
+    let mut log = CausalLog::new();
+    log.append(block("abc"));
+    for other in [vec![block("abd")], vec![block("ab"), block("c")], vec![block("abcd")]] {
+        let refused = log.absorb(LogOffset::START, &other);
+        assert!(matches!(refused, Err(Error::LogFork { at: LogOffset(0) })), "{other:?}");
+    }
+    assert_eq!(contents(&log), [block("abc")]);
+}
+
+#[test]
+fn spilling_the_oldest_frees_their_memory() {
+    let mut log = CausalLog::new();
+    for text in ["aaaa", "bbbb", "cccc"] {
+        log.append(block(text));
+    }
+    assert_eq!(log.spill_candidates(5), [0, 1]);
+    log.mark_spilled(0, SpillRef { file: 1, pos: 0, len: 4 });
+    log.mark_spilled(0, SpillRef { file: 1, pos: 0, len: 4 });
+    assert_eq!((log.memory_bytes(), log.spilled_bytes()), (8, 4));
+    assert_eq!(log.spill_candidates(u64::MAX), [1, 2]);
+    assert_eq!(log.absorb(LogOffset::START, &[block("aaaa"), block("bbbb")]).expect("same"), 0);
+}
+
+proptest! {
+    #[test]
+    fn absorbing_parts_in_any_order_gives_a_prefix_of_the_log(
+        blocks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..20), 1..20),
+        parts in prop::collection::vec((0usize..20, 0usize..20), 0..40),
+    ) {
+        let blocks: Vec<Bytes> = blocks.into_iter().map(Bytes::from).collect();
+        let offset = |index: usize| {
+            LogOffset(blocks.iter().take(index).map(|b| b.len() as u64).sum())
+        };
+        let mut log = CausalLog::new();
+        let mut known = 0;
+        for (a, b) in parts {
+            let (first, last) = (a.min(blocks.len()), b.min(blocks.len()));
+            let (first, last) = (first.min(last), first.max(last));
+            let absorbed = log.absorb(offset(first), &blocks[first..last]);
+            if first > known {
+                let gap = matches!(absorbed, Err(Error::LogGap { .. }));
+                prop_assert!(gap, "{:?}", absorbed);
+            } else {
+                let new = offset(last.max(known)).0 - offset(known).0;
+                prop_assert_eq!(absorbed.expect("no gap"), new);
+                known = known.max(last);
+            }
+            prop_assert_eq!(contents(&log), &blocks[..known]);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Settings of a session: what the driver tells every task and agent.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// Version of the serialised form.
+const VERSION: u8 = 1;
+/// Least memory an agent works with.
+pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
+/// Default memory of an agent.
+pub const MEMORY_BYTES_DEFAULT: u64 = 512 << 20;
+/// Default disk budget of an agent.
+pub const DISK_BYTES_DEFAULT: u64 = 16 << 30;
+/// Default time to wait for an agent.
+pub const IO_TIMEOUT_MS_DEFAULT: u64 = 10_000;
+/// Sharing depth that means every agent there is.
+pub const FULL_DEPTH: u32 = u32::MAX;
+
+/// What is promised when something fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub enum Guarantee {
+    /// Determinants are recorded and replayed.
+    #[default]
+    ExactlyOnce,
+    /// In-flight log only.
+    AtLeastOnce,
+    /// Neither.
+    AtMostOnce,
+}
+
+/// How many agents there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub enum AgentScope {
+    /// One per executor, sharing its fate.
+    #[default]
+    Executor,
+    /// One per host and application.
+    Host,
+}
+
+/// What to do when a published log can be read nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub enum OnLost {
+    /// Leave it to Spark's global recovery.
+    #[default]
+    Rollback,
+    /// Go on live.
+    AtLeastOnce,
+}
+
+/// What to do when rows that look alike had different answers and came in another order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub enum OnAmbiguous {
+    /// Raise.
+    #[default]
+    Error,
+    /// Take them in the recorded order.
+    Any,
+}
+
+/// Settings of one application. `Debug` leaves the secret out.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionConfig {
+    /// Spark's application id.
+    pub app_id: String,
+    /// Shared by all agents and workers of the application.
+    pub secret: [u8; 32],
+    /// `ip:port` of the driver's agent.
+    pub driver_addr: String,
+    /// Unix socket of the driver's agent.
+    pub driver_socket: String,
+    /// Whether workers run beside the driver (`local[*]`) and use its agent.
+    pub local: bool,
+    /// Guarantee level. Since 0.1.
+    pub guarantee: Guarantee,
+    /// Other agents that hold each log; default 1, [`FULL_DEPTH`] for all. Since 0.1.
+    pub sharing_depth: u32,
+    /// Agents that hold a copy of keyed state; default 1. Since 0.1.
+    pub standbys: u32,
+    /// Bytes of logs in memory per agent; default 512 MiB, minimum 1 MiB. Since 0.1.
+    pub memory_bytes: u64,
+    /// Bytes of spilled logs per agent; default 16 GiB. Since 0.1.
+    pub disk_bytes: u64,
+    /// Folder for spilled logs; default the system's temporary folder. Since 0.1.
+    pub spill_dir: Option<String>,
+    /// Folder for segments that survive everything; default none. Since 0.1.
+    pub checkpoint_dir: Option<String>,
+    /// Scope of agents. Since 0.1.
+    pub agent_scope: AgentScope,
+    /// What a lost log leads to. Since 0.1.
+    pub on_lost: OnLost,
+    /// What ambiguous rows lead to. Since 0.1.
+    pub on_ambiguous: OnAmbiguous,
+    /// Milliseconds before a silent agent is given up; default 10,000, minimum 100. Since 0.1.
+    pub io_timeout_ms: u64,
+}
+
+impl SessionConfig {
+    /// Settings with every default.
+    #[must_use]
+    pub fn new(app_id: impl Into<String>, secret: [u8; 32]) -> Self {
+        Self {
+            app_id: app_id.into(),
+            secret,
+            driver_addr: String::new(),
+            driver_socket: String::new(),
+            local: false,
+            guarantee: Guarantee::default(),
+            sharing_depth: 1,
+            standbys: 1,
+            memory_bytes: MEMORY_BYTES_DEFAULT,
+            disk_bytes: DISK_BYTES_DEFAULT,
+            spill_dir: None,
+            checkpoint_dir: None,
+            agent_scope: AgentScope::default(),
+            on_lost: OnLost::default(),
+            on_ambiguous: OnAmbiguous::default(),
+            io_timeout_ms: IO_TIMEOUT_MS_DEFAULT,
+        }
+    }
+
+    /// Refuses what is out of range.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the setting.
+    pub fn validate(&self) -> Result<()> {
+        let refuse = |setting: &str, reason: String| Err(Error::Config { setting: setting.into(), reason });
+        if self.memory_bytes < MEMORY_BYTES_MIN {
+            return refuse("memory", format!("{} bytes is less than {MEMORY_BYTES_MIN}", self.memory_bytes));
+        }
+        if self.disk_bytes < MEMORY_BYTES_MIN {
+            return refuse("disk", format!("{} bytes is less than {MEMORY_BYTES_MIN}", self.disk_bytes));
+        }
+        if !(100..=600_000).contains(&self.io_timeout_ms) {
+            return refuse("io_timeout", format!("{} ms is not between 100 and 600000", self.io_timeout_ms));
+        }
+        Ok(())
+    }
+
+    /// Serialised form, the secret included.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] if serialisation fails.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![VERSION];
+        bytes.extend(postcard::to_stdvec(self).map_err(|e| Error::Protocol { what: e.to_string() })?);
+        Ok(bytes)
+    }
+
+    /// Inverse of [`Self::to_bytes`].
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedVersion`] or [`Error::Protocol`] for other bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        match bytes.split_first() {
+            Some((&VERSION, rest)) => {
+                postcard::from_bytes(rest).map_err(|e| Error::Protocol { what: e.to_string() })
+            }
+            Some((&found, _)) => Err(Error::UnsupportedVersion {
+                what: "session configuration".into(),
+                found: found.into(),
+                known: VERSION.into(),
+            }),
+            None => Err(Error::Protocol { what: "empty session configuration".into() }),
+        }
+    }
+}
+
+impl std::fmt::Debug for SessionConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SessionConfig")
+            .field("app_id", &self.app_id)
+            .field("driver_addr", &self.driver_addr)
+            .field("local", &self.local)
+            .field("guarantee", &self.guarantee)
+            .field("sharing_depth", &self.sharing_depth)
+            .field("memory_bytes", &self.memory_bytes)
+            .field("disk_bytes", &self.disk_bytes)
+            .field("checkpoint_dir", &self.checkpoint_dir)
+            .field("agent_scope", &self.agent_scope)
+            .finish_non_exhaustive()
+    }
+}

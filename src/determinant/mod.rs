@@ -1,0 +1,36 @@
+//! Determinants: the recorded outcomes of nondeterministic events, and the blocks they travel in.
+//!
+//! ```text
+//! block        "CB" | version u8 = 1 | flags u8 | body length u32 | count u32 | crc32 u32 | body
+//! determinant  kind u8 | fields
+//! ```
+//!
+//! Integers of fixed size are little-endian; `v` below is an unsigned LEB128 varint, `z` a zigzag varint,
+//! `bytes` a varint length and that many bytes. The checksum covers flags, count and body.
+//!
+//! | kind | name | fields |
+//! |---|---|---|
+//! | 1 | Header | format `v`, mode u8, code u64, python `bytes`, label `bytes`, stage `v`, app u64 |
+//! | 2 | Time | nanoseconds since 1970 `z`, less those of the Time before it in the block |
+//! | 3 | Seed | u64 |
+//! | 4 | Results | flags u8 (bit 0: all fingerprints are equal, and only one stands here), rows `v`, u64 each, Arrow IPC `bytes` |
+//! | 5 | Call | name u64, ok u8, value `bytes` |
+//! | 6 | Row | fingerprint u64; what follows belongs to this row |
+//! | 7 | Input | rows `v`, fingerprint u64; a batch of a partition was taken |
+//! | 8 | `EpochMark` | |
+//! | 9, 10, 11 | | reserved for order, timers and buffers |
+//! | 12 | Resume | segment `v`; what follows goes on with this row segment of an earlier generation |
+
+mod block;
+mod codec;
+mod fingerprint;
+mod kind;
+mod results;
+
+#[cfg(test)]
+mod tests;
+
+pub use block::{BLOCK_HEADER_BYTES, BlockBuilder, BlockReader};
+pub use fingerprint::{batch_fingerprint, bytes_fingerprint, row_fingerprints};
+pub use kind::{Determinant, FORMAT, Fingerprints};
+pub use results::{decode_results, encode_results};

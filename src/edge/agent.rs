@@ -1,0 +1,232 @@
+//! An agent: its listeners, its store, and in the driver the registry.
+
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::cluster::cluster_stats;
+use super::disk::Disk;
+use super::handler::Handler;
+use super::heartbeat::beat;
+use super::locked;
+use super::net::Connection;
+pub use super::registrar::StageTasks;
+use super::registrar::{LocalRegistry, Registrar};
+use super::server::Server;
+use crate::agent::protocol::{AgentInfo, ClusterStats, Layout, Request};
+use crate::causal_log::{Place, SpillRef};
+use crate::config::SessionConfig;
+use crate::determinant::bytes_fingerprint;
+use crate::error::{Error, Result};
+use crate::id::{AgentId, Epoch, EpochKey, Generation};
+
+/// What an agent is started with.
+pub struct AgentConfig {
+    /// Settings of the session; a driver's agent needs no `driver_addr`.
+    pub session: SessionConfig,
+    /// What it is.
+    pub role: Role,
+    /// Where its Unix socket goes; the folder must be private to the user.
+    pub socket: PathBuf,
+}
+
+/// What an agent is.
+pub enum Role {
+    /// Embedded in the driver, with the registry.
+    Driver {
+        /// Interface to listen on.
+        bind_host: String,
+        /// Port to listen on; 0 for any.
+        port: u16,
+        /// Tells how many tasks a stage has.
+        stage_tasks: StageTasks,
+    },
+    /// A process beside an executor.
+    Executor,
+}
+
+/// A running agent; stops when dropped.
+pub struct Agent {
+    server: Arc<Server>,
+    socket: PathBuf,
+    addr: String,
+    driver_gone: Arc<AtomicBool>,
+}
+
+impl Agent {
+    /// Starts listening; a driver's agent recovers what is in the checkpoint folder first.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if an address cannot be listened on, [`Error::CorruptSegment`], [`Error::Io`].
+    pub fn start(config: AgentConfig) -> Result<Self> {
+        config.session.validate()?;
+        let AgentConfig { session, role, socket } = config;
+        let id = AgentId(random_u64()?);
+        let (bind_host, port, registrar) = match role {
+            Role::Driver { bind_host, port, stage_tasks } => {
+                (bind_host, port, Registrar::Here(Box::new(LocalRegistry::new(stage_tasks))))
+            }
+            Role::Executor => {
+                let driver = session.driver_addr.clone();
+                (own_interface(&session)?, 0, Registrar::There(driver))
+            }
+        };
+        let listener = TcpListener::bind((bind_host.as_str(), port)).map_err(|error| Error::Config {
+            setting: "driver_host, driver_port".into(),
+            reason: format!("cannot listen on {bind_host}:{port}: {error}"),
+        })?;
+        let addr =
+            listener.local_addr().map_err(|error| Error::io("reading the listening address", &error))?;
+        let info = AgentInfo {
+            id,
+            addr: addr.to_string(),
+            host: bind_host,
+            driver: matches!(registrar, Registrar::Here(_)),
+        };
+        let app = bytes_fingerprint(session.app_id.as_bytes());
+        let disk = Disk::open(&session, id, app)?;
+        let handler = Arc::new(Handler::new(session, info.clone(), disk, registrar));
+        recover(&handler)?;
+        let server = Server::new(Arc::clone(&handler));
+        let agent = Self {
+            server: Arc::clone(&server),
+            socket: socket.clone(),
+            addr: info.addr.clone(),
+            driver_gone: Arc::new(AtomicBool::new(false)),
+        };
+        handler.registrar.tell(&handler.links, Request::Register(info))?;
+        server.listen_tcp(listener)?;
+        server.listen_unix(bind_socket(&socket)?)?;
+        if matches!(handler.registrar, Registrar::There(_)) {
+            let gone = Arc::clone(&agent.driver_gone);
+            server.spawn("clonos-heartbeat", move |server| {
+                beat(&server, || gone.store(true, Ordering::Release));
+            })?;
+        }
+        tracing::info!(addr = %agent.addr, socket = %socket.display(), "agent is up");
+        Ok(agent)
+    }
+
+    /// `ip:port` where other agents reach it.
+    #[must_use]
+    pub fn addr(&self) -> &str {
+        &self.addr
+    }
+
+    /// Its Unix socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Whether the driver was silent for too long.
+    #[must_use]
+    pub fn driver_gone(&self) -> bool {
+        self.driver_gone.load(Ordering::Acquire)
+    }
+
+    /// Spark has committed an epoch: its logs are dropped here now, elsewhere with the next beat.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if this is not the driver's agent.
+    pub fn commit_epoch(&self, query: &str, epoch: &Epoch) -> Result<()> {
+        let key = EpochKey { query: query.into(), epoch: epoch.clone() };
+        let handler = self.server.handler();
+        locked(&self.registry()?.registry).commit(&key);
+        handler.drop_epoch(&key);
+        Ok(())
+    }
+
+    /// Epochs of which some log is known.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if this is not the driver's agent.
+    pub fn live_epochs(&self) -> Result<Vec<EpochKey>> {
+        Ok(locked(&self.registry()?.registry).epochs())
+    }
+
+    /// What all agents hold.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] if this is not the driver's agent.
+    pub fn stats(&self) -> Result<ClusterStats> {
+        cluster_stats(self.server.handler())
+    }
+
+    fn registry(&self) -> Result<&LocalRegistry> {
+        match &self.server.handler().registrar {
+            Registrar::Here(local) => Ok(local),
+            Registrar::There(_) => {
+                Err(Error::Misuse { what: "only the driver's agent has the registry".into() })
+            }
+        }
+    }
+
+    /// Ends all connections, waits for all threads and removes the socket. Again is harmless.
+    pub fn stop(&self) {
+        if !self.server.is_stopping() {
+            self.server.stop(&self.socket, &self.addr);
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn random_u64() -> Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::Io { context: "drawing an agent's id".into(), message: error.to_string() })?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// The interface of this host from which the driver is reached: agents listen on no other.
+fn own_interface(session: &SessionConfig) -> Result<String> {
+    let timeout = std::time::Duration::from_millis(session.io_timeout_ms);
+    let connection = Connection::tcp(&session.driver_addr, &session.secret, timeout)?;
+    match connection.stream() {
+        super::net::Stream::Tcp(stream) => {
+            let local = stream.local_addr().map_err(|error| Error::io("reading our own address", &error))?;
+            Ok(local.ip().to_string())
+        }
+        super::net::Stream::Unix(_) => Err(Error::Misuse { what: "the driver is not on a network".into() }),
+    }
+}
+
+fn bind_socket(path: &Path) -> Result<UnixListener> {
+    // Left behind by an agent that was killed; whoever gets here holds the lock of the folder.
+    let _ = std::fs::remove_file(path);
+    let bound = UnixListener::bind(path).and_then(|listener| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        Ok(listener)
+    });
+    bound.map_err(|error| Error::io(format!("listening on {}", path.display()), &error))
+}
+
+/// Takes over what an earlier application left in the checkpoint folder.
+fn recover(handler: &Handler) -> Result<()> {
+    let Registrar::Here(local) = &handler.registrar else { return Ok(()) };
+    let mut registry = locked(&local.registry);
+    let mut store = locked(&handler.store);
+    for found in handler.disk.recover()? {
+        let layout = Layout { app: found.app, stage: found.stage, tasks: found.tasks };
+        let places = found.blocks.iter().filter_map(|block| match &block.place {
+            Place::Spilled(place) => Some(*place),
+            Place::Memory(_) => None,
+        });
+        let places: Vec<SpillRef> = places.collect();
+        let generation = found.generation.max(Generation(1));
+        store.recovered(&found.task, generation, layout, places);
+        registry.recovered(found.task, generation, layout, handler.info.id);
+    }
+    if let Some(root) = handler.disk.checkpoint_dir() {
+        tracing::info!(root = %root.display(), epochs = registry.epochs().len(), "recovered");
+    }
+    Ok(())
+}

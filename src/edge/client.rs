@@ -1,0 +1,182 @@
+//! A worker's connection to its agent: blocking, without threads, of one process.
+//!
+//! Replies come in the order of requests, so publishing can run ahead: `send` writes and goes on, `wait`
+//! reads the replies up to its own.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::net::Connection;
+use crate::agent::protocol::{ClusterStats, OpenTask, Opened, Reply, Request};
+use crate::config::SessionConfig;
+use crate::error::{Error, Result};
+use crate::id::{LogOffset, Partition, TaskId};
+use crate::task::Summary;
+
+/// An open waits for other agents, one after the other; it may take this many time-outs.
+const OPEN_PATIENCE: u32 = 6;
+
+/// A publish under way.
+#[derive(Debug)]
+#[must_use = "nothing is stable before it was waited for"]
+pub struct Ticket(u64);
+
+/// A connection to an agent.
+#[derive(Debug)]
+pub struct Client {
+    connection: Connection,
+    owner: u32,
+    sent: u64,
+    answered: u64,
+    /// Failures of publishes whose ticket was not waited for yet.
+    failed: HashMap<u64, Error>,
+    sessions: HashMap<TaskId, u64>,
+}
+
+impl Client {
+    /// Connects to the agent behind `socket`.
+    ///
+    /// # Errors
+    /// [`Error::AgentUnreachable`], [`Error::AuthRefused`], [`Error::Timeout`].
+    pub fn connect(config: &SessionConfig, socket: &Path) -> Result<Self> {
+        let timeout = Duration::from_millis(config.io_timeout_ms);
+        let connection = Connection::unix(socket, &config.secret, timeout)?;
+        // From here on an answer may wait for other agents in turn.
+        connection.stream().set_timeout(Some(timeout * OPEN_PATIENCE))?;
+        Ok(Self {
+            connection,
+            owner: std::process::id(),
+            sent: 0,
+            answered: 0,
+            failed: HashMap::new(),
+            sessions: HashMap::new(),
+        })
+    }
+
+    /// Process that made the connection.
+    #[must_use]
+    pub const fn pid(&self) -> u32 {
+        self.owner
+    }
+
+    fn post(&mut self, request: &Request) -> Result<u64> {
+        let user = std::process::id();
+        if user != self.owner {
+            return Err(Error::ForkedProcess { owner: self.owner, user });
+        }
+        self.connection.write(request)?;
+        self.sent += 1;
+        Ok(self.sent)
+    }
+
+    /// Reads replies up to number `until`; that one.
+    fn reply(&mut self, until: u64) -> Result<Reply> {
+        loop {
+            let reply: Reply = self.connection.read()?;
+            self.answered += 1;
+            if self.answered == until {
+                return match reply {
+                    Reply::Failed(error) => Err(error),
+                    reply => Ok(reply),
+                };
+            }
+            if let Reply::Failed(error) = reply {
+                self.failed.insert(self.answered, error);
+            }
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Reply> {
+        let number = self.post(request)?;
+        self.reply(number)
+    }
+
+    /// Opens a task and reads its log.
+    ///
+    /// # Errors
+    /// [`Error::OperatorUsedTwice`], or whatever kept the agent from opening it.
+    pub fn open(&mut self, open: OpenTask) -> Result<Opened> {
+        let task = open.task.clone();
+        let Reply::Opened { session, generation, end, same_stage, layout_changed, lost } =
+            self.ask(&Request::Open(open))?
+        else {
+            return Err(unexpected());
+        };
+        self.sessions.insert(task, session);
+        let mut prior = Vec::new();
+        let mut from = LogOffset::START;
+        while from < end {
+            let Reply::Blocks(blocks) = self.ask(&Request::ReadSession { session, from })? else {
+                return Err(unexpected());
+            };
+            if blocks.is_empty() {
+                return Err(Error::Protocol { what: format!("the log ends at {from}, not {end}") });
+            }
+            from = from.plus(blocks.iter().map(|block| block.len() as u64).sum());
+            prior.extend(blocks);
+        }
+        Ok(Opened { session, generation, prior, same_stage, layout_changed, lost })
+    }
+
+    /// Sends a block to be appended; does not wait.
+    ///
+    /// # Errors
+    /// [`Error::AgentUnreachable`], [`Error::Timeout`].
+    pub fn send(&mut self, session: u64, block: Bytes) -> Result<Ticket> {
+        Ok(Ticket(self.post(&Request::Append { session, block })?))
+    }
+
+    /// Waits until a block is stable.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] if a newer attempt has taken over, or whatever kept it from being stable.
+    pub fn wait(&mut self, ticket: Ticket) -> Result<()> {
+        if ticket.0 <= self.answered {
+            return self.failed.remove(&ticket.0).map_or(Ok(()), Err);
+        }
+        match self.reply(ticket.0)? {
+            Reply::Done => Ok(()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// This attempt is over.
+    ///
+    /// # Errors
+    /// [`Error::AgentUnreachable`], [`Error::Timeout`].
+    pub fn close(&mut self, session: u64, done: bool, summary: Summary) -> Result<()> {
+        self.sessions.retain(|_, open| *open != session);
+        self.ask(&Request::Close { session, done, summary }).map(drop)
+    }
+
+    /// Logs of the other partitions of an open task's epoch, recorded under another layout.
+    ///
+    /// # Errors
+    /// [`Error::CausalLogLost`] if one of them can be read nowhere.
+    pub fn pool(&mut self, task: &TaskId) -> Result<Vec<(Partition, Vec<Bytes>)>> {
+        let session = self.sessions.get(task).copied();
+        let session = session.ok_or_else(|| Error::Misuse { what: format!("{task} is not open") })?;
+        match self.ask(&Request::Pool { session })? {
+            Reply::Pool(logs) => Ok(logs),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// What all agents hold; asked of the driver's agent.
+    ///
+    /// # Errors
+    /// [`Error::AgentUnreachable`], [`Error::Timeout`].
+    pub fn cluster_stats(&mut self) -> Result<ClusterStats> {
+        match self.ask(&Request::ClusterStats)? {
+            Reply::ClusterStats(stats) => Ok(stats),
+            _ => Err(unexpected()),
+        }
+    }
+}
+
+fn unexpected() -> Error {
+    Error::Protocol { what: "an answer to another question".into() }
+}

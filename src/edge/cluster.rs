@@ -1,0 +1,61 @@
+//! What all agents hold, gathered by the driver's.
+
+use std::collections::HashMap;
+
+use super::handler::Handler;
+use super::locked;
+use super::registrar::Registrar;
+use crate::agent::protocol::{AgentInfo, AgentStats, AgentSummary, ClusterStats, Reply, Request};
+use crate::error::{Error, Result};
+use crate::id::TaskId;
+
+/// Asks every living agent.
+pub(super) fn cluster_stats(handler: &Handler) -> Result<ClusterStats> {
+    let Registrar::Here(local) = &handler.registrar else {
+        return Err(Error::Protocol { what: "only the driver's agent knows all agents".into() });
+    };
+    let (agents, tasks, totals) = {
+        let registry = locked(&local.registry);
+        (registry.alive(local.now_ms()), registry.task_stats(), registry.totals())
+    };
+    let mut sizes: HashMap<TaskId, (u64, u64)> = HashMap::new();
+    let mut summaries = Vec::new();
+    for agent in agents {
+        let answer = stats_of(handler, &agent);
+        for held in answer.iter().flat_map(|stats| &stats.held) {
+            let size = sizes.entry(held.task.clone()).or_default();
+            *size = (size.0.max(held.bytes), size.1.max(held.spilled));
+        }
+        summaries.push(summary(agent, answer.as_ref()));
+    }
+    let tasks = tasks.into_iter().map(|(task, mut stats)| {
+        let (bytes, spilled) = sizes.get(&task).copied().unwrap_or_default();
+        stats.bytes = bytes;
+        stats.spilled = spilled;
+        stats.sent = bytes * (stats.holders.len() as u64).saturating_sub(1);
+        stats
+    });
+    Ok(ClusterStats { agents: summaries, tasks: tasks.collect(), totals })
+}
+
+fn stats_of(handler: &Handler, agent: &AgentInfo) -> Option<AgentStats> {
+    if agent.id == handler.info.id {
+        return Some(handler.stats());
+    }
+    match handler.links.call(&agent.addr, &Request::Stats) {
+        Ok(Reply::Stats(stats)) => Some(stats),
+        _ => None,
+    }
+}
+
+fn summary(agent: AgentInfo, stats: Option<&AgentStats>) -> AgentSummary {
+    AgentSummary {
+        addr: agent.addr,
+        host: agent.host,
+        alive: stats.is_some(),
+        logs: stats.map_or(0, |stats| stats.held.len() as u64),
+        memory_bytes: stats.map_or(0, |stats| stats.memory_bytes),
+        spilled_bytes: stats.map_or(0, |stats| stats.spilled_bytes),
+        sent_bytes: stats.map_or(0, |stats| stats.sent_bytes),
+    }
+}

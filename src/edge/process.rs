@@ -1,0 +1,103 @@
+//! The process of an executor's agent: started once per executor, gone when the executor is.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::agent::{Agent, AgentConfig, Role};
+use super::net::Connection;
+use crate::config::SessionConfig;
+use crate::error::{Error, Result};
+
+/// How long a new agent may take until it answers.
+const START_PATIENCE: Duration = Duration::from_secs(20);
+const START_PAUSE: Duration = Duration::from_millis(10);
+/// How often the agent looks whether it is still needed.
+const WATCH_PERIOD: Duration = Duration::from_millis(250);
+
+const SOCKET: &str = "agent.sock";
+const LOCK: &str = "lock";
+const LOG: &str = "agent.log";
+
+/// The socket of the agent in `folder`; starts one with `spawn` if none answers. A file lock sees to it
+/// that of many workers one does.
+///
+/// # Errors
+/// [`Error::AgentUnreachable`] naming the log file if the new agent does not answer in time; what
+/// `spawn` returns.
+pub fn ensure_agent(
+    config: &SessionConfig,
+    folder: &Path,
+    spawn: impl FnOnce() -> Result<()>,
+) -> Result<PathBuf> {
+    let socket = folder.join(SOCKET);
+    if answers(config, &socket) {
+        return Ok(socket);
+    }
+    let _lock = lock(folder)?;
+    if answers(config, &socket) {
+        return Ok(socket);
+    }
+    spawn()?;
+    let deadline = Instant::now() + START_PATIENCE;
+    while Instant::now() < deadline {
+        if answers(config, &socket) {
+            return Ok(socket);
+        }
+        sleep(START_PAUSE);
+    }
+    Err(Error::AgentUnreachable {
+        agent: socket.display().to_string(),
+        reason: format!("the new agent does not answer; see {}", folder.join(LOG).display()),
+    })
+}
+
+fn answers(config: &SessionConfig, socket: &Path) -> bool {
+    let timeout = Duration::from_millis(config.io_timeout_ms);
+    Connection::unix(socket, &config.secret, timeout).is_ok()
+}
+
+fn lock(folder: &Path) -> Result<File> {
+    let path = folder.join(LOCK);
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(|error| Error::io(format!("opening {}", path.display()), &error))?;
+    flock(&file, FlockOperation::LockExclusive)
+        .map_err(|error| Error::io(format!("locking {}", path.display()), &error.into()))?;
+    Ok(file)
+}
+
+/// Serves until the process `watch_pid` has ended (0: is not watched) or the driver is gone.
+///
+/// # Errors
+/// Whatever keeps the agent from starting.
+pub fn run_executor_agent(config: SessionConfig, watch_pid: u32, folder: &Path) -> Result<()> {
+    let watched = watch(watch_pid)?;
+    let agent =
+        Agent::start(AgentConfig { session: config, role: Role::Executor, socket: folder.join(SOCKET) })?;
+    while !agent.driver_gone() && !ended(watched.as_ref()) {}
+    agent.stop();
+    Ok(())
+}
+
+fn watch(pid: u32) -> Result<Option<OwnedFd>> {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+    let opened = pidfd_open(pid, PidfdFlags::empty());
+    opened.map(Some).map_err(|error| Error::io("watching the executor", &error.into()))
+}
+
+/// Whether the watched process has ended; waits a while for it.
+fn ended(watched: Option<&OwnedFd>) -> bool {
+    let Some(process) = watched else {
+        sleep(WATCH_PERIOD);
+        return false;
+    };
+    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::try_from(WATCH_PERIOD.as_nanos()).unwrap_or(0) };
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    matches!(poll(&mut fds, Some(&timeout)), Ok(ready) if ready > 0)
+}

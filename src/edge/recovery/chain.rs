@@ -1,0 +1,164 @@
+//! One task's log put together from records: pure, no file is touched here.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::RecoveredTask;
+use crate::causal_log::{BlockRef, Place, SpillRef};
+use crate::edge::segment::SegmentRecord;
+use crate::error::{Error, Result};
+use crate::id::{Generation, LogOffset, TaskId};
+
+/// A record without its block.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    generation: Generation,
+    app: u64,
+    stage: u32,
+    tasks: Option<u32>,
+    offset: LogOffset,
+    /// Stands for the block when two are compared.
+    hash: u128,
+    place: SpillRef,
+}
+
+impl Entry {
+    /// The record that starts at `pos` in the file with number `file`.
+    pub(super) fn new(file: u64, pos: u64, record: &SegmentRecord) -> Self {
+        // Cannot be cut short: a record's payload has a length of 32 bits.
+        let len = u32::try_from(record.block.len()).unwrap_or(u32::MAX);
+        Self {
+            generation: record.generation,
+            app: record.app,
+            stage: record.stage,
+            tasks: record.tasks,
+            offset: record.offset,
+            hash: xxh3_128(&record.block),
+            place: SpillRef { file, pos, len },
+        }
+    }
+
+    fn end(&self) -> LogOffset {
+        self.offset.plus(u64::from(self.place.len))
+    }
+
+    fn same_block(&self, other: &Self) -> bool {
+        self.place.len == other.place.len && self.hash == other.hash
+    }
+}
+
+/// Why a record does not fit to those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Conflict {
+    /// It starts behind the end of the log.
+    Gap { from: LogOffset, end: LogOffset },
+    /// The same generation wrote other bytes there.
+    Fork { at: LogOffset, generation: Generation },
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gap { from, end } => {
+                write!(f, "a log ends at {end} and goes on at {from}: a record is missing")
+            }
+            Self::Fork { at, generation } => {
+                write!(f, "generation {generation} wrote two different logs from offset {at} on")
+            }
+        }
+    }
+}
+
+/// A task's log, and the newest generation that opened it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Chain {
+    entries: Vec<Entry>,
+    /// The newest record, of the log or an empty one.
+    newest: Option<Entry>,
+}
+
+impl Chain {
+    /// Blocks of the log, in order.
+    pub(super) fn places(&self) -> impl Iterator<Item = &SpillRef> {
+        self.entries.iter().map(|entry| &entry.place)
+    }
+
+    /// Takes the next record of one file.
+    pub(super) fn push(&mut self, entry: Entry) -> Result<(), Conflict> {
+        if self.newest.as_ref().is_some_and(|newest| entry.generation < newest.generation) {
+            // Fenced: written late, never acknowledged.
+            return Ok(());
+        }
+        self.newest = Some(entry.clone());
+        self.place(entry)
+    }
+
+    /// Adds the log that another file holds, to be merged.
+    pub(super) fn add_copy(&mut self, other: Self) {
+        self.entries.extend(other.entries);
+        let generation = |entry: &Option<Entry>| entry.as_ref().map(|e| e.generation);
+        if generation(&other.newest) > generation(&self.newest) {
+            self.newest = other.newest;
+        }
+    }
+
+    /// Makes one log of the copies added. Each copy's generations rise along the log, so the older
+    /// generation's part of every copy comes first, and what it says is then confirmed or overruled.
+    pub(super) fn merge(self, paths: &HashMap<u64, PathBuf>, task: &TaskId) -> Result<Self> {
+        let mut entries = self.entries;
+        entries.sort_by_key(|entry| (entry.generation, entry.offset));
+        let mut merged = Self { entries: Vec::with_capacity(entries.len()), newest: self.newest };
+        for entry in entries {
+            let place = entry.place;
+            merged.place(entry).map_err(|conflict| Error::CorruptSegment {
+                file: paths.get(&place.file).map_or_else(String::new, |p| p.display().to_string()),
+                offset: place.pos,
+                reason: format!("together with the other segments of task {task}: {conflict}"),
+            })?;
+        }
+        Ok(merged)
+    }
+
+    /// The log as the agent takes it.
+    pub(super) fn into_task(self, task: TaskId) -> RecoveredTask {
+        // Where the blocks were recorded decides about the layout, not who opened the task last.
+        let recorded = self.entries.last().or(self.newest.as_ref());
+        let block = |entry: &Entry| BlockRef {
+            offset: entry.offset,
+            len: entry.place.len,
+            place: Place::Spilled(entry.place),
+        };
+        RecoveredTask {
+            task,
+            generation: self.newest.as_ref().map_or(Generation::NONE, |e| e.generation),
+            app: recorded.map_or(0, |e| e.app),
+            stage: recorded.map_or(0, |e| e.stage),
+            tasks: recorded.and_then(|e| e.tasks),
+            blocks: self.entries.iter().map(block).collect(),
+        }
+    }
+
+    fn place(&mut self, entry: Entry) -> Result<(), Conflict> {
+        let end = self.entries.last().map_or(LogOffset::START, Entry::end);
+        if entry.offset > end {
+            return Err(Conflict::Gap { from: entry.offset, end });
+        }
+        if entry.place.len == 0 {
+            return Ok(());
+        }
+        // Entries lie back to back, so the first that does not end before this one overlaps it.
+        let index = self.entries.partition_point(|old| old.end() <= entry.offset);
+        match self.entries.get(index) {
+            Some(old) if old.offset == entry.offset && old.same_block(&entry) => return Ok(()),
+            Some(old) if old.offset != entry.offset || old.generation >= entry.generation => {
+                return Err(Conflict::Fork { at: entry.offset, generation: entry.generation });
+            }
+            _ => self.entries.truncate(index),
+        }
+        self.entries.push(entry);
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! The way to the registry: in this process, if it is the driver's, else over a connection.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use super::links::Links;
+use super::locked;
+use crate::agent::protocol::{AgentInfo, Grant, Layout, OpenTask, PoolEntry, Reply, Request};
+use crate::agent::registry::{Granted, Registry};
+use crate::error::{Error, Result};
+use crate::id::{AgentId, TaskId};
+
+/// Tells how many tasks a Spark stage has, if it knows.
+pub type StageTasks = Box<dyn Fn(u32) -> Option<u32> + Send + Sync>;
+
+/// The registry, or where it is.
+pub(super) enum Registrar {
+    /// This is the driver's agent.
+    Here(Box<LocalRegistry>),
+    /// Address of the driver's agent.
+    There(String),
+}
+
+/// The registry with what it needs of the driver.
+pub(super) struct LocalRegistry {
+    pub(super) registry: Mutex<Registry>,
+    stage_tasks: StageTasks,
+    /// Answers of `stage_tasks`: a stage's number of tasks does not change.
+    tasks: Mutex<HashMap<u32, Option<u32>>>,
+    started: Instant,
+}
+
+impl LocalRegistry {
+    pub(super) fn new(stage_tasks: StageTasks) -> Self {
+        Self {
+            registry: Mutex::new(Registry::new()),
+            stage_tasks,
+            tasks: Mutex::default(),
+            started: Instant::now(),
+        }
+    }
+
+    pub(super) fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn tasks_of(&self, stage: u32) -> Option<u32> {
+        if let Some(known) = locked(&self.tasks).get(&stage) {
+            return *known;
+        }
+        // Asked without a lock: the answer comes from the user's process and may take its time.
+        let tasks = (self.stage_tasks)(stage);
+        locked(&self.tasks).insert(stage, tasks);
+        tasks
+    }
+
+    /// Answers what agents ask the registry; `None` for requests that are not for it.
+    pub(super) fn handle(&self, request: &Request) -> Option<Result<Reply>> {
+        let now_ms = self.now_ms();
+        let tasks = match request {
+            Request::Grant { open, .. } => self.tasks_of(open.stage),
+            _ => None,
+        };
+        let mut registry = locked(&self.registry);
+        Some(match request {
+            Request::Register(info) => {
+                registry.register(info.clone(), now_ms);
+                Ok(Reply::Done)
+            }
+            Request::Heartbeat { agent, commits_seen } => {
+                let (known, committed, commits) = registry.heartbeat(*agent, *commits_seen, now_ms);
+                Ok(Reply::Beat { known, committed, commits })
+            }
+            Request::Grant { open, agent } => {
+                registry.grant(open, *agent, tasks, now_ms).map(|granted| match granted {
+                    Granted::Yes(grant) => Reply::Granted(*grant),
+                    Granted::Busy => Reply::Busy,
+                })
+            }
+            Request::Holding { task, generation, holders, adopted, published } => {
+                registry.holding(task, *generation, holders, *adopted, *published).map(|()| Reply::Done)
+            }
+            Request::Closed { task, generation, summary, lost } => {
+                registry.closed(task, *generation, summary, *lost);
+                Ok(Reply::Done)
+            }
+            Request::Agents => Ok(Reply::AgentsAre(registry.alive(now_ms))),
+            Request::PoolOf { task, layout } => Ok(Reply::PoolIs(registry.pool(task, layout))),
+            _ => return None,
+        })
+    }
+}
+
+impl Registrar {
+    fn ask(&self, links: &Links, request: &Request) -> Result<Reply> {
+        match self {
+            Self::Here(local) => local.handle(request).unwrap_or_else(|| Err(unexpected())),
+            Self::There(addr) => links.call(addr, request),
+        }
+    }
+
+    /// Asks to open a task; `None` while another stage has it open.
+    pub(super) fn grant(&self, links: &Links, open: &OpenTask, agent: AgentId) -> Result<Option<Grant>> {
+        match self.ask(links, &Request::Grant { open: open.clone(), agent })? {
+            Reply::Granted(grant) => Ok(Some(grant)),
+            Reply::Busy => Ok(None),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Tells the registry something.
+    pub(super) fn tell(&self, links: &Links, request: Request) -> Result<()> {
+        self.ask(links, &request).map(drop)
+    }
+
+    /// Logs of another layout.
+    pub(super) fn pool(&self, links: &Links, task: &TaskId, layout: Layout) -> Result<Vec<PoolEntry>> {
+        match self.ask(links, &Request::PoolOf { task: task.clone(), layout })? {
+            Reply::PoolIs(pool) => Ok(pool),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Agents that are alive now; those of the grant if the registry does not answer.
+    pub(super) fn agents(&self, links: &Links, grant: &Grant) -> Vec<AgentInfo> {
+        match self {
+            Self::Here(local) => locked(&local.registry).alive(local.now_ms()),
+            Self::There(addr) => match links.call(addr, &Request::Agents) {
+                Ok(Reply::AgentsAre(agents)) => agents,
+                _ => grant.agents.clone(),
+            },
+        }
+    }
+}
+
+fn unexpected() -> Error {
+    Error::Protocol { what: "the registry answered another question".into() }
+}

@@ -1,0 +1,75 @@
+//! Segments: the causal logs of one epoch, as one agent of one application wrote them to disk.
+//!
+//! ```text
+//! <checkpoint_dir>/<hash of query>/<epoch>/<agent>-<application>.seg
+//!
+//! ┌────────┬──────────┬──────────┬──────────┬───
+//! │ header │ record 0 │ record 1 │ record 2 │ …          one group = what one fdatasync covers
+//! └────────┴──────────┴──────────┴──────────┴───
+//!            group 0 ──────────┘  group 1 …
+//! ```
+//!
+//! [`DiskWriter`] appends. It has one thread, which writes everything that is queued, makes each file
+//! durable with one `fdatasync`, and then answers all who wait: the more tasks append at once, the
+//! fewer syncs each of them pays for.
+//!
+//! # What a segment promises
+//!
+//! - **A task's records in one file start at offset 0 and leave no gap.** So every file stands
+//!   alone, and losing one never tears a hole into what another holds. An agent that adopts a log
+//!   writes all of it.
+//! - **A newer generation may go back** to an earlier offset of the log; from there on its bytes
+//!   count. An older generation is refused once a newer one has written.
+//! - **An acknowledged record is on disk.** What a crash leaves half written was never
+//!   acknowledged, stands at the end of the file and is cut off by the reader.
+//! - **Damage is told from a crash.** Each record states up to which position the file was durable
+//!   when it was written. A bad record that lies below such a position was whole once: the file is
+//!   corrupt, and the reader says so instead of using a shorter log.
+//!
+//! Damage within the last group can't be told from a crash, whoever looks at the file.
+
+mod disk;
+mod file;
+mod format;
+mod layout;
+mod queue;
+mod scan;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+mod thread;
+mod writer;
+
+pub(in crate::edge) use disk::{Disk, FileTable, OpenFile, RawFile, RealDisk, write_error};
+pub(in crate::edge) use format::VERSION;
+pub(in crate::edge) use layout::{epoch_files, segment_files};
+pub use queue::Pending;
+pub(in crate::edge) use scan::{SegmentScan, Step, read_block};
+pub use writer::DiskWriter;
+
+use bytes::Bytes;
+
+use crate::id::{Generation, LogOffset, TaskId};
+
+/// The setting whose path segments are written to, for error messages.
+pub(in crate::edge) const SETTING: &str = "checkpoint_dir";
+
+/// One block of a task's log on its way to disk, with what is needed to use it after a restart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SegmentRecord {
+    /// The task whose log this is.
+    pub task: TaskId,
+    /// Generation that published the block, or adopted it.
+    pub generation: Generation,
+    /// Hash of the application in which the block was recorded.
+    pub app: u64,
+    /// Spark stage in which the block was recorded.
+    pub stage: u32,
+    /// Number of tasks of that stage, where known.
+    pub tasks: Option<u32>,
+    /// Position of the block in the task's log, in bytes.
+    pub offset: LogOffset,
+    /// The block. Empty: the record only says that the generation was opened.
+    pub block: Bytes,
+}

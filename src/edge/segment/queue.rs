@@ -1,0 +1,88 @@
+//! What callers hand to the writer's thread, and how they learn what came of it.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use super::SegmentRecord;
+use super::format::Payload;
+use crate::causal_log::SpillRef;
+use crate::error::{Error, Result};
+use crate::id::{EpochKey, Generation, LogOffset, TaskId};
+
+/// The answer to come for one submitted record.
+#[derive(Debug)]
+#[must_use = "a record is durable only once this was waited for"]
+pub struct Pending(Receiver<Result<SpillRef>>);
+
+impl Pending {
+    /// Waits until the record is on disk; where it is.
+    ///
+    /// # Errors
+    /// - [`Error::DiskFull`]: nothing of the record was kept; the writer goes on.
+    /// - [`Error::Fenced`]: a newer generation of the task has written.
+    /// - [`Error::LogGap`]: an earlier block of the log is not in this file (or failed).
+    /// - [`Error::LogFork`]: this generation has written other bytes at that offset.
+    /// - [`Error::Poisoned`]: syncing failed, for this record or an earlier one. Whether this record is on
+    ///   disk can't be known; the writer takes nothing more.
+    /// - [`Error::Io`]: anything else.
+    pub fn wait(self) -> Result<SpillRef> {
+        self.0.recv().unwrap_or_else(|_gone| Err(stopped()))
+    }
+}
+
+/// Where the writer puts an answer. Nobody may be waiting any more; that is no error.
+#[derive(Debug)]
+pub(super) struct Answer<T>(SyncSender<Result<T>>);
+
+impl<T> Answer<T> {
+    /// Answers.
+    pub(super) fn give(self, result: Result<T>) {
+        let _nobody_waits = self.0.send(result);
+    }
+}
+
+/// A record as the writer's thread gets it.
+#[derive(Debug)]
+pub(super) struct Append {
+    pub(super) task: TaskId,
+    pub(super) generation: Generation,
+    pub(super) offset: LogOffset,
+    pub(super) payload: Payload,
+    pub(super) answer: Answer<SpillRef>,
+}
+
+/// What the writer's thread is asked to do.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// Append a record.
+    Append(Box<Append>),
+    /// Forget an epoch: this agent's segment, or everybody's.
+    Drop { key: EpochKey, everybody: bool, answer: Answer<()> },
+}
+
+/// Encodes a record for the writer. An error is an answer like any other.
+pub(super) fn append(record: SegmentRecord) -> (Option<Message>, Pending) {
+    let (sender, receiver) = sync_channel(1);
+    let (answer, pending) = (Answer(sender), Pending(receiver));
+    match Payload::new(&record) {
+        Ok(payload) => {
+            let SegmentRecord { task, generation, offset, .. } = record;
+            let append = Append { task, generation, offset, payload, answer };
+            (Some(Message::Append(Box::new(append))), pending)
+        }
+        Err(error) => {
+            answer.give(Err(error));
+            (None, pending)
+        }
+    }
+}
+
+/// The request to drop an epoch, and where the answer comes.
+pub(super) fn drop_epoch(key: EpochKey, everybody: bool) -> (Message, Receiver<Result<()>>) {
+    let (sender, receiver) = sync_channel(1);
+    (Message::Drop { key, everybody, answer: Answer(sender) }, receiver)
+}
+
+/// The error of a writer whose thread is gone.
+pub(super) fn stopped() -> Error {
+    Error::Poisoned { what: "the writer of segments (its thread has ended)".to_owned() }
+}

@@ -1,0 +1,199 @@
+//! Reading segments: from the first record on, and one block at a time.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use super::SegmentRecord;
+use super::disk::RawFile;
+use super::format::{
+    FRAME, Frame, HEADER_BODY_MAX, HEADER_FIXED, MAGIC, MARK, PAYLOAD_MAX, SegmentHeader, check_version,
+    decode_payload,
+};
+use crate::causal_log::SpillRef;
+use crate::error::{Error, Result};
+
+/// Bytes read at once in search of what lies behind damage.
+const SEARCH: usize = 1 << 20;
+
+/// One step through a segment.
+#[derive(Debug)]
+pub(in crate::edge) enum Step {
+    /// The next record, and the position in the file at which it starts.
+    Record(u64, Box<SegmentRecord>),
+    /// The rest, from this position on, was being written when the writer died.
+    Torn(u64),
+    /// Nothing more.
+    End,
+}
+
+/// Walks through a segment. What is appended after it was opened is not seen.
+#[derive(Debug)]
+pub(in crate::edge) struct SegmentScan {
+    path: PathBuf,
+    file: File,
+    len: u64,
+    /// Start of the next record; `None` once the end was told.
+    at: Option<u64>,
+    header: Option<SegmentHeader>,
+}
+
+impl SegmentScan {
+    /// Opens a segment and reads its header.
+    ///
+    /// # Errors
+    /// [`Error::CorruptSegment`] if this is no segment or its header is damaged,
+    /// [`Error::UnsupportedVersion`], [`Error::Io`].
+    pub(in crate::edge) fn open(path: &Path) -> Result<Self> {
+        let opened = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+        let (len, file) = opened.map_err(|e| reading(path, &e))?;
+        let mut scan = Self { path: path.to_owned(), file, len, at: Some(0), header: None };
+        scan.read_header()?;
+        Ok(scan)
+    }
+
+    /// The header; `None` if the writer died while it created the file.
+    pub(in crate::edge) const fn header(&self) -> Option<&SegmentHeader> {
+        self.header.as_ref()
+    }
+
+    /// Length of the file in bytes, when it was opened.
+    pub(in crate::edge) const fn file_bytes(&self) -> u64 {
+        self.len
+    }
+
+    /// Takes the next step. After `Torn` comes `End`.
+    ///
+    /// # Errors
+    /// [`Error::CorruptSegment`] if the record was whole once; [`Error::Io`].
+    pub(in crate::edge) fn step(&mut self) -> Result<Step> {
+        let Some(at) = self.at.take() else { return Ok(Step::End) };
+        if at == self.len {
+            return Ok(Step::End);
+        }
+        if self.header.is_none() {
+            return Ok(Step::Torn(at));
+        }
+        let Some(frame) = self.frame(at)? else {
+            return self.damaged(at, "no record starts here");
+        };
+        let end = at + FRAME as u64 + u64::from(frame.len);
+        if end > self.len {
+            return self.damaged(at, "a record is cut short");
+        }
+        let payload = Bytes::from(self.read(at + FRAME as u64, frame.len as usize)?);
+        if !frame.fits(&payload) {
+            return self.damaged(at, "a record's checksum does not fit");
+        }
+        let record = decode_payload(&payload).map_err(|e| self.corrupt(at, e))?;
+        let header = self.header.as_ref();
+        if header.is_some_and(|h| *h.query != *record.task.query || h.epoch != record.task.epoch) {
+            let task = &record.task;
+            return Err(self.corrupt(at, format!("a record of another epoch, of task {task}")));
+        }
+        self.at = Some(end);
+        Ok(Step::Record(at, Box::new(record)))
+    }
+
+    fn read_header(&mut self) -> Result<()> {
+        let fixed = self.read(0, HEADER_FIXED.min(usize::try_from(self.len).unwrap_or(usize::MAX)))?;
+        let known = fixed.iter().zip(MAGIC).all(|(found, magic)| *found == magic);
+        if !known && fixed.iter().any(|byte| *byte != 0) {
+            return Err(self.corrupt(0, "this is not a segment".to_owned()));
+        }
+        if let Some(body) = self.header_body(&fixed)? {
+            let header = postcard::from_bytes(&body)
+                .map_err(|e| self.corrupt(0, format!("a header that can't be decoded: {e}")))?;
+            self.header = Some(header);
+            self.at = Some((HEADER_FIXED + body.len()) as u64);
+            return Ok(());
+        }
+        self.damaged(0, "the header is damaged").map(|_torn| self.at = Some(0))
+    }
+
+    /// The body of the header if it is whole.
+    fn header_body(&self, fixed: &[u8]) -> Result<Option<Vec<u8>>> {
+        let Some(fixed) = fixed.first_chunk::<HEADER_FIXED>() else { return Ok(None) };
+        let [c, l, s, g, v0, v1, l0, l1, l2, l3, s0, s1, s2, s3] = *fixed;
+        if [c, l, s, g] != MAGIC {
+            return Ok(None);
+        }
+        check_version(&self.path, u16::from_le_bytes([v0, v1]))?;
+        let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        if len > HEADER_BODY_MAX || (HEADER_FIXED + len) as u64 > self.len {
+            return Ok(None);
+        }
+        let body = self.read(HEADER_FIXED as u64, len)?;
+        Ok((crc32fast::hash(&body) == u32::from_le_bytes([s0, s1, s2, s3])).then_some(body))
+    }
+
+    fn frame(&self, at: u64) -> Result<Option<Frame>> {
+        if self.len - at < FRAME as u64 {
+            return Ok(None);
+        }
+        Ok(self.read(at, FRAME)?.first_chunk().and_then(Frame::decode))
+    }
+
+    /// Tells a torn tail from damage: what lies below a position that a later record calls durable
+    /// was whole when that record was written.
+    fn damaged(&self, at: u64, what: &str) -> Result<Step> {
+        let mut from = at + 1;
+        while from < self.len {
+            let want = usize::try_from(self.len - from).unwrap_or(usize::MAX).min(SEARCH);
+            let bytes = self.read(from, want)?;
+            let marked = bytes.windows(FRAME).filter(|bytes| bytes.starts_with(&MARK));
+            let mut frames = marked.filter_map(|b| b.first_chunk().and_then(Frame::decode));
+            if frames.any(|frame| frame.durable > at) {
+                return Err(self.corrupt(at, what.to_owned()));
+            }
+            if want < SEARCH {
+                break;
+            }
+            // A frame may lie across the border of two reads.
+            from += (SEARCH - FRAME + 1) as u64;
+        }
+        Ok(Step::Torn(at))
+    }
+
+    fn read(&self, at: u64, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.file.read_exact_at(&mut bytes, at).map_err(|e| reading(&self.path, &e))?;
+        Ok(bytes)
+    }
+
+    /// Says what is wrong with this file, and where.
+    pub(in crate::edge) fn corrupt(&self, offset: u64, reason: String) -> Error {
+        corrupt(&self.path, offset, reason)
+    }
+}
+
+/// Reads the block of the record that starts at `place.pos`, and checks its sum.
+///
+/// # Errors
+/// [`Error::CorruptSegment`] if the bytes changed since they were written; [`Error::Io`].
+pub(in crate::edge) fn read_block(path: &Path, raw: &dyn RawFile, place: &SpillRef) -> Result<Bytes> {
+    let mut frame = [0; FRAME];
+    raw.read_at(&mut frame, place.pos).map_err(|e| reading(path, &e))?;
+    // The length is bounded before it is used: a reference may be to another file altogether.
+    let frame = Frame::decode(&frame)
+        .filter(|frame| frame.len >= place.len && frame.len as usize <= PAYLOAD_MAX)
+        .ok_or_else(|| corrupt(path, place.pos, "no record starts here".to_owned()))?;
+    let mut payload = vec![0; frame.len as usize];
+    raw.read_at(&mut payload, place.pos + FRAME as u64).map_err(|e| reading(path, &e))?;
+    if !frame.fits(&payload) {
+        return Err(corrupt(path, place.pos, "a record's checksum does not fit".to_owned()));
+    }
+    let payload = Bytes::from(payload);
+    Ok(payload.slice((frame.len - place.len) as usize..))
+}
+
+fn corrupt(path: &Path, offset: u64, reason: String) -> Error {
+    Error::CorruptSegment { file: path.display().to_string(), offset, reason }
+}
+
+fn reading(path: &Path, error: &io::Error) -> Error {
+    Error::io(format!("reading segment {}", path.display()), error)
+}

@@ -1,0 +1,143 @@
+//! The handle by which an agent writes its segments.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+
+use bytes::Bytes;
+
+use super::disk::{Disk, FileTable, RealDisk, write_error};
+use super::queue::{self, Message, Pending};
+use super::scan::read_block;
+use super::thread::Writer;
+use super::{SETTING, SegmentRecord};
+use crate::causal_log::SpillRef;
+use crate::error::{Error, Result};
+use crate::id::{AgentId, EpochKey};
+
+/// Requests that may wait for the writer's thread; past it, submitting blocks.
+const QUEUE: usize = 256;
+
+/// Writes the segments of one agent. Any number of threads may use it at once.
+///
+/// Dropping it writes what is queued, then ends the thread.
+pub struct DiskWriter {
+    root: PathBuf,
+    queue: Option<SyncSender<Message>>,
+    thread: Option<JoinHandle<()>>,
+    table: Arc<FileTable>,
+}
+
+impl DiskWriter {
+    /// Starts the writer of `agent`, which belongs to the application with hash `app`. `root` is
+    /// the user's `checkpoint_dir`, made if need be.
+    ///
+    /// # Errors
+    /// [`Error::DiskFull`], [`Error::Io`] if the folder or the thread can't be made.
+    pub fn start(root: &Path, agent: AgentId, app: u64) -> Result<Self> {
+        Self::start_on(Arc::new(RealDisk), root, agent, app)
+    }
+
+    /// [`Self::start`] on a given file system.
+    pub(in crate::edge) fn start_on(
+        disk: Arc<dyn Disk>,
+        root: &Path,
+        agent: AgentId,
+        app: u64,
+    ) -> Result<Self> {
+        fs::create_dir_all(root).map_err(|e| write_error(root, SETTING, &e))?;
+        let table = Arc::new(FileTable::default());
+        let writer = Writer {
+            root: root.to_owned(),
+            agent,
+            app,
+            disk,
+            table: Arc::clone(&table),
+            files: std::collections::HashMap::new(),
+            poison: None,
+        };
+        let (queue, requests) = sync_channel(QUEUE);
+        let thread = thread::Builder::new()
+            .name("clonos-segments".to_owned())
+            .spawn(move || writer.run(&requests))
+            .map_err(|e| Error::io("starting the writer of segments", &e))?;
+        let (queue, thread) = (Some(queue), Some(thread));
+        Ok(Self { root: root.to_owned(), queue, thread, table })
+    }
+
+    /// Queues a record. Records of one task reach the disk in the order in which they were
+    /// submitted. Blocks while the queue is full.
+    ///
+    /// All that can go wrong is told by [`Pending::wait`].
+    pub fn submit(&self, record: SegmentRecord) -> Pending {
+        let (message, pending) = queue::append(record);
+        if let (Some(queue), Some(message)) = (&self.queue, message) {
+            // If the thread is gone, the answer's sender goes with the message: `wait` then fails.
+            let _refused = queue.send(message);
+        }
+        pending
+    }
+
+    /// Reads a block that this writer wrote, and checks its sum.
+    ///
+    /// # Errors
+    /// [`Error::CorruptSegment`] if the bytes changed on disk, [`Error::Io`] also when the epoch was
+    /// dropped.
+    pub fn read(&self, place: &SpillRef) -> Result<Bytes> {
+        let file = self.table.get(place)?;
+        read_block(&file.path, file.raw.as_ref(), place)
+    }
+
+    /// Whether [`Self::read`] knows the file of this reference.
+    #[must_use]
+    pub fn owns(&self, place: &SpillRef) -> bool {
+        self.table.owns(place)
+    }
+
+    /// Removes this agent's segment of an epoch; returns when it is gone. What was submitted
+    /// before is answered first. An epoch without a segment is no error.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn drop_epoch(&self, key: &EpochKey) -> Result<()> {
+        self.drop_files(key, false)
+    }
+
+    /// Removes all segments of an epoch, whichever agent and application wrote them: for the
+    /// driver, when the epoch is committed.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn drop_epoch_all(&self, key: &EpochKey) -> Result<()> {
+        self.drop_files(key, true)
+    }
+
+    fn drop_files(&self, key: &EpochKey, everybody: bool) -> Result<()> {
+        let (message, answer) = queue::drop_epoch(key.clone(), everybody);
+        if let Some(queue) = &self.queue {
+            let _refused = queue.send(message);
+        }
+        answer.recv().unwrap_or_else(|_gone| Err(queue::stopped()))
+    }
+}
+
+impl Drop for DiskWriter {
+    fn drop(&mut self) {
+        // The thread ends when there are no senders left.
+        self.queue = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the writer of segments panicked");
+        }
+    }
+}
+
+impl fmt::Debug for DiskWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DiskWriter").field("root", &self.root).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,208 @@
+//! Listening: a thread per connection, each of which proves first that it holds the secret.
+
+use std::collections::HashMap;
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use super::cluster::cluster_stats;
+use super::handler::{Session, Shared};
+use super::locked;
+use super::net::{Connection, Stream};
+use super::registrar::Registrar;
+use crate::agent::protocol::{Reply, Request};
+use crate::error::{Error, Result};
+use crate::task::Summary;
+
+/// Connections that have not proved the secret yet; more are closed at once.
+const UNPROVEN_MAX: usize = 64;
+/// Pause after an accept failed, so that a lack of descriptors does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// Stack of a connection's thread: the work is shallow.
+const STACK_BYTES: usize = 512 << 10;
+
+/// What all connections share.
+pub(super) struct Server {
+    handler: Shared,
+    stopping: AtomicBool,
+    unproven: AtomicUsize,
+    next: AtomicUsize,
+    open: Mutex<HashMap<usize, Stream>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Server {
+    pub(super) fn new(handler: Shared) -> Arc<Self> {
+        Arc::new(Self {
+            handler,
+            stopping: AtomicBool::new(false),
+            unproven: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
+            open: Mutex::default(),
+            threads: Mutex::default(),
+        })
+    }
+
+    pub(super) const fn handler(&self) -> &Shared {
+        &self.handler
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Serves other agents.
+    pub(super) fn listen_tcp(self: &Arc<Self>, listener: TcpListener) -> Result<()> {
+        self.spawn("clonos-tcp", move |server| {
+            server.accept(|| {
+                let (stream, addr) = listener.accept()?;
+                stream.set_nodelay(true)?;
+                Ok((Stream::Tcp(stream), addr.to_string()))
+            });
+        })
+    }
+
+    /// Serves workers.
+    pub(super) fn listen_unix(self: &Arc<Self>, listener: UnixListener) -> Result<()> {
+        self.spawn("clonos-unix", move |server| {
+            server.accept(|| Ok((Stream::Unix(listener.accept()?.0), "a worker".to_owned())));
+        })
+    }
+
+    pub(super) fn spawn(
+        self: &Arc<Self>,
+        name: &str,
+        work: impl FnOnce(Arc<Self>) + Send + 'static,
+    ) -> Result<()> {
+        let server = Arc::clone(self);
+        let thread = Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(move || work(server));
+        let thread = thread.map_err(|error| Error::io("starting a thread", &error))?;
+        let mut threads = locked(&self.threads);
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
+        Ok(())
+    }
+
+    fn accept(self: &Arc<Self>, mut next: impl FnMut() -> std::io::Result<(Stream, String)>) {
+        while !self.is_stopping() {
+            match next() {
+                Ok(_) if self.is_stopping() => return,
+                Ok((stream, peer)) => self.welcome(stream, peer),
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    std::thread::sleep(ACCEPT_PAUSE);
+                }
+            }
+        }
+    }
+
+    fn welcome(self: &Arc<Self>, stream: Stream, peer: String) {
+        if self.unproven.fetch_add(1, Ordering::AcqRel) >= UNPROVEN_MAX {
+            self.unproven.fetch_sub(1, Ordering::AcqRel);
+            tracing::warn!(%peer, "too many connections wait to be authenticated; this one is closed");
+            return;
+        }
+        let started = self.spawn("clonos-connection", move |server| server.serve(stream, peer));
+        if let Err(error) = started {
+            self.unproven.fetch_sub(1, Ordering::AcqRel);
+            tracing::warn!(%error, "a connection was closed");
+        }
+    }
+
+    fn serve(self: &Arc<Self>, stream: Stream, peer: String) {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        if let Ok(copy) = stream.try_clone() {
+            locked(&self.open).insert(number, copy);
+        }
+        let config = &self.handler.config;
+        let timeout = Duration::from_millis(config.io_timeout_ms);
+        let accepted = Connection::accept(stream, peer, &config.secret, timeout);
+        self.unproven.fetch_sub(1, Ordering::AcqRel);
+        match accepted {
+            Ok(connection) => self.converse(connection),
+            Err(error) => tracing::warn!(%error, "a connection was refused"),
+        }
+        locked(&self.open).remove(&number);
+    }
+
+    /// Answers one connection's requests until it ends; what it had open is closed then.
+    fn converse(&self, mut connection: Connection) {
+        let mut sessions = HashMap::new();
+        // A worker may think for hours between two batches.
+        if connection.stream().set_timeout(None).is_ok() {
+            while !self.is_stopping() {
+                let Ok(request) = connection.read::<Request>() else { break };
+                let reply = self.answer(request, &mut sessions).unwrap_or_else(Reply::Failed);
+                if connection.write(&reply).is_err() {
+                    break;
+                }
+            }
+        }
+        for session in sessions.values() {
+            if let Err(error) = self.handler.close(session, Summary::default()) {
+                tracing::info!(%error, "a session's end could not be told");
+            }
+        }
+    }
+
+    fn answer(&self, request: Request, sessions: &mut HashMap<u64, Session>) -> Result<Reply> {
+        let handler = &self.handler;
+        match request {
+            Request::Open(open) => handler.open(&open, sessions),
+            Request::ReadSession { session, from } => handler.read_session(known(sessions, session)?, from),
+            Request::Append { session, block } => {
+                let session = sessions.get_mut(&session).ok_or_else(|| not_open(session))?;
+                handler.append(session, &block).map(|()| Reply::Done)
+            }
+            Request::Close { session, summary, .. } => {
+                let session = sessions.remove(&session).ok_or_else(|| not_open(session))?;
+                handler.close(&session, summary).map(|()| Reply::Done)
+            }
+            Request::Pool { session } => handler.pool(known(sessions, session)?),
+            Request::Read { task, from } => handler.read(&task, from).map(Reply::Blocks),
+            Request::Fence { task, generation } => {
+                Ok(Reply::Fenced(locked(&handler.store).fence(&task, generation)))
+            }
+            Request::Replicate { .. } => handler.replicated(request).map(|()| Reply::Done),
+            Request::Stats => Ok(Reply::Stats(handler.stats())),
+            Request::ClusterStats => Ok(Reply::ClusterStats(cluster_stats(handler)?)),
+            other => match &handler.registrar {
+                Registrar::Here(local) => local.handle(&other).unwrap_or_else(|| Err(not_registry())),
+                Registrar::There(_) => Err(not_registry()),
+            },
+        }
+    }
+
+    /// Ends all connections and waits for their threads.
+    pub(super) fn stop(&self, socket: &Path, addr: &str) {
+        self.stopping.store(true, Ordering::Release);
+        for stream in locked(&self.open).values() {
+            stream.shutdown();
+        }
+        // The accepting threads wake up for one last connection each.
+        let _ = std::os::unix::net::UnixStream::connect(socket);
+        let _ = std::net::TcpStream::connect(addr);
+        let threads = std::mem::take(&mut *locked(&self.threads));
+        for thread in threads {
+            let _ = thread.join();
+        }
+        // It may be gone already.
+        let _ = std::fs::remove_file(socket);
+    }
+}
+
+fn known(sessions: &HashMap<u64, Session>, session: u64) -> Result<&Session> {
+    sessions.get(&session).ok_or_else(|| not_open(session))
+}
+
+fn not_open(session: u64) -> Error {
+    Error::Protocol { what: format!("session {session} is not open on this connection") }
+}
+
+fn not_registry() -> Error {
+    Error::Protocol { what: "a question for the registry reached another agent".into() }
+}

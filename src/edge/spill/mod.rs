@@ -1,0 +1,204 @@
+//! Spilled blocks: what does not fit into an agent's memory budget, for as long as the agent lives.
+//!
+//! One file per epoch, which has no name: it is unlinked as soon as it is open, so that nothing is
+//! left behind however the agent ends, and the space is free once the epoch is released. Nothing is
+//! synced: after a crash other agents and the segments have the logs, never this folder.
+//!
+//! A block is stored as `len u32 | crc32 u32 | bytes`, numbers little-endian. The format is private
+//! to the process that writes it.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::{self, DirBuilder};
+use std::io::{self, IoSlice};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+
+use super::segment::{Disk, FileTable, OpenFile, RawFile, RealDisk, write_error};
+use crate::causal_log::SpillRef;
+use crate::error::{Error, Result};
+use crate::id::EpochKey;
+
+/// The setting whose path is written to, for error messages.
+const SETTING: &str = "spill_dir";
+/// Bytes before each block.
+const FRAME: usize = 8;
+
+/// Where one agent spills. Any number of threads may use it at once.
+pub struct SpillDir {
+    path: PathBuf,
+    /// Whether the folder is ours to remove.
+    made: bool,
+    budget_bytes: u64,
+    disk: Arc<dyn Disk>,
+    table: FileTable,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    epochs: HashMap<EpochKey, SpillFile>,
+    used_bytes: u64,
+}
+
+struct SpillFile {
+    id: u64,
+    raw: Arc<dyn RawFile>,
+    end: u64,
+}
+
+impl SpillDir {
+    /// Uses the folder at `path`, made (for this user alone) if need be, for at most
+    /// `budget_bytes`.
+    ///
+    /// # Errors
+    /// [`Error::DiskFull`], [`Error::Io`] if the folder can't be made.
+    pub fn create(path: &Path, budget_bytes: u64) -> Result<Self> {
+        Self::create_on(Arc::new(RealDisk), path, budget_bytes)
+    }
+
+    /// [`Self::create`] on a given file system.
+    fn create_on(disk: Arc<dyn Disk>, path: &Path, budget_bytes: u64) -> Result<Self> {
+        let made = !path.exists();
+        let there = DirBuilder::new().recursive(true).mode(0o700).create(path);
+        there.map_err(|e| write_error(path, SETTING, &e))?;
+        let (table, state) = (FileTable::default(), Mutex::default());
+        Ok(Self { path: path.to_owned(), made, budget_bytes, disk, table, state })
+    }
+
+    /// Writes blocks of an epoch; where each is. All of them are written, or none.
+    ///
+    /// # Errors
+    /// - [`Error::DiskBudget`]: the budget does not allow it; releasing epochs does.
+    /// - [`Error::DiskFull`], [`Error::Io`]: the system does not allow it. What was spilled before can
+    ///   still be read.
+    pub fn write(&self, key: &EpochKey, blocks: &[Bytes]) -> Result<Vec<SpillRef>> {
+        let frames = blocks.iter().map(frame).collect::<Result<Vec<_>>>()?;
+        let bytes: u64 = blocks.iter().map(|block| (FRAME + block.len()) as u64).sum();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.used_bytes.saturating_add(bytes) > self.budget_bytes {
+            return Err(Error::DiskBudget { limit: self.budget_bytes });
+        }
+        if !state.epochs.contains_key(key) {
+            let file = self.open().map_err(|e| write_error(&self.path, SETTING, &e))?;
+            state.epochs.insert(key.clone(), file);
+        }
+        let Some(file) = state.epochs.get_mut(key) else { return Ok(Vec::new()) };
+        let places = file.append(&frames, blocks).map_err(|e| {
+            // Gives the space back. If that fails too, the next write starts at the same place.
+            let _in_use = file.raw.set_len(file.end);
+            write_error(&self.path, SETTING, &e)
+        })?;
+        state.used_bytes += bytes;
+        Ok(places)
+    }
+
+    /// Reads a block, and checks its sum.
+    ///
+    /// # Errors
+    /// [`Error::CorruptSegment`] if the bytes changed on disk, [`Error::Io`], also when the epoch was
+    /// released.
+    pub fn read(&self, place: &SpillRef) -> Result<Bytes> {
+        let file = self.table.get(place)?;
+        let mut bytes = vec![0; FRAME + place.len as usize];
+        let read = file.raw.read_at(&mut bytes, place.pos);
+        read.map_err(|e| Error::io(format!("reading from {}", file.path.display()), &e))?;
+        let mut expected = Bytes::from(bytes);
+        let block = expected.split_off(FRAME);
+        if expected == frame(&block)?.as_slice() {
+            return Ok(block);
+        }
+        Err(Error::CorruptSegment {
+            file: file.path.display().to_string(),
+            offset: place.pos,
+            reason: "the checksum of a spilled block does not fit".to_owned(),
+        })
+    }
+
+    /// Whether [`Self::read`] knows the file of this reference.
+    #[must_use]
+    pub fn owns(&self, place: &SpillRef) -> bool {
+        self.table.owns(place)
+    }
+
+    /// Forgets an epoch: its space is free when readers that are at it are done.
+    pub fn release(&self, key: &EpochKey) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = state.epochs.remove(key) {
+            self.table.remove(file.id);
+            state.used_bytes = state.used_bytes.saturating_sub(file.end);
+        }
+    }
+
+    /// Bytes on disk, of all epochs that are not released.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).used_bytes
+    }
+
+    /// Opens a file that has no name any more when this returns.
+    fn open(&self) -> io::Result<SpillFile> {
+        let id = FileTable::next_id();
+        let path = self.path.join(format!("{}-{id}.spill", std::process::id()));
+        let raw = self.disk.create(&path, 0o600)?;
+        fs::remove_file(&path)?;
+        self.table.insert(id, OpenFile { path: self.path.clone(), raw: Arc::clone(&raw) });
+        Ok(SpillFile { id, raw, end: 0 })
+    }
+}
+
+impl SpillFile {
+    fn append(&mut self, frames: &[[u8; FRAME]], blocks: &[Bytes]) -> io::Result<Vec<SpillRef>> {
+        let mut pieces = Vec::with_capacity(2 * blocks.len());
+        let mut places = Vec::with_capacity(blocks.len());
+        let mut pos = self.end;
+        for (frame, block) in frames.iter().zip(blocks) {
+            pieces.push(IoSlice::new(frame));
+            pieces.push(IoSlice::new(block));
+            let len = u32::try_from(block.len()).unwrap_or(u32::MAX);
+            places.push(SpillRef { file: self.id, pos, len });
+            pos += (FRAME + block.len()) as u64;
+        }
+        self.raw.write_at(&mut pieces, self.end)?;
+        self.end = pos;
+        Ok(places)
+    }
+}
+
+impl Drop for SpillDir {
+    fn drop(&mut self) {
+        // The files have no names. The folder stays if another agent uses it too.
+        if self.made {
+            let _in_use = fs::remove_dir(&self.path);
+        }
+    }
+}
+
+impl fmt::Debug for SpillDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpillDir")
+            .field("path", &self.path)
+            .field("budget_bytes", &self.budget_bytes)
+            .field("used_bytes", &self.used_bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What stands before a block.
+fn frame(block: &Bytes) -> Result<[u8; FRAME]> {
+    let len = u32::try_from(block.len()).map_err(|_| Error::Io {
+        context: "spilling a block".to_owned(),
+        message: format!("{} bytes are too many", block.len()),
+    })?;
+    let mut bytes = [0; FRAME];
+    let (length, sum) = bytes.split_at_mut(4);
+    length.copy_from_slice(&len.to_le_bytes());
+    sum.copy_from_slice(&crc32fast::hash(block).to_le_bytes());
+    Ok(bytes)
+}

@@ -1,0 +1,293 @@
+//! What can go wrong in the core. Errors cross process boundaries, so each can be serialised.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{Generation, LogOffset, TaskId};
+
+/// Result of the core's functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What a new attempt did differently from the recorded one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum DivergenceKind {
+    /// The user's code is not the code that was recorded.
+    CodeChanged,
+    /// The log was recorded with another `record=` option.
+    ModeChanged,
+    /// The function returns another type.
+    TypeChanged,
+    /// Rows came that were not recorded, and recorded ones did not come.
+    RowsChanged,
+    /// Recorded rows did not come.
+    RowsMissing,
+    /// Rows that look alike had different answers and came in another order.
+    AmbiguousRows,
+    /// Another service was asked for than was recorded.
+    ServiceMismatch,
+    /// The partitions are not those of the recorded run.
+    LayoutChanged,
+}
+
+/// The place and the two sides of a divergence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Divergence {
+    /// What differs.
+    pub kind: DivergenceKind,
+    /// The task whose log is replayed.
+    pub task: TaskId,
+    /// Row of this attempt's input, from 0, where one is known.
+    pub row: Option<u64>,
+    /// What the log says.
+    pub recorded: String,
+    /// What this attempt did.
+    pub asked: String,
+    /// What the user can do.
+    pub advice: String,
+}
+
+impl std::fmt::Display for Divergence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let task = &self.task;
+        write!(
+            f,
+            "operator {:?} of query {}, epoch {}, partition {}",
+            task.operator, task.query, task.epoch, task.partition
+        )?;
+        if let Some(row) = self.row {
+            write!(f, ", row {row}")?;
+        }
+        write!(f, ": recorded: {}; asked: {}. {}", self.recorded, self.asked, self.advice)
+    }
+}
+
+/// Every error of the core.
+#[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Error {
+    /// A new attempt did something else than was recorded.
+    #[error("{0}")]
+    Divergence(Box<Divergence>),
+    /// Bytes to absorb start beyond the end of the log.
+    #[error("a delta starts at {from} but the log ends at {end}: what lies between is missing")]
+    LogGap {
+        /// Where the delta starts.
+        from: LogOffset,
+        /// Where the log ends.
+        end: LogOffset,
+    },
+    /// Two copies of one log differ where they overlap.
+    #[error("two copies of one log differ at offset {at}: two attempts wrote at once")]
+    LogFork {
+        /// First difference.
+        at: LogOffset,
+    },
+    /// A block's bytes do not check out.
+    #[error("a block of a log is corrupt: {reason}")]
+    CorruptBlock {
+        /// What is wrong.
+        reason: String,
+    },
+    /// A log's blocks are sound but make no sense together.
+    #[error("a log makes no sense: {what}")]
+    CorruptLog {
+        /// What is wrong.
+        what: String,
+    },
+    /// A segment file is damaged before its end.
+    #[error("segment file {file} is corrupt at byte {offset}: {reason}; move it away to go on without it")]
+    CorruptSegment {
+        /// Path of the file.
+        file: String,
+        /// Offset in bytes.
+        offset: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Written by a version of Clonos that this one cannot read.
+    #[error("{what} has version {found}; this Clonos reads version {known}")]
+    UnsupportedVersion {
+        /// What was read.
+        what: String,
+        /// Version found.
+        found: u32,
+        /// Version known.
+        known: u32,
+    },
+    /// A newer attempt has taken over.
+    #[error("task {task} was opened by a newer attempt (generation {newer}, ours {ours}); this one stops")]
+    Fenced {
+        /// The task.
+        task: TaskId,
+        /// Generation that holds the task now.
+        newer: Generation,
+        /// Generation of this attempt.
+        ours: Generation,
+    },
+    /// One operator is used twice in one task.
+    #[error("operator {:?} is used twice in partition {} of epoch {}: give each use a uid of its own with .with_uid(...)", task.operator, task.partition, task.epoch)]
+    OperatorUsedTwice {
+        /// The task.
+        task: TaskId,
+    },
+    /// A published log can be read nowhere.
+    #[error(
+        "the log of task {task} is lost: raise sharing_depth or set checkpoint_dir to survive more failures"
+    )]
+    CausalLogLost {
+        /// The task.
+        task: TaskId,
+    },
+    /// The disk budget is used up.
+    #[error("spilled logs reached the limit of {limit} bytes: raise `disk`, or commit epochs sooner")]
+    DiskBudget {
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// The disk is full.
+    #[error(
+        "no space left at {path}: free some, or point `{setting}` at a larger disk; nothing recorded is lost"
+    )]
+    DiskFull {
+        /// What could not be written.
+        path: String,
+        /// Setting to change.
+        setting: String,
+    },
+    /// The memory budget cannot hold one block.
+    #[error(
+        "a block of {bytes} bytes does not fit into memory={limit}: raise `memory`, or lower spark.sql.execution.arrow.maxRecordsPerBatch"
+    )]
+    MemoryBudget {
+        /// Size of the block.
+        bytes: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// The other side does not hold the secret.
+    #[error("{peer} does not hold this application's secret, or is no agent")]
+    AuthRefused {
+        /// Who.
+        peer: String,
+    },
+    /// An agent cannot be reached.
+    #[error("agent {agent} cannot be reached: {reason}")]
+    AgentUnreachable {
+        /// Address, socket or id.
+        agent: String,
+        /// Why.
+        reason: String,
+    },
+    /// No answer in time.
+    #[error("{what} took more than {millis} ms: raise `io_timeout` if the machine is only slow")]
+    Timeout {
+        /// What was waited for.
+        what: String,
+        /// How long, in milliseconds.
+        millis: u64,
+    },
+    /// Bytes on a connection that are not of our protocol.
+    #[error("protocol error: {what}")]
+    Protocol {
+        /// What is wrong.
+        what: String,
+    },
+    /// A setting is refused.
+    #[error("{setting}: {reason}")]
+    Config {
+        /// Name of the setting.
+        setting: String,
+        /// Why it is refused.
+        reason: String,
+    },
+    /// A column of a type that has no fingerprint.
+    #[error("columns of type {data_type} cannot be recorded; convert the column first")]
+    UnsupportedType {
+        /// The Arrow type.
+        data_type: String,
+    },
+    /// A client was carried over a fork.
+    #[error("a connection made by process {owner} was used in process {user}; open one after the fork")]
+    ForkedProcess {
+        /// Process that made it.
+        owner: u32,
+        /// Process that used it.
+        user: u32,
+    },
+    /// An earlier failure makes going on unsafe.
+    #[error(
+        "{what} failed before and takes nothing more: restart the application, it recovers what was synced"
+    )]
+    Poisoned {
+        /// What is poisoned.
+        what: String,
+    },
+    /// The caller broke the protocol of a state machine.
+    #[error("internal misuse: {what}")]
+    Misuse {
+        /// What was done.
+        what: String,
+    },
+    /// Arrow refused.
+    #[error("Arrow: {0}")]
+    Arrow(String),
+    /// The operating system refused.
+    #[error("{context}: {message}")]
+    Io {
+        /// What was being done.
+        context: String,
+        /// The system's words.
+        message: String,
+    },
+}
+
+impl Error {
+    /// Stable name of the condition.
+    #[must_use]
+    pub const fn condition(&self) -> &'static str {
+        match self {
+            Self::Divergence(_) => "REPLAY_DIVERGENCE",
+            Self::LogGap { .. } => "LOG_GAP",
+            Self::LogFork { .. } => "LOG_FORK",
+            Self::CorruptBlock { .. } => "CORRUPT_BLOCK",
+            Self::CorruptLog { .. } => "CORRUPT_LOG",
+            Self::CorruptSegment { .. } => "CORRUPT_SEGMENT",
+            Self::UnsupportedVersion { .. } => "UNSUPPORTED_VERSION",
+            Self::Fenced { .. } => "FENCED",
+            Self::OperatorUsedTwice { .. } => "OPERATOR_USED_TWICE",
+            Self::CausalLogLost { .. } => "CAUSAL_LOG_LOST",
+            Self::DiskBudget { .. } => "DISK_BUDGET",
+            Self::DiskFull { .. } => "DISK_FULL",
+            Self::MemoryBudget { .. } => "MEMORY_BUDGET",
+            Self::AuthRefused { .. } => "AUTH_REFUSED",
+            Self::AgentUnreachable { .. } => "AGENT_UNREACHABLE",
+            Self::Timeout { .. } => "TIMEOUT",
+            Self::Protocol { .. } => "PROTOCOL",
+            Self::Config { .. } => "CONFIG",
+            Self::UnsupportedType { .. } => "UNSUPPORTED_TYPE",
+            Self::ForkedProcess { .. } => "FORKED_PROCESS",
+            Self::Poisoned { .. } => "POISONED",
+            Self::Misuse { .. } => "MISUSE",
+            Self::Arrow(_) => "ARROW",
+            Self::Io { .. } => "IO",
+        }
+    }
+
+    /// Whether the same call may succeed when made again.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        matches!(self, Self::AgentUnreachable { .. } | Self::Timeout { .. } | Self::DiskBudget { .. })
+    }
+
+    /// An I/O error, with what was being done.
+    #[must_use]
+    pub fn io(context: impl Into<String>, error: &std::io::Error) -> Self {
+        Self::Io { context: context.into(), message: error.to_string() }
+    }
+}
+
+impl From<arrow_schema::ArrowError> for Error {
+    fn from(error: arrow_schema::ArrowError) -> Self {
+        Self::Arrow(error.to_string())
+    }
+}

@@ -1,0 +1,137 @@
+//! Names and positions, each a type of its own so that none is passed for another.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(
+            Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Default,
+        )]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.0)
+            }
+        }
+    };
+}
+
+number! {
+    /// An agent: the process that holds logs outside the Python workers.
+    AgentId(u64)
+}
+number! {
+    /// A partition of a Spark stage, from 0.
+    Partition(u32)
+}
+number! {
+    /// Fencing number of an attempt: the registry hands out a higher one at each open.
+    Generation(u64)
+}
+number! {
+    /// Position in a causal log: bytes from its start.
+    LogOffset(u64)
+}
+number! {
+    /// The edge from one log to one consumer.
+    ChannelId(u64)
+}
+
+impl Generation {
+    /// No attempt at all.
+    pub const NONE: Self = Self(0);
+
+    /// The one after this.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl LogOffset {
+    /// Start of a log.
+    pub const START: Self = Self(0);
+
+    /// The position `bytes` further on.
+    #[must_use]
+    pub const fn plus(self, bytes: u64) -> Self {
+        Self(self.0 + bytes)
+    }
+}
+
+/// The unit of commit.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Epoch {
+    /// A micro-batch of a streaming query; its batch id.
+    Batch(u64),
+    /// A batch job's scope, or one SQL execution.
+    Named(String),
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Batch(id) => write!(f, "{id}"),
+            Self::Named(name) => f.write_str(name),
+        }
+    }
+}
+
+/// The unit of recovery: one operator's work on one partition in one epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct TaskId {
+    /// Streaming query id, or the name of a batch query.
+    pub query: Arc<str>,
+    /// `uid` of the operator.
+    pub operator: Arc<str>,
+    /// Epoch within the query.
+    pub epoch: Epoch,
+    /// Partition of the stage that runs the operator.
+    pub partition: Partition,
+}
+
+impl TaskId {
+    /// The epoch this task belongs to.
+    #[must_use]
+    pub fn epoch_key(&self) -> EpochKey {
+        EpochKey { query: Arc::clone(&self.query), epoch: self.epoch.clone() }
+    }
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}/{}/{}", self.operator, self.query, self.epoch, self.partition)
+    }
+}
+
+/// An epoch of a query: what is committed, and truncated, as one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct EpochKey {
+    /// The query.
+    pub query: Arc<str>,
+    /// The epoch.
+    pub epoch: Epoch,
+}
+
+impl EpochKey {
+    /// Whether committing `self` commits `other` too: micro-batches are committed in order.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        self.query == other.query
+            && match (&self.epoch, &other.epoch) {
+                (Epoch::Batch(mine), Epoch::Batch(theirs)) => theirs <= mine,
+                (mine, theirs) => mine == theirs,
+            }
+    }
+}
+
+impl fmt::Display for EpochKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.query, self.epoch)
+    }
+}

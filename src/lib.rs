@@ -1,0 +1,27 @@
+//! Clonos: exactly-once, locally recovered execution of nondeterministic Python on Spark.
+//!
+//! The core. It knows nothing of Python (`python/`, behind a feature, does) and, outside `edge/`, does
+//! no I/O, reads no clock and draws no random number. Folders are in reading order; each may use what
+//! stands above it:
+//!
+//! ```text
+//! id, error, config   names and positions, what can go wrong, settings
+//! determinant         recorded outcomes, and the blocks they travel in
+//! causal_log          a task's blocks, with per-channel deltas
+//! task                record and replay of one attempt of a task
+//! agent               logs of many tasks; registry, placement, protocol
+//! edge                files, sockets, threads, clocks
+//! python              PyO3
+//! ```
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
+
+pub mod agent;
+pub mod causal_log;
+pub mod config;
+pub mod determinant;
+pub mod edge;
+pub mod error;
+pub mod id;
+#[cfg(feature = "python")]
+mod python;
+pub mod task;

@@ -1,0 +1,77 @@
+//! `Agent`: the driver's agent, embedded in the user's process.
+
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+
+use super::client::{epoch, epoch_object};
+use super::config::PySessionConfig;
+use super::door::enter;
+use crate::edge::agent::{Agent, AgentConfig, Role};
+use crate::error::Error;
+
+/// The driver's agent, with the registry.
+#[pyclass(name = "Agent", module = "clonos._core", frozen)]
+pub(super) struct PyAgent {
+    agent: Agent,
+}
+
+#[pymethods]
+impl PyAgent {
+    #[staticmethod]
+    fn start(
+        py: Python<'_>,
+        config: &PySessionConfig,
+        host: String,
+        port: u16,
+        stage_tasks: Py<PyAny>,
+    ) -> PyResult<Self> {
+        let ask = move |stage: u32| -> Option<u32> {
+            // Spark may not know, or be shutting down; then the layout counts as unchanged.
+            Python::attach(|py| stage_tasks.call1(py, (stage,)).and_then(|n| n.extract(py)).ok().flatten())
+        };
+        let session = config.config.clone();
+        let socket = PathBuf::from(&session.driver_socket);
+        let role = Role::Driver { bind_host: host, port, stage_tasks: Box::new(ask) };
+        let agent = enter(py, || Agent::start(AgentConfig { session, role, socket }))?;
+        Ok(Self { agent })
+    }
+
+    #[getter]
+    fn addr(&self) -> &str {
+        self.agent.addr()
+    }
+
+    #[pyo3(name = "commit_epoch")]
+    fn commit(
+        &self,
+        py: Python<'_>,
+        query: &str,
+        #[pyo3(from_py_with = epoch)] epoch: crate::id::Epoch,
+    ) -> PyResult<()> {
+        enter(py, || self.agent.commit_epoch(query, &epoch))
+    }
+
+    fn live_epochs<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, Bound<'py, PyAny>)>> {
+        let epochs = enter(py, || self.agent.live_epochs())?;
+        epochs.iter().map(|key| Ok((key.query.to_string(), epoch_object(py, &key.epoch)?))).collect()
+    }
+
+    fn stats(&self, py: Python<'_>) -> PyResult<String> {
+        enter(py, || {
+            let stats = self.agent.stats()?;
+            serde_json::to_string(&stats).map_err(|error| Error::Protocol { what: error.to_string() })
+        })
+    }
+
+    fn stop(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, || {
+            self.agent.stop();
+            Ok(())
+        })
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<driver agent at {}>", self.agent.addr())
+    }
+}

@@ -1,0 +1,201 @@
+//! A worker's connection, and the publishing half that both kinds of task share.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+
+use super::config::PySessionConfig;
+use super::door::enter;
+use super::lock;
+use crate::agent::protocol::{OpenTask, Opened};
+use crate::edge::client::{Client, Ticket};
+use crate::error::{Error, Result};
+use crate::id::{Epoch, Partition, TaskId};
+use crate::task::{Summary, TaskMode, TaskOptions};
+
+/// A worker's connection to its agent.
+#[pyclass(name = "Client", module = "clonos._core", frozen)]
+pub(super) struct PyClient {
+    shared: Arc<Connection>,
+}
+
+pub(super) struct Connection {
+    client: Mutex<Client>,
+    usable: AtomicBool,
+}
+
+impl Connection {
+    fn with<T>(&self, work: impl FnOnce(&mut Client) -> Result<T>) -> Result<T> {
+        let result = work(&mut lock(&self.client));
+        // After a refusal the connection is still in step; after anything else it may not be.
+        if let Err(
+            Error::Io { .. }
+            | Error::AgentUnreachable { .. }
+            | Error::Timeout { .. }
+            | Error::Protocol { .. }
+            | Error::ForkedProcess { .. },
+        ) = &result
+        {
+            self.usable.store(false, Ordering::Relaxed);
+        }
+        result
+    }
+}
+
+#[pymethods]
+impl PyClient {
+    #[staticmethod]
+    fn connect(py: Python<'_>, config: &PySessionConfig, socket: &str) -> PyResult<Self> {
+        let client = enter(py, || Client::connect(&config.config, Path::new(socket)))?;
+        let shared = Connection { client: Mutex::new(client), usable: AtomicBool::new(true) };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    fn is_usable(&self) -> bool {
+        self.shared.usable.load(Ordering::Relaxed)
+    }
+}
+
+/// What a task is opened with; read from the keyword arguments of `open`.
+pub(super) struct Opening {
+    pub(super) options: TaskOptions,
+    attempt: u64,
+    worker: u64,
+}
+
+impl Opening {
+    pub(super) fn read(
+        config: &PySessionConfig,
+        mode: TaskMode,
+        arguments: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let arguments = arguments.ok_or_else(|| PyTypeError::new_err("open() needs keyword arguments"))?;
+        let task = TaskId {
+            query: text(arguments, "query")?.into(),
+            operator: text(arguments, "operator")?.into(),
+            epoch: epoch(&get(arguments, "epoch")?)?,
+            partition: Partition(get(arguments, "partition")?.extract()?),
+        };
+        let mut options = TaskOptions::new(task, mode, get(arguments, "code")?.extract()?);
+        options.python = text(arguments, "python")?;
+        options.label = text(arguments, "label")?;
+        options.stage = get(arguments, "stage")?.extract()?;
+        options.app = get(arguments, "app")?.extract()?;
+        options.keyed = get(arguments, "keyed")?.extract()?;
+        options.allow_code_change = get(arguments, "allow_code_change")?.extract()?;
+        options.count_occurrences = get(arguments, "count_occurrences")?.extract()?;
+        options.on_ambiguous = config.config.on_ambiguous;
+        Ok(Self {
+            options,
+            attempt: get(arguments, "attempt")?.extract()?,
+            worker: get(arguments, "worker")?.extract()?,
+        })
+    }
+}
+
+fn get<'py>(arguments: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    arguments.get_item(name)?.ok_or_else(|| PyTypeError::new_err(format!("open() needs {name}=")))
+}
+
+fn text(arguments: &Bound<'_, PyDict>, name: &str) -> PyResult<String> {
+    get(arguments, name)?.extract()
+}
+
+/// An epoch as Python writes it: a micro-batch's number, or a name.
+pub(super) fn epoch(value: &Bound<'_, PyAny>) -> PyResult<Epoch> {
+    if value.is_instance_of::<PyString>() {
+        Ok(Epoch::Named(value.extract()?))
+    } else {
+        Ok(Epoch::Batch(value.extract()?))
+    }
+}
+
+/// An epoch as Python reads it.
+pub(super) fn epoch_object<'py>(py: Python<'py>, epoch: &Epoch) -> PyResult<Bound<'py, PyAny>> {
+    match epoch {
+        Epoch::Batch(number) => Ok(number.into_pyobject(py)?.into_any()),
+        Epoch::Named(name) => Ok(name.into_pyobject(py)?.into_any()),
+    }
+}
+
+/// Publishes the blocks of one opened task: sends without waiting, waits when told.
+pub(super) struct Publisher {
+    connection: Arc<Connection>,
+    session: u64,
+    tickets: Mutex<VecDeque<Ticket>>,
+    closed: AtomicBool,
+}
+
+impl Publisher {
+    /// Opens the task at the agent.
+    pub(super) fn open(client: &PyClient, opening: &Opening) -> Result<(Self, Opened)> {
+        let options = &opening.options;
+        let request = OpenTask {
+            task: options.task.clone(),
+            app: options.app,
+            stage: options.stage,
+            attempt: opening.attempt,
+            worker: opening.worker,
+        };
+        let connection = Arc::clone(&client.shared);
+        let opened = connection.with(|client| client.open(request))?;
+        let session = opened.session;
+        let publisher =
+            Self { connection, session, tickets: Mutex::default(), closed: AtomicBool::new(false) };
+        Ok((publisher, opened))
+    }
+
+    /// Logs of the other partitions, recorded under another layout.
+    pub(super) fn pool(&self, task: &TaskId) -> Result<Vec<(Partition, Vec<Bytes>)>> {
+        self.connection.with(|client| client.pool(task))
+    }
+
+    pub(super) fn publish(&self, block: Option<Bytes>) -> Result<()> {
+        let Some(block) = block else { return Ok(()) };
+        let ticket = self.connection.with(|client| client.send(self.session, block))?;
+        lock(&self.tickets).push_back(ticket);
+        Ok(())
+    }
+
+    pub(super) fn settle(&self, outstanding: usize) -> Result<()> {
+        let mut tickets = lock(&self.tickets);
+        while tickets.len() > outstanding {
+            let Some(ticket) = tickets.pop_front() else { break };
+            self.connection.with(|client| client.wait(ticket))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn close(&self, done: bool, summary: &Summary) -> Result<()> {
+        if self.closed.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        if !self.connection.usable.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.connection.with(|client| client.close(self.session, done, *summary))
+    }
+}
+
+/// What `finish` tells Python of an attempt.
+pub(super) fn summary_dict<'py>(py: Python<'py>, summary: &Summary) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for (name, value) in [
+        ("rows", summary.rows),
+        ("replayed", summary.replayed),
+        ("live", summary.live),
+        ("from_pool", summary.from_pool),
+        ("leftover", summary.leftover),
+        ("calls", summary.calls),
+        ("bytes", summary.bytes),
+    ] {
+        dict.set_item(name, value)?;
+    }
+    Ok(dict)
+}

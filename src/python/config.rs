@@ -1,0 +1,151 @@
+//! `SessionConfig`: settings as Python passes them, checked.
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use super::door::quick;
+use crate::config::{AgentScope, Guarantee, OnAmbiguous, OnLost, SessionConfig};
+use crate::error::{Error, Result};
+
+/// Settings of a session.
+#[pyclass(name = "SessionConfig", module = "clonos._core", frozen)]
+#[derive(Clone)]
+pub(super) struct PySessionConfig {
+    pub(super) config: SessionConfig,
+}
+
+fn choice<T>(setting: &str, value: &str, allowed: &[(&str, T)]) -> Result<T>
+where
+    T: Copy,
+{
+    allowed.iter().find(|(name, _)| *name == value).map(|(_, choice)| *choice).ok_or_else(|| Error::Config {
+        setting: setting.into(),
+        reason: format!("{value:?} is not one of its values"),
+    })
+}
+
+const GUARANTEES: [(&str, Guarantee); 3] = [
+    ("exactly_once", Guarantee::ExactlyOnce),
+    ("at_least_once", Guarantee::AtLeastOnce),
+    ("at_most_once", Guarantee::AtMostOnce),
+];
+const SCOPES: [(&str, AgentScope); 2] = [("executor", AgentScope::Executor), ("host", AgentScope::Host)];
+const ON_LOST: [(&str, OnLost); 2] = [("rollback", OnLost::Rollback), ("at_least_once", OnLost::AtLeastOnce)];
+const ON_AMBIGUOUS: [(&str, OnAmbiguous); 2] = [("error", OnAmbiguous::Error), ("any", OnAmbiguous::Any)];
+
+fn name_of<T: PartialEq>(allowed: &'static [(&'static str, T)], value: &T) -> &'static str {
+    allowed.iter().find(|(_, choice)| choice == value).map_or("", |(name, _)| name)
+}
+
+#[pymethods]
+impl PySessionConfig {
+    #[new]
+    #[pyo3(signature = (*, app_id, secret, driver_addr, driver_socket, local, guarantee, sharing_depth,
+        standbys, memory_bytes, disk_bytes, spill_dir, checkpoint_dir, agent_scope, on_lost, on_ambiguous,
+        io_timeout_ms))]
+    #[expect(clippy::too_many_arguments, reason = "keyword-only, one per setting")]
+    fn new(
+        py: Python<'_>,
+        app_id: String,
+        secret: [u8; 32],
+        driver_addr: String,
+        driver_socket: String,
+        local: bool,
+        guarantee: &str,
+        sharing_depth: u32,
+        standbys: u32,
+        memory_bytes: u64,
+        disk_bytes: u64,
+        spill_dir: Option<String>,
+        checkpoint_dir: Option<String>,
+        agent_scope: &str,
+        on_lost: &str,
+        on_ambiguous: &str,
+        io_timeout_ms: u64,
+    ) -> PyResult<Self> {
+        quick(py, || {
+            let config = SessionConfig {
+                app_id,
+                secret,
+                driver_addr,
+                driver_socket,
+                local,
+                guarantee: choice("guarantee", guarantee, &GUARANTEES)?,
+                sharing_depth,
+                standbys,
+                memory_bytes,
+                disk_bytes,
+                spill_dir,
+                checkpoint_dir,
+                agent_scope: choice("agent_scope", agent_scope, &SCOPES)?,
+                on_lost: choice("on_lost", on_lost, &ON_LOST)?,
+                on_ambiguous: choice("on_ambiguous", on_ambiguous, &ON_AMBIGUOUS)?,
+                io_timeout_ms,
+            };
+            config.validate()?;
+            Ok(Self { config })
+        })
+    }
+
+    #[staticmethod]
+    fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<Self> {
+        quick(py, || Ok(Self { config: SessionConfig::from_bytes(data)? }))
+    }
+
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &quick(py, || self.config.to_bytes())?))
+    }
+
+    fn with_driver_addr(&self, addr: String) -> Self {
+        Self { config: SessionConfig { driver_addr: addr, ..self.config.clone() } }
+    }
+
+    #[getter]
+    fn app_id(&self) -> &str {
+        &self.config.app_id
+    }
+
+    #[getter]
+    const fn local(&self) -> bool {
+        self.config.local
+    }
+
+    #[getter]
+    fn driver_addr(&self) -> &str {
+        &self.config.driver_addr
+    }
+
+    #[getter]
+    fn driver_socket(&self) -> &str {
+        &self.config.driver_socket
+    }
+
+    #[getter]
+    fn guarantee(&self) -> &'static str {
+        name_of(&GUARANTEES, &self.config.guarantee)
+    }
+
+    #[getter]
+    const fn sharing_depth(&self) -> u32 {
+        self.config.sharing_depth
+    }
+
+    #[getter]
+    fn agent_scope(&self) -> &'static str {
+        name_of(&SCOPES, &self.config.agent_scope)
+    }
+
+    #[getter]
+    fn on_lost(&self) -> &'static str {
+        name_of(&ON_LOST, &self.config.on_lost)
+    }
+
+    #[getter]
+    fn checkpoint_dir(&self) -> Option<&str> {
+        self.config.checkpoint_dir.as_deref()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("{:?}", self.config)
+    }
+}

@@ -1,0 +1,39 @@
+//! Errors of the core as exceptions of `clonos.errors`.
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use crate::error::Error;
+
+/// Name of the exception class for an error.
+const fn class_of(error: &Error) -> &'static str {
+    match error {
+        Error::Divergence(_) => "ReplayDivergence",
+        Error::CausalLogLost { .. } => "CausalLogLost",
+        Error::Fenced { .. } => "Fenced",
+        Error::OperatorUsedTwice { .. } => "OperatorUsedTwice",
+        Error::LogGap { .. }
+        | Error::LogFork { .. }
+        | Error::CorruptBlock { .. }
+        | Error::CorruptLog { .. }
+        | Error::CorruptSegment { .. }
+        | Error::UnsupportedVersion { .. } => "CorruptLog",
+        Error::DiskBudget { .. } | Error::DiskFull { .. } | Error::MemoryBudget { .. } => "ResourceExhausted",
+        Error::Config { .. } => "ConfigError",
+        Error::UnsupportedType { .. } => "UnsupportedType",
+        Error::ForkedProcess { .. } => "ForkedProcess",
+        Error::AuthRefused { .. } => "AuthRefused",
+        Error::Timeout { .. } => "AgentTimeout",
+        Error::AgentUnreachable { .. } | Error::Protocol { .. } => "AgentError",
+        _ => "ClonosError",
+    }
+}
+
+/// The exception for an error; its `condition` is the error's.
+pub(super) fn to_py(py: Python<'_>, error: &Error) -> PyErr {
+    let made = || -> PyResult<PyErr> {
+        let class = py.import("clonos.errors")?.getattr(class_of(error))?;
+        Ok(PyErr::from_value(class.call1((error.to_string(), error.condition()))?))
+    };
+    made().unwrap_or_else(|_| PyRuntimeError::new_err(error.to_string()))
+}

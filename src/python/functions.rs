@@ -1,0 +1,95 @@
+//! Functions of `clonos._core`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, UInt64Array};
+use pyo3::prelude::*;
+use pyo3_arrow::PyArray;
+use serde::Serialize;
+
+use super::config::PySessionConfig;
+use super::door::{enter, quick};
+use super::result_task::{arrays, to_pyarrow};
+use crate::determinant;
+use crate::edge::client::Client;
+use crate::edge::{process, recovery};
+use crate::error::{Error, Result};
+
+fn json<T: Serialize>(value: &T) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| Error::Protocol { what: error.to_string() })
+}
+
+#[pyfunction]
+pub(super) fn ensure_agent(
+    py: Python<'_>,
+    config: &PySessionConfig,
+    folder: &str,
+    spawn: Py<PyAny>,
+) -> PyResult<String> {
+    let mut raised = None;
+    let socket = enter(py, || {
+        process::ensure_agent(&config.config, Path::new(folder), || {
+            Python::attach(|py| spawn.call0(py)).map(drop).map_err(|error| {
+                let message = error.to_string();
+                raised = Some(error);
+                Error::Io { context: "starting an agent".into(), message }
+            })
+        })
+    });
+    match (raised, socket) {
+        (Some(error), _) => Err(error),
+        (None, socket) => Ok(socket?.display().to_string()),
+    }
+}
+
+#[pyfunction]
+pub(super) fn run_executor_agent(
+    py: Python<'_>,
+    config: &PySessionConfig,
+    watch_pid: u32,
+    folder: &str,
+) -> PyResult<()> {
+    // Only this process is an agent and nothing else, so only it may set up where traces go.
+    let filter = tracing_subscriber::EnvFilter::try_from_env("CLONOS_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .try_init();
+    enter(py, || process::run_executor_agent(config.config.clone(), watch_pid, Path::new(folder)))
+}
+
+#[pyfunction]
+pub(super) fn cluster_stats(py: Python<'_>, config: &PySessionConfig) -> PyResult<String> {
+    let config = &config.config;
+    enter(py, || json(&Client::connect(config, Path::new(&config.driver_socket))?.cluster_stats()?))
+}
+
+#[pyfunction]
+pub(super) fn read_segment(py: Python<'_>, path: &str) -> PyResult<String> {
+    enter(py, || json(&recovery::read_segment(Path::new(path))?))
+}
+
+#[pyfunction]
+pub(super) fn bytes_fingerprint(data: &[u8]) -> u64 {
+    determinant::bytes_fingerprint(data)
+}
+
+#[pyfunction]
+pub(super) fn row_fingerprints(py: Python<'_>, columns: Vec<PyArray>) -> PyResult<Py<PyAny>> {
+    let columns = arrays(columns);
+    let rows = quick(py, || {
+        let mut rows = Vec::new();
+        determinant::row_fingerprints(&columns, &mut rows)?;
+        Ok(rows)
+    })?;
+    let array: ArrayRef = Arc::new(UInt64Array::from(rows));
+    to_pyarrow(py, array)
+}
+
+#[pyfunction]
+pub(super) const fn build_profile() -> &'static str {
+    if cfg!(debug_assertions) { "debug" } else { "release" }
+}

@@ -1,0 +1,42 @@
+//! The Python face of the core: the only place that knows PyO3.
+//!
+//! Classes are thin and frozen; what they wrap is behind a mutex, and every call that may wait or work
+//! goes through [`door::enter`], which gives up the interpreter lock and turns panics and errors into
+//! exceptions of `clonos.errors`.
+
+mod agent;
+mod client;
+mod config;
+mod door;
+mod error;
+mod functions;
+mod result_task;
+mod service_task;
+
+use pyo3::prelude::*;
+
+/// Module `clonos._core`.
+#[pymodule(gil_used = false)]
+mod _core {
+    #[pymodule_export]
+    use super::agent::PyAgent;
+    #[pymodule_export]
+    use super::client::PyClient;
+    #[pymodule_export]
+    use super::config::PySessionConfig;
+    #[pymodule_export]
+    use super::functions::{
+        build_profile, bytes_fingerprint, cluster_stats, ensure_agent, read_segment, row_fingerprints,
+        run_executor_agent,
+    };
+    #[pymodule_export]
+    use super::result_task::{PyPlan, PyResultTask};
+    #[pymodule_export]
+    use super::service_task::PyServiceTask;
+}
+
+/// A mutex whose holder may have panicked: the state machines inside refuse by themselves after a
+/// failure, so the lock itself need not.
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -1,0 +1,170 @@
+//! `ResultTask` and `Plan`: recording of whole results.
+
+use std::sync::{Arc, Mutex};
+
+use arrow_array::{ArrayRef, UInt32Array};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use pyo3_arrow::PyArray;
+
+use super::client::{Opening, Publisher, PyClient, summary_dict};
+use super::config::PySessionConfig;
+use super::door::{enter, quick};
+use super::lock;
+use crate::error::{Error, Result};
+use crate::task::{CallPosition, Plan, ResultTask, Summary, TaskMode, idempotency_key};
+
+/// Which rows of one batch have recorded values.
+#[pyclass(name = "Plan", module = "clonos._core", frozen)]
+pub(super) struct PyPlan {
+    rows: usize,
+    live: Option<Arc<UInt32Array>>,
+    live_count: usize,
+    /// Taken by `complete`; the key of a call in progress is made from it until then.
+    plan: Mutex<Option<Plan>>,
+    /// Row and number of calls of the last key asked for.
+    last_call: Mutex<(usize, u64)>,
+}
+
+#[pymethods]
+impl PyPlan {
+    #[getter]
+    const fn rows(&self) -> usize {
+        self.rows
+    }
+
+    #[getter]
+    const fn live_count(&self) -> usize {
+        self.live_count
+    }
+
+    #[getter]
+    fn live(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let Some(live) = &self.live else { return Ok(None) };
+        let array: ArrayRef = Arc::clone(live) as ArrayRef;
+        to_pyarrow(py, array).map(Some)
+    }
+}
+
+/// One attempt of a task under `record="result"`.
+#[pyclass(name = "ResultTask", module = "clonos._core", frozen)]
+pub(super) struct PyResultTask {
+    task: Mutex<ResultTask>,
+    id: crate::id::TaskId,
+    publisher: Publisher,
+    lost: bool,
+}
+
+impl PyResultTask {
+    fn start(client: &PyClient, mut opening: Opening) -> Result<Self> {
+        let (publisher, opened) = Publisher::open(client, &opening)?;
+        let id = opening.options.task.clone();
+        opening.options.layout_changed = opened.layout_changed;
+        let mut task = ResultTask::new(opening.options, opened.prior, opened.same_stage)?;
+        if opened.layout_changed {
+            task.supply_pool(publisher.pool(&id)?)?;
+        }
+        Ok(Self { task: Mutex::new(task), id, publisher, lost: opened.lost })
+    }
+}
+
+pub(super) fn arrays(columns: Vec<PyArray>) -> Vec<ArrayRef> {
+    columns.into_iter().map(|column| column.into_inner().0).collect()
+}
+
+/// A `pyarrow.Array` over the same buffers.
+pub(super) fn to_pyarrow(py: Python<'_>, array: ArrayRef) -> PyResult<Py<PyAny>> {
+    let array = PyArray::from_array_ref(array);
+    Ok(array.to_pyarrow(py)?.unbind())
+}
+
+#[pymethods]
+impl PyResultTask {
+    #[staticmethod]
+    #[pyo3(signature = (client, config, **arguments))]
+    fn open(
+        py: Python<'_>,
+        client: &PyClient,
+        config: &PySessionConfig,
+        arguments: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let opening = Opening::read(config, TaskMode::Result, arguments)?;
+        enter(py, || Self::start(client, opening))
+    }
+
+    #[getter]
+    const fn lost(&self) -> bool {
+        self.lost
+    }
+
+    fn offer(&self, py: Python<'_>, columns: Vec<PyArray>) -> PyResult<PyPlan> {
+        let columns = arrays(columns);
+        let plan = enter(py, || lock(&self.task).offer(&columns))?;
+        let live_count = plan.live.len();
+        let all = live_count == plan.rows;
+        let live = (!all).then(|| Arc::new(UInt32Array::from(plan.live.clone())));
+        Ok(PyPlan {
+            rows: plan.rows,
+            live,
+            live_count,
+            plan: Mutex::new(Some(plan)),
+            last_call: Mutex::new((usize::MAX, 0)),
+        })
+    }
+
+    fn complete(&self, py: Python<'_>, plan: &PyPlan, live: Option<PyArray>) -> PyResult<Py<PyAny>> {
+        let live = live.map(|array| array.into_inner().0);
+        let values = enter(py, || {
+            let plan = lock(&plan.plan).take();
+            let plan = plan.ok_or_else(|| Error::Misuse { what: "a plan was completed twice".into() })?;
+            lock(&self.task).complete(plan, live)
+        })?;
+        to_pyarrow(py, values)
+    }
+
+    fn key(&self, py: Python<'_>, plan: &PyPlan, live_row: usize) -> PyResult<String> {
+        quick(py, || {
+            let mut last = lock(&plan.last_call);
+            let ordinal = if last.0 == live_row { last.1 + 1 } else { 0 };
+            *last = (live_row, ordinal);
+            let plan = lock(&plan.plan);
+            let gone = || Error::Misuse { what: "an idempotency key of a completed batch".into() };
+            let plan = plan.as_ref().ok_or_else(gone)?;
+            let row = *plan.live.get(live_row).ok_or_else(gone)? as usize;
+            let fingerprint = plan.fingerprint(row).ok_or_else(gone)?;
+            // Where equal rows are not counted, the row's number keeps keys apart; it is the same in
+            // another attempt as long as rows come in the same order.
+            let number = plan.first_row() + row as u64;
+            let occurrence = plan.occurrence(row).unwrap_or(number | 1 << 63);
+            Ok(idempotency_key(&self.id, CallPosition { fingerprint, occurrence, ordinal }))
+        })
+    }
+
+    fn publish(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, || {
+            let block = lock(&self.task).take_block();
+            self.publisher.publish(block)
+        })
+    }
+
+    fn settle(&self, py: Python<'_>, outstanding: usize) -> PyResult<()> {
+        enter(py, || self.publisher.settle(outstanding))
+    }
+
+    fn finish<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let summary = enter(py, || -> Result<Summary> {
+            let summary = lock(&self.task).finish()?;
+            self.publisher.close(true, &summary)?;
+            Ok(summary)
+        })?;
+        summary_dict(py, &summary)
+    }
+
+    fn close(&self, py: Python<'_>) {
+        // The attempt is over whatever this answers; what it published stays.
+        let _ = enter(py, || {
+            let summary = lock(&self.task).summary();
+            self.publisher.close(false, &summary)
+        });
+    }
+}

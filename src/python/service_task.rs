@@ -1,0 +1,208 @@
+//! `ServiceTask`: recording of what a function takes from the causal services.
+
+use std::sync::Mutex;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyInt};
+use pyo3_arrow::PyArray;
+
+use super::client::{Opening, Publisher, PyClient, summary_dict};
+use super::config::PySessionConfig;
+use super::door::{enter, quick};
+use super::lock;
+use super::result_task::arrays;
+use crate::determinant::{batch_fingerprint, bytes_fingerprint, row_fingerprints};
+use crate::error::{Error, Result};
+use crate::id::TaskId;
+use crate::task::{CallDecision, RowRng, ServiceTask, TaskMode, idempotency_key};
+
+/// Most random bits asked for at once.
+const RANDOM_BITS_MAX: usize = 1 << 20;
+
+struct Inner {
+    task: ServiceTask,
+    random: Option<RowRng>,
+    /// Fingerprints of the batch whose rows are being worked on.
+    rows: Vec<u64>,
+}
+
+impl Inner {
+    /// The row's random numbers; the task's seed is drawn and recorded at the first use.
+    fn random(&mut self) -> Result<&mut RowRng> {
+        let seed = match &self.random {
+            Some(_) => None,
+            None => {
+                let mut fresh = [0; 8];
+                getrandom::fill(&mut fresh).map_err(|error| Error::Io {
+                    context: "drawing a seed".into(),
+                    message: error.to_string(),
+                })?;
+                Some(self.task.seed(u64::from_le_bytes(fresh))?)
+            }
+        };
+        let place = self.task.position();
+        Ok(self.random.get_or_insert_with(|| {
+            let mut random = RowRng::new(seed.unwrap_or_default());
+            random.reset_row(place.fingerprint, place.occurrence);
+            random
+        }))
+    }
+}
+
+/// One attempt of a task under `record="services"`, or of an operator on a partition.
+#[pyclass(name = "ServiceTask", module = "clonos._core", frozen)]
+pub(super) struct PyServiceTask {
+    inner: Mutex<Inner>,
+    id: TaskId,
+    publisher: Publisher,
+    lost: bool,
+}
+
+fn now_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+#[pymethods]
+impl PyServiceTask {
+    #[staticmethod]
+    #[pyo3(signature = (client, config, **arguments))]
+    fn open(
+        py: Python<'_>,
+        client: &PyClient,
+        config: &PySessionConfig,
+        arguments: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let mut opening = Opening::read(config, TaskMode::Services, arguments)?;
+        enter(py, || {
+            let id = opening.options.task.clone();
+            let (publisher, opened) = Publisher::open(client, &opening)?;
+            opening.options.layout_changed = opened.layout_changed;
+            let task = ServiceTask::new(opening.options, opened.prior, opened.same_stage)?;
+            let inner = Inner { task, random: None, rows: Vec::new() };
+            Ok(Self { inner: Mutex::new(inner), id, publisher, lost: opened.lost })
+        })
+    }
+
+    #[getter]
+    const fn lost(&self) -> bool {
+        self.lost
+    }
+
+    fn time_ns(&self, py: Python<'_>) -> PyResult<i64> {
+        quick(py, || lock(&self.inner).task.time(now_ns()))
+    }
+
+    fn random(&self, py: Python<'_>) -> PyResult<f64> {
+        // 53 bits, as many as a double holds: the way of Python's own random().
+        quick(py, || Ok((lock(&self.inner).random()?.next_u64() >> 11) as f64 / (1_u64 << 53) as f64))
+    }
+
+    fn getrandbits<'py>(&self, py: Python<'py>, bits: usize) -> PyResult<Bound<'py, PyAny>> {
+        if bits > RANDOM_BITS_MAX {
+            let message = format!("at most {RANDOM_BITS_MAX} random bits at once");
+            return Err(pyo3::exceptions::PyValueError::new_err(message));
+        }
+        let drawn = quick(py, || {
+            let mut bytes = vec![0; bits.div_ceil(8)];
+            lock(&self.inner).random()?.fill(&mut bytes);
+            if let (Some(last), spare @ 1..) = (bytes.last_mut(), bits.div_ceil(8) * 8 - bits) {
+                *last >>= spare;
+            }
+            Ok(bytes)
+        })?;
+        let int = py.get_type::<PyInt>();
+        int.call_method1("from_bytes", (PyBytes::new(py, &drawn), "little"))
+    }
+
+    fn call_begin<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<(bool, Bound<'py, PyBytes>)>> {
+        let name = bytes_fingerprint(name.as_bytes());
+        Ok(match quick(py, || lock(&self.inner).task.call(name))? {
+            CallDecision::Replayed { ok, value } => Some((ok, PyBytes::new(py, &value))),
+            CallDecision::Live => None,
+        })
+    }
+
+    fn call_record(&self, py: Python<'_>, name: &str, ok: bool, value: &[u8]) -> PyResult<()> {
+        let name = bytes_fingerprint(name.as_bytes());
+        quick(py, || lock(&self.inner).task.record_call(name, ok, Bytes::copy_from_slice(value)))
+    }
+
+    fn begin_batch(&self, py: Python<'_>, columns: Vec<PyArray>) -> PyResult<()> {
+        let columns = arrays(columns);
+        enter(py, || {
+            let mut inner = lock(&self.inner);
+            inner.rows.clear();
+            row_fingerprints(&columns, &mut inner.rows)
+        })
+    }
+
+    fn begin_row(&self, py: Python<'_>, row: usize) -> PyResult<()> {
+        quick(py, || {
+            let mut inner = lock(&self.inner);
+            let missing = || Error::Misuse { what: format!("row {row} of a batch that is shorter") };
+            let fingerprint = *inner.rows.get(row).ok_or_else(missing)?;
+            inner.task.begin_row(fingerprint)?;
+            let place = inner.task.position();
+            if let Some(random) = &mut inner.random {
+                random.reset_row(place.fingerprint, place.occurrence);
+            }
+            Ok(())
+        })
+    }
+
+    fn end_row(&self, py: Python<'_>) -> PyResult<()> {
+        quick(py, || lock(&self.inner).task.end_row())
+    }
+
+    fn input(&self, py: Python<'_>, columns: Vec<PyArray>) -> PyResult<()> {
+        let columns = arrays(columns);
+        enter(py, || {
+            let rows = columns.first().map_or(0, |column| column.len());
+            let fingerprint = batch_fingerprint(&columns)?;
+            lock(&self.inner).task.input(rows_u32(rows)?, fingerprint)
+        })
+    }
+
+    fn input_bytes(&self, py: Python<'_>, rows: usize, data: &[u8]) -> PyResult<()> {
+        quick(py, || lock(&self.inner).task.input(rows_u32(rows)?, bytes_fingerprint(data)))
+    }
+
+    fn idempotency_key(&self) -> String {
+        idempotency_key(&self.id, lock(&self.inner).task.position())
+    }
+
+    fn publish(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, || {
+            let block = lock(&self.inner).task.take_block();
+            self.publisher.publish(block)
+        })
+    }
+
+    fn settle(&self, py: Python<'_>, outstanding: usize) -> PyResult<()> {
+        enter(py, || self.publisher.settle(outstanding))
+    }
+
+    fn finish<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let summary = enter(py, || {
+            let summary = lock(&self.inner).task.finish()?;
+            self.publisher.close(true, &summary)?;
+            Ok(summary)
+        })?;
+        summary_dict(py, &summary)
+    }
+
+    fn close(&self, py: Python<'_>) {
+        // The attempt is over whatever this answers; what it published stays.
+        let _ = enter(py, || {
+            let summary = lock(&self.inner).task.summary();
+            self.publisher.close(false, &summary)
+        });
+    }
+}
+
+fn rows_u32(rows: usize) -> Result<u32> {
+    u32::try_from(rows).map_err(|_| Error::Misuse { what: "a batch of more than 2^32 rows".into() })
+}

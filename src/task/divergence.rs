@@ -1,0 +1,78 @@
+//! How a machine ends: finished, or diverged for good.
+
+use crate::error::{Divergence, DivergenceKind, Error, Result};
+use crate::id::TaskId;
+
+pub(super) const MODE_ADVICE: &str =
+    "run this epoch again with the record= it was recorded with, or give the operator another uid";
+pub(super) const CODE_ADVICE: &str =
+    "finish this epoch with the code it was recorded with, or accept the change with allow_code_change";
+pub(super) const KEY_ADVICE: &str =
+    "give row_key= columns that tell the rows apart, or set on_ambiguous=\"any\"";
+pub(super) const ROWS_ADVICE: &str = "the input of an epoch must be the same at replay: make its \
+     source and what runs before this operator deterministic or causal";
+pub(super) const TYPE_ADVICE: &str = "finish this epoch with the return type it was recorded with";
+pub(super) const SERVICE_ADVICE: &str = "between the services it asks, the function must decide by \
+     its arguments and what the services gave only; take other input from a causal service";
+pub(super) const LAYOUT_ADVICE: &str =
+    "run this epoch with the number of tasks it was recorded with, or use record=\"result\"";
+
+/// What a divergence is about.
+#[derive(Debug)]
+pub(super) struct Claim {
+    pub(super) kind: DivergenceKind,
+    pub(super) row: Option<u64>,
+    pub(super) recorded: String,
+    pub(super) asked: String,
+    pub(super) advice: &'static str,
+}
+
+/// Whether a machine may go on. A machine that diverged repeats its error on every later call, so
+/// that a host that caught it can't mix recorded and live values.
+#[derive(Debug)]
+pub(super) struct Standing {
+    task: TaskId,
+    finished: bool,
+    failed: Option<Box<Divergence>>,
+}
+
+impl Standing {
+    pub(super) const fn new(task: TaskId) -> Self {
+        Self { task, finished: false, failed: None }
+    }
+
+    /// Refuses to go on after a divergence or the end.
+    pub(super) fn check(&self) -> Result<()> {
+        if let Some(divergence) = &self.failed {
+            return Err(Error::Divergence(divergence.clone()));
+        }
+        if self.finished {
+            return misuse("the attempt is finished".to_owned());
+        }
+        Ok(())
+    }
+
+    /// No more calls are expected.
+    pub(super) const fn finish(&mut self) {
+        self.finished = true;
+    }
+
+    /// The error to return, now and from here on.
+    pub(super) fn diverge(&mut self, claim: Claim) -> Error {
+        let Claim { kind, row, recorded, asked, advice } = claim;
+        let (task, advice) = (self.task.clone(), advice.to_owned());
+        let divergence = Box::new(Divergence { kind, task, row, recorded, asked, advice });
+        self.failed = Some(divergence.clone());
+        Error::Divergence(divergence)
+    }
+}
+
+/// A row as errors name it.
+pub(super) fn row_name(row: u64, fingerprint: u64) -> String {
+    format!("row {row} (fingerprint {fingerprint:016x})")
+}
+
+/// The host broke the machine's rules.
+pub(super) fn misuse<T>(what: String) -> Result<T> {
+    Err(Error::Misuse { what })
+}

@@ -1,0 +1,109 @@
+//! Shared by the scenarios: options, batches, and a function whose every call gives a new value.
+
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, Int64Array, StringArray};
+use bytes::Bytes;
+
+use super::{Plan, ResultTask, Summary, TaskMode, TaskOptions};
+use crate::error::{Divergence, DivergenceKind, Error, Result};
+use crate::id::{Epoch, Partition, TaskId};
+
+/// Options of partition 2 of a streaming query, with nothing special.
+pub(super) fn options(mode: TaskMode) -> TaskOptions {
+    let task = TaskId {
+        query: "orders".into(),
+        operator: "score".into(),
+        epoch: Epoch::Batch(7),
+        partition: Partition(2),
+    };
+    TaskOptions {
+        python: "3.11".to_owned(),
+        label: "shop.score".to_owned(),
+        ..TaskOptions::new(task, mode, 0xc0de)
+    }
+}
+
+/// A column of words.
+pub(super) fn words(rows: &[&str]) -> ArrayRef {
+    Arc::new(StringArray::from(rows.to_vec()))
+}
+
+/// A column of numbers.
+pub(super) fn numbers(rows: impl IntoIterator<Item = i64>) -> ArrayRef {
+    Arc::new(Int64Array::from_iter_values(rows))
+}
+
+/// The numbers of a column.
+pub(super) fn values(column: &ArrayRef) -> Vec<i64> {
+    column.as_any().downcast_ref::<Int64Array>().unwrap().values().to_vec()
+}
+
+/// The divergence of a result.
+pub(super) fn divergence<T: std::fmt::Debug>(result: Result<T>) -> Divergence {
+    match result {
+        Err(Error::Divergence(divergence)) => *divergence,
+        other => panic!("no divergence: {other:?}"),
+    }
+}
+
+/// Asserts the kind of a divergence and that its message names the place.
+pub(super) fn assert_diverged<T: std::fmt::Debug>(
+    result: Result<T>,
+    kind: DivergenceKind,
+    row: Option<u64>,
+) -> Divergence {
+    let divergence = divergence(result);
+    assert_eq!((divergence.kind, divergence.row), (kind, row), "{divergence}");
+    let message = divergence.to_string();
+    for part in ["score", "orders", "7", "2", divergence.advice.as_str()] {
+        assert!(message.contains(part), "{part} is not in: {message}");
+    }
+    divergence
+}
+
+/// One attempt in result mode, with a function that returns 1, 2, 3, ... for the rows it is called
+/// for.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub(super) task: ResultTask,
+    /// Every block published so far, of earlier attempts too.
+    pub(super) log: Vec<Bytes>,
+    next_value: i64,
+}
+
+impl Attempt {
+    /// An attempt in the same stage as the recorded ones. Its function counts from `first_value`.
+    pub(super) fn new(log: Vec<Bytes>, first_value: i64) -> Self {
+        Self::with(options(TaskMode::Result), log, first_value)
+    }
+
+    pub(super) fn with(options: TaskOptions, log: Vec<Bytes>, first_value: i64) -> Self {
+        Self::try_with(options, log, first_value).unwrap()
+    }
+
+    pub(super) fn try_with(options: TaskOptions, log: Vec<Bytes>, first_value: i64) -> Result<Self> {
+        let task = ResultTask::new(options, log.clone(), true)?;
+        Ok(Self { task, log, next_value: first_value })
+    }
+
+    /// Runs one batch and publishes its block.
+    pub(super) fn run(&mut self, batch: &ArrayRef) -> Result<Vec<i64>> {
+        let plan = self.task.offer(std::slice::from_ref(batch))?;
+        self.complete(plan)
+    }
+
+    /// Calls the function for a plan's live rows and publishes the block.
+    pub(super) fn complete(&mut self, plan: Plan) -> Result<Vec<i64>> {
+        let first = self.next_value;
+        self.next_value += i64::try_from(plan.live.len()).unwrap();
+        let live = (!plan.live.is_empty()).then(|| numbers(first..self.next_value));
+        let out = self.task.complete(plan, live)?;
+        self.log.extend(self.task.take_block());
+        Ok(values(&out))
+    }
+
+    pub(super) fn finish(&mut self) -> Result<Summary> {
+        self.task.finish()
+    }
+}

@@ -1,0 +1,235 @@
+//! Finds the recorded rows of a task in result mode: by order, and once order fails, by
+//! fingerprint.
+
+use arrow_array::{Array, ArrayRef};
+use bytes::Bytes;
+
+use super::divergence::misuse;
+use super::header;
+use super::matching::{Found, Index};
+use super::plan::{Plan, Run, Runs};
+use super::recorded::RecordedRows;
+use crate::determinant::row_fingerprints;
+use crate::error::Result;
+
+/// Equal rows that can't be told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ambiguous {
+    /// Row in this attempt's input.
+    pub(super) row: u64,
+    pub(super) fingerprint: u64,
+    /// Position in the log of a recorded row whose value differs.
+    pub(super) position: usize,
+}
+
+/// How input rows find their recorded values.
+#[derive(Debug)]
+enum Matching {
+    /// Rows came in recorded order so far; `next` is the next recorded position.
+    Positional { next: usize },
+    /// They did not: rows are looked up by fingerprint from here on.
+    Indexed(Index),
+}
+
+/// The recorded rows and which of them are used.
+#[derive(Debug)]
+pub(super) struct Matcher {
+    pub(super) recorded: RecordedRows,
+    matching: Matching,
+    checks_ambiguity: bool,
+}
+
+impl Matcher {
+    /// `any_order`: the task's rows are not expected in recorded order.
+    pub(super) fn new(recorded: RecordedRows, any_order: bool, checks_ambiguity: bool) -> Self {
+        let mut matcher = Self { recorded, matching: Matching::Positional { next: 0 }, checks_ambiguity };
+        if any_order {
+            matcher.give_up_order();
+        }
+        matcher
+    }
+
+    /// Adds the rows of another partition's log; returns its headers.
+    pub(super) fn add_pool(&mut self, blocks: &[Bytes]) -> Result<Vec<header::Recorded>> {
+        let before = self.recorded.len();
+        let headers = self.recorded.append(blocks)?;
+        if let Matching::Indexed(index) = &mut self.matching {
+            index.extend(self.recorded.fingerprints(before..self.recorded.len()), 0);
+        }
+        Ok(headers)
+    }
+
+    /// Decides every row of a new plan.
+    pub(super) fn decide(&mut self, plan: &mut Plan) -> Result<Option<Ambiguous>> {
+        let decided = self.in_order(plan);
+        for row in decided..plan.rows {
+            if let Some(ambiguous) = self.look_up(plan, row)? {
+                return Ok(Some(ambiguous));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Looks again for the live rows of a plan.
+    pub(super) fn decide_live(&mut self, plan: &mut Plan) -> Result<Option<Ambiguous>> {
+        self.give_up_order();
+        let runs = std::mem::take(&mut plan.runs);
+        plan.live.clear();
+        plan.doubtful.clear();
+        let mut row = 0;
+        for &run in runs.as_slice() {
+            let end = row + run.len();
+            if let Run::Recorded { .. } = run {
+                plan.runs.push(run);
+                row = end;
+            }
+            for row in row..end {
+                if let Some(ambiguous) = self.look_up(plan, row)? {
+                    return Ok(Some(ambiguous));
+                }
+            }
+            row = end;
+        }
+        Ok(None)
+    }
+
+    /// Matches the front of a batch by order. Returns how many rows are decided.
+    fn in_order(&mut self, plan: &mut Plan) -> usize {
+        let Matching::Positional { next } = &mut self.matching else {
+            return 0;
+        };
+        let own = self.recorded.own();
+        let recorded = self.recorded.fingerprints(*next..own.min(*next + plan.rows));
+        let same = common_prefix(&plan.fingerprints, recorded);
+        plan.runs.push(Run::Recorded { position: *next, len: same });
+        *next += same;
+        if same == plan.rows {
+            return same;
+        }
+        if *next == own && self.recorded.len() == own {
+            // All that is recorded was used, in order: no index is needed to know that the rest is
+            // new.
+            plan.runs.push(Run::Live { len: plan.rows - same });
+            plan.live.extend((same..plan.rows).map(index_u32));
+            return plan.rows;
+        }
+        self.give_up_order();
+        same
+    }
+
+    fn give_up_order(&mut self) {
+        if let Matching::Positional { next } = self.matching {
+            let mut index = Index::default();
+            index.extend(self.recorded.fingerprints(0..self.recorded.len()), next);
+            self.matching = Matching::Indexed(index);
+        }
+    }
+
+    /// Finds one row by its fingerprint.
+    fn look_up(&mut self, plan: &mut Plan, row: usize) -> Result<Option<Ambiguous>> {
+        let (Matching::Indexed(index), Some(fingerprint)) = (&mut self.matching, plan.fingerprint(row))
+        else {
+            return misuse("a lookup without an index".to_owned());
+        };
+        let recorded = &mut self.recorded;
+        let same = self.checks_ambiguity.then_some(|a, b| recorded.same_value(a, b));
+        match index.take(fingerprint, same)? {
+            Found::At(position) => {
+                plan.runs.push(Run::Recorded { position, len: 1 });
+                return Ok(None);
+            }
+            Found::Exhausted(position) if self.checks_ambiguity => {
+                plan.doubtful.push((plan.live.len(), position));
+            }
+            Found::Exhausted(_) | Found::Unknown => {}
+            Found::Ambiguous(_, position) => {
+                return Ok(Some(Ambiguous { row: plan.first_row + row as u64, fingerprint, position }));
+            }
+        }
+        plan.runs.push(Run::Live { len: 1 });
+        plan.live.push(index_u32(row));
+        Ok(None)
+    }
+
+    /// Compares the live rows that equal a recorded row with it: where values differ, which of the
+    /// equal rows was the recorded one is not known.
+    pub(super) fn check_doubtful(
+        &mut self,
+        plan: &Plan,
+        live: Option<&ArrayRef>,
+    ) -> Result<Option<Ambiguous>> {
+        let Some(live) = live.filter(|_| !plan.doubtful.is_empty()) else {
+            return Ok(None);
+        };
+        let mut fingerprints = Vec::with_capacity(live.len());
+        let known = row_fingerprints(std::slice::from_ref(live), &mut fingerprints).is_ok();
+        let fingerprints = known.then_some(fingerprints.as_slice());
+        for &(at, position) in &plan.doubtful {
+            if !self.recorded.same_as_live(position, live, fingerprints, at)? {
+                let (row, fingerprint) = plan.live_row(at).unwrap_or_default();
+                return Ok(Some(Ambiguous { row, fingerprint, position }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// How many rows of a run are the own log's; the rest, behind them, is the pool's.
+    pub(super) fn own_part(&self, position: usize, len: usize) -> usize {
+        self.recorded.own().saturating_sub(position).min(len)
+    }
+
+    /// The part of a plan that the own log does not have, in input order, and its rows'
+    /// fingerprints; `None` for the fingerprints if that is the whole batch.
+    pub(super) fn unrecorded(&self, plan: &Plan) -> (Runs, Option<Vec<u64>>) {
+        let (mut fresh_runs, mut fingerprints, mut row) = (Runs::default(), Vec::new(), 0);
+        for &run in plan.runs.as_slice() {
+            let fresh = match run {
+                Run::Live { .. } => run,
+                Run::Recorded { position, len } => {
+                    let skip = self.own_part(position, len);
+                    Run::Recorded { position: position + skip, len: len - skip }
+                }
+            };
+            if fresh.len() == plan.rows {
+                fresh_runs.push(fresh);
+                return (fresh_runs, None);
+            }
+            fresh_runs.push(fresh);
+            let end = row + run.len();
+            fingerprints.extend(plan.fingerprints.get(end - fresh.len()..end).unwrap_or_default());
+            row = end;
+        }
+        (fresh_runs, Some(fingerprints))
+    }
+
+    /// Lets go of decoded values that order says can't be asked for again.
+    pub(super) fn release(&mut self, plan: &Plan) {
+        if let Matching::Positional { .. } = self.matching {
+            self.recorded.release_before(plan.runs.recorded_end());
+        }
+    }
+
+    /// The first recorded row that did not come, by position, and its fingerprint. For messages: it
+    /// may walk the whole index.
+    pub(super) fn first_unused(&self) -> (usize, u64) {
+        let first = match &self.matching {
+            Matching::Positional { next } => *next,
+            Matching::Indexed(index) => index.first_unused().unwrap_or(0),
+        };
+        (first, self.recorded.fingerprints(first..first + 1).first().copied().unwrap_or(0))
+    }
+}
+
+/// Length of the common prefix. The equal case, a whole batch replayed, is one `memcmp`.
+fn common_prefix(a: &[u64], b: &[u64]) -> usize {
+    let len = a.len().min(b.len());
+    if a.get(..len) == b.get(..len) {
+        return len;
+    }
+    a.iter().zip(b).position(|(x, y)| x != y).unwrap_or(len)
+}
+
+/// Arrow batches have fewer than 2^31 rows.
+fn index_u32(row: usize) -> u32 {
+    u32::try_from(row).unwrap_or(u32::MAX)
+}

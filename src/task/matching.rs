@@ -1,0 +1,225 @@
+//! Which recorded position belongs to an input row once rows come in another order than recorded.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// No position.
+const NONE: usize = usize::MAX;
+
+/// Hash maps keyed by fingerprints: these are hashes already, hashing them again is waste.
+pub(super) type FingerprintMap<V> = HashMap<u64, V, BuildHasherDefault<FingerprintHasher>>;
+
+/// Passes a `u64` through.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct FingerprintHasher(u64);
+
+impl Hasher for FingerprintHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+
+    // Never called for u64 keys; kept correct in case it is.
+    fn write(&mut self, bytes: &[u8]) {
+        for &b in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(b);
+        }
+    }
+}
+
+/// What the recorded positions of one fingerprint hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Values {
+    Unchecked,
+    Equal,
+    /// Two positions whose recorded values differ.
+    Differ(usize, usize),
+}
+
+/// The recorded positions of one fingerprint, a list threaded through `Index::next`.
+#[derive(Debug, Clone, Copy)]
+struct Queue {
+    first: usize,
+    last: usize,
+    unused: usize,
+    values: Values,
+}
+
+/// The answer to one lookup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// This recorded position is the row's, and is used up now.
+    At(usize),
+    /// The fingerprint is recorded, but every position is used; one of them is given.
+    Exhausted(usize),
+    /// No row like this is recorded.
+    Unknown,
+    /// Equal rows have different recorded values (at these two positions): which one is meant?
+    Ambiguous(usize, usize),
+}
+
+/// A multiset of recorded rows: fingerprint to the positions not used yet, oldest first.
+///
+/// Without a key, rows with equal fingerprints can't be told apart. That does no harm as long as
+/// their recorded values are equal; where they differ, a lookup answers [`Found::Ambiguous`].
+/// Positions already used count too: had the rows been swapped, the earlier one got the wrong
+/// value.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    queues: FingerprintMap<Queue>,
+    next: Vec<usize>,
+}
+
+impl Index {
+    /// Adds the positions after those added so far. The first `used` of them are used already.
+    pub(super) fn extend(&mut self, fingerprints: &[u64], used: usize) {
+        let base = self.next.len();
+        self.next.resize(base + fingerprints.len(), NONE);
+        self.queues.reserve(fingerprints.len());
+        for (i, &fingerprint) in fingerprints.iter().enumerate() {
+            let position = base + i;
+            let unused = if i < used { NONE } else { position };
+            let queue = self.queues.entry(fingerprint).or_insert(Queue {
+                first: position,
+                last: position,
+                unused,
+                values: Values::Equal,
+            });
+            if queue.last == position {
+                continue;
+            }
+            if let Some(next) = self.next.get_mut(queue.last) {
+                *next = position;
+            }
+            queue.last = position;
+            queue.values = Values::Unchecked;
+            if queue.unused == NONE {
+                queue.unused = unused;
+            }
+        }
+    }
+
+    /// The oldest position not used, over all fingerprints. Walks the whole index: for messages
+    /// only.
+    pub(super) fn first_unused(&self) -> Option<usize> {
+        self.queues.values().map(|q| q.unused).filter(|&p| p != NONE).min()
+    }
+
+    /// Takes the oldest unused position of `fingerprint`. `same` says whether two positions hold
+    /// equal values; `None` switches the check for ambiguity off.
+    pub(super) fn take<E>(
+        &mut self,
+        fingerprint: u64,
+        same: Option<impl FnMut(usize, usize) -> Result<bool, E>>,
+    ) -> Result<Found, E> {
+        let Some(queue) = self.queues.get_mut(&fingerprint) else {
+            return Ok(Found::Unknown);
+        };
+        if let Some(same) = same {
+            if queue.values == Values::Unchecked {
+                queue.values = compare(queue, &self.next, same)?;
+            }
+            if let Values::Differ(a, b) = queue.values {
+                return Ok(Found::Ambiguous(a, b));
+            }
+        }
+        let position = queue.unused;
+        match self.next.get(position) {
+            Some(&next) => {
+                queue.unused = next;
+                Ok(Found::At(position))
+            }
+            None => Ok(Found::Exhausted(queue.first)),
+        }
+    }
+}
+
+/// Compares every position of a queue with its first.
+fn compare<E>(
+    queue: &Queue,
+    next: &[usize],
+    mut same: impl FnMut(usize, usize) -> Result<bool, E>,
+) -> Result<Values, E> {
+    let mut at = queue.first;
+    while let Some(&following) = next.get(at) {
+        at = following;
+        if at != NONE && !same(queue.first, at)? {
+            return Ok(Values::Differ(queue.first, at));
+        }
+    }
+    Ok(Values::Equal)
+}
+
+/// How many equal rows came before, per fingerprint.
+#[derive(Debug, Default)]
+pub(super) struct Occurrences(FingerprintMap<u64>);
+
+impl Occurrences {
+    /// The occurrence of the next row with this fingerprint, from 0.
+    pub(super) fn next(&mut self, fingerprint: u64) -> u64 {
+        let count = self.0.entry(fingerprint).or_insert(0);
+        let occurrence = *count;
+        *count += 1;
+        occurrence
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    fn take(index: &mut Index, fingerprint: u64, values: &[u8]) -> Found {
+        let same = |a: usize, b: usize| Ok::<_, Infallible>(values.get(a) == values.get(b));
+        index.take(fingerprint, Some(same)).unwrap_or(Found::Unknown)
+    }
+
+    #[test]
+    fn equal_rows_are_taken_oldest_first_and_run_out() {
+        let mut index = Index::default();
+        index.extend(&[5, 6, 5], 0);
+        assert_eq!(take(&mut index, 5, b"aba"), Found::At(0));
+        assert_eq!(take(&mut index, 5, b"aba"), Found::At(2));
+        assert_eq!(take(&mut index, 5, b"aba"), Found::Exhausted(0));
+        assert_eq!(take(&mut index, 7, b"aba"), Found::Unknown);
+    }
+
+    #[test]
+    fn positions_used_before_the_index_was_built_are_not_given_again() {
+        let mut index = Index::default();
+        index.extend(&[5, 6, 5], 2);
+        assert_eq!(take(&mut index, 5, b"aba"), Found::At(2));
+        assert_eq!(take(&mut index, 6, b"aba"), Found::Exhausted(1));
+    }
+
+    #[test]
+    fn equal_rows_with_different_values_are_ambiguous_even_when_one_is_used() {
+        let mut index = Index::default();
+        index.extend(&[5, 6, 5], 1);
+        assert_eq!(take(&mut index, 5, b"abc"), Found::Ambiguous(0, 2));
+        assert_eq!(take(&mut index, 6, b"abc"), Found::At(1));
+    }
+
+    #[test]
+    fn without_the_check_order_decides() {
+        let mut index = Index::default();
+        index.extend(&[5, 5], 0);
+        let none = None::<fn(usize, usize) -> Result<bool, Infallible>>;
+        assert_eq!(index.take(5, none), Ok(Found::At(0)));
+        assert_eq!(index.take(5, none), Ok(Found::At(1)));
+    }
+
+    #[test]
+    fn a_pool_refills_what_had_run_out() {
+        let mut index = Index::default();
+        index.extend(&[5], 0);
+        assert_eq!(take(&mut index, 5, b"aa"), Found::At(0));
+        index.extend(&[5], 0);
+        assert_eq!(take(&mut index, 5, b"aa"), Found::At(1));
+        assert_eq!(index.first_unused(), None);
+    }
+}

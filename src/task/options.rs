@@ -1,0 +1,100 @@
+//! What one attempt is told about itself.
+
+use arrow_schema::DataType;
+
+use crate::config::OnAmbiguous;
+use crate::id::TaskId;
+
+/// What a task records. Written in the log's header; a log of one mode can't be replayed in the
+/// other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskMode {
+    /// The function's results, per row.
+    Result,
+    /// What the function took from the causal services.
+    Services,
+}
+
+impl TaskMode {
+    /// The number in the header determinant.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Result => 0,
+            Self::Services => 1,
+        }
+    }
+
+    /// The user's word for the mode numbered `code`.
+    pub(super) const fn name(code: u8) -> &'static str {
+        match code {
+            0 => "record=\"result\"",
+            1 => "record=\"services\"",
+            _ => "an unknown record mode",
+        }
+    }
+}
+
+/// What one attempt is told about itself. Plain data; nothing in it is checked until a machine is
+/// made.
+#[derive(Debug, Clone)]
+pub struct TaskOptions {
+    /// The unit of recovery this is an attempt of.
+    pub task: TaskId,
+    /// What is recorded.
+    pub mode: TaskMode,
+    /// Fingerprint of the user's code. Compared only with logs written by the same Python version,
+    /// as bytecode differs between versions.
+    pub code: u64,
+    /// Python version, "3.11".
+    pub python: String,
+    /// What the user calls the function, for messages.
+    pub label: String,
+    /// Spark's stage id, written in the header.
+    pub stage: u32,
+    /// Hash of Spark's application id, written in the header.
+    pub app: u64,
+    /// The user gave `row_key=`: fingerprints tell rows apart, ambiguity is not checked.
+    pub keyed: bool,
+    /// What to do when equal rows with different recorded values come in another order.
+    pub on_ambiguous: OnAmbiguous,
+    /// Replay a log recorded by other code.
+    pub allow_code_change: bool,
+    /// The log was recorded with another number of tasks: rows may be in other partitions' logs.
+    pub layout_changed: bool,
+    /// Count equal rows, for idempotency keys and random numbers in result mode (60 ns per distinct
+    /// row). Functions on whole batches, which have no current row, switch it off.
+    pub count_occurrences: bool,
+    /// Type of the function's results where it is declared. Recorded and live values of another
+    /// type are refused. `None`: the first value seen decides. Not used in services mode.
+    pub value_type: Option<DataType>,
+}
+
+impl TaskOptions {
+    /// Options for one attempt of `task` with the defaults: rows have no key, ambiguity and changed
+    /// code are errors, the layout is as recorded, equal rows are counted, values have any type.
+    #[must_use]
+    pub const fn new(task: TaskId, mode: TaskMode, code: u64) -> Self {
+        Self {
+            task,
+            mode,
+            code,
+            python: String::new(),
+            label: String::new(),
+            stage: 0,
+            app: 0,
+            keyed: false,
+            on_ambiguous: OnAmbiguous::Error,
+            allow_code_change: false,
+            layout_changed: false,
+            count_occurrences: true,
+            value_type: None,
+        }
+    }
+
+    /// Whether equal rows with different recorded values are an error when they come in another
+    /// order.
+    pub(super) const fn checks_ambiguity(&self) -> bool {
+        !self.keyed && matches!(self.on_ambiguous, OnAmbiguous::Error)
+    }
+}

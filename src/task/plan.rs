@@ -1,0 +1,110 @@
+//! What is to be done for one batch: which rows are recorded, which must be run.
+
+/// A run of consecutive input rows with the same origin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Run {
+    /// `len` rows without a recorded value.
+    Live { len: usize },
+    /// `len` rows whose values are recorded at `position` and after.
+    Recorded { position: usize, len: usize },
+}
+
+impl Run {
+    /// Rows of the run.
+    pub(super) const fn len(self) -> usize {
+        match self {
+            Self::Live { len } | Self::Recorded { len, .. } => len,
+        }
+    }
+}
+
+/// Runs in input order; neighbours of the same origin are joined.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Runs(Vec<Run>);
+
+impl Runs {
+    /// Adds rows after those added so far. Empty runs are left out.
+    pub(super) fn push(&mut self, run: Run) {
+        if run.len() == 0 {
+            return;
+        }
+        match (self.0.last_mut(), run) {
+            (Some(Run::Live { len }), Run::Live { len: more }) => *len += more,
+            (Some(Run::Recorded { position, len }), Run::Recorded { position: next, len: more })
+                if *position + *len == next =>
+            {
+                *len += more;
+            }
+            _ => self.0.push(run),
+        }
+    }
+
+    pub(super) fn as_slice(&self) -> &[Run] {
+        &self.0
+    }
+
+    /// The recorded positions of a run that reaches the highest one; 0 if none is recorded.
+    pub(super) fn recorded_end(&self) -> usize {
+        self.0.iter().fold(0, |end, run| match *run {
+            Run::Recorded { position, len } => end.max(position + len),
+            Run::Live { .. } => end,
+        })
+    }
+}
+
+/// What is to be done for one batch. Handed back to
+/// [`ResultTask::complete`](super::ResultTask::complete) with the values of its live rows; plans
+/// complete in the order they were made in.
+#[must_use = "a plan that is not completed leaves its rows without values"]
+#[derive(Debug)]
+pub struct Plan {
+    /// Rows in the batch.
+    pub rows: usize,
+    /// Indices of the rows in this batch with no recorded value, ascending. The function must run
+    /// for these and no others.
+    pub live: Vec<u32>,
+    /// Rows with a recorded value.
+    pub replayed: usize,
+    /// The layout changed, rows are missing here, and no pool was supplied yet: fetch the logs of
+    /// the other partitions, [`supply_pool`](super::ResultTask::supply_pool), then
+    /// [`look_again`](super::ResultTask::look_again) with this plan.
+    pub needs_pool: bool,
+    /// Place in the order of plans.
+    pub(super) sequence: u64,
+    /// Number of the batch's first row in this attempt's input.
+    pub(super) first_row: u64,
+    pub(super) fingerprints: Vec<u64>,
+    /// Per row, if they are counted.
+    pub(super) occurrences: Vec<u64>,
+    pub(super) runs: Runs,
+    /// Live rows (as places in `live`) that equal a recorded row whose positions are all used:
+    /// their values must equal the one at this position, or rows can't be told apart.
+    pub(super) doubtful: Vec<(usize, usize)>,
+}
+
+impl Plan {
+    /// Number of the batch's first row in this attempt's input, from 0.
+    #[must_use]
+    pub const fn first_row(&self) -> u64 {
+        self.first_row
+    }
+
+    /// Fingerprint of the row at `row` (index in the batch).
+    #[must_use]
+    pub fn fingerprint(&self, row: usize) -> Option<u64> {
+        self.fingerprints.get(row).copied()
+    }
+
+    /// How many equal rows this attempt took before the row at `row` (index in the batch). `None`
+    /// past the end or if occurrences are not counted.
+    #[must_use]
+    pub fn occurrence(&self, row: usize) -> Option<u64> {
+        self.occurrences.get(row).copied()
+    }
+
+    /// Number in this attempt's input, and fingerprint, of the live row at place `at` in `live`.
+    pub(super) fn live_row(&self, at: usize) -> Option<(u64, u64)> {
+        let row = *self.live.get(at)?;
+        Some((self.first_row + u64::from(row), self.fingerprint(row as usize)?))
+    }
+}

@@ -1,0 +1,220 @@
+//! The recorded rows of a result log: fingerprints at once, values when they are needed.
+
+use std::ops::Range;
+
+use arrow_array::{Array, ArrayRef};
+use arrow_schema::DataType;
+use bytes::Bytes;
+
+use super::header;
+use super::options::TaskMode;
+use crate::determinant::{BlockReader, Determinant, decode_results, row_fingerprints};
+use crate::error::{Error, Result};
+
+/// One recorded Results determinant.
+#[derive(Debug)]
+struct Entry {
+    /// Position of its first row.
+    start: usize,
+    rows: usize,
+    /// The values as Arrow IPC, a slice of the block.
+    arrow: Bytes,
+    /// The values, once decoded.
+    values: Option<ArrayRef>,
+    /// One fingerprint per value, once values were compared; `None` inside for a type that has
+    /// none.
+    compared: Option<Option<Vec<u64>>>,
+}
+
+/// Recorded rows in log order. Positions count from the first row of the task's own log; the rows
+/// of other partitions (the pool) follow after them.
+#[derive(Debug, Default)]
+pub(super) struct RecordedRows {
+    entries: Vec<Entry>,
+    fingerprints: Vec<u64>,
+    own: usize,
+}
+
+/// A run of values inside one entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) entry: usize,
+    pub(super) offset: usize,
+    pub(super) len: usize,
+}
+
+impl RecordedRows {
+    /// Reads a task's own log. Returns its rows and the headers in order.
+    pub(super) fn read(blocks: &[Bytes]) -> Result<(Self, Vec<header::Recorded>)> {
+        let mut rows = Self::default();
+        let headers = rows.append(blocks)?;
+        rows.own = rows.fingerprints.len();
+        Ok((rows, headers))
+    }
+
+    /// Appends the rows of a log; returns its headers.
+    pub(super) fn append(&mut self, blocks: &[Bytes]) -> Result<Vec<header::Recorded>> {
+        let mut headers = Vec::new();
+        for block in blocks {
+            for determinant in BlockReader::new(block)? {
+                match determinant? {
+                    Determinant::Header { mode, code, python, label, .. } => {
+                        headers.push(header::Recorded {
+                            mode,
+                            code,
+                            python: python.to_owned(),
+                            label: label.to_owned(),
+                        });
+                        if mode != TaskMode::Result.code() {
+                            // The caller refuses it by this header; what follows is of another
+                            // grammar.
+                            return Ok(headers);
+                        }
+                    }
+                    _ if headers.is_empty() => {
+                        return Err(Error::CorruptLog { what: "a log without a header".to_owned() });
+                    }
+                    Determinant::Results { fingerprints, arrow } => {
+                        let start = self.fingerprints.len();
+                        fingerprints.extend_into(&mut self.fingerprints);
+                        let rows = self.fingerprints.len() - start;
+                        if rows > 0 {
+                            let arrow = block.slice_ref(arrow);
+                            self.entries.push(Entry { start, rows, arrow, values: None, compared: None });
+                        }
+                    }
+                    Determinant::EpochMark => {}
+                    other => {
+                        let what = format!("{other:?} in a log of results");
+                        return Err(Error::CorruptLog { what });
+                    }
+                }
+            }
+        }
+        Ok(headers)
+    }
+
+    /// Rows in the task's own log.
+    pub(super) const fn own(&self) -> usize {
+        self.own
+    }
+
+    /// All rows, the pool's included.
+    pub(super) const fn len(&self) -> usize {
+        self.fingerprints.len()
+    }
+
+    /// The fingerprints of some positions; those past the end are left out.
+    pub(super) fn fingerprints(&self, positions: Range<usize>) -> &[u64] {
+        let end = positions.end.min(self.fingerprints.len());
+        self.fingerprints.get(positions.start.min(end)..end).unwrap_or_default()
+    }
+
+    /// The entry that holds a position.
+    fn entry_of(&self, position: usize) -> usize {
+        self.entries.partition_point(|e| e.start <= position).saturating_sub(1)
+    }
+
+    /// Calls `each` with the pieces that make up a run of positions.
+    pub(super) fn pieces(&self, mut position: usize, mut len: usize, mut each: impl FnMut(Piece)) {
+        let first = self.entry_of(position);
+        for (i, entry) in self.entries.iter().enumerate().skip(first) {
+            if len == 0 {
+                break;
+            }
+            let offset = position.saturating_sub(entry.start);
+            let here = len.min(entry.rows.saturating_sub(offset));
+            each(Piece { entry: i, offset, len: here });
+            position += here;
+            len -= here;
+        }
+    }
+
+    /// The values of an entry, decoded on first use.
+    pub(super) fn values(&mut self, entry: usize) -> Result<&ArrayRef> {
+        let Some(entry) = self.entries.get_mut(entry) else {
+            return Err(Error::Misuse { what: "no such recorded entry".to_owned() });
+        };
+        if entry.values.is_none() {
+            let values = decode_results(&entry.arrow)?;
+            if values.len() != entry.rows {
+                let what = format!("{} fingerprints but {} results", entry.rows, values.len());
+                return Err(Error::CorruptLog { what });
+            }
+            entry.values = Some(values);
+        }
+        entry.values.as_ref().ok_or_else(|| Error::Misuse { what: "values not decoded".to_owned() })
+    }
+
+    /// Drops the decoded values of the entries that end at or before `position`.
+    pub(super) fn release_before(&mut self, position: usize) {
+        let end = self.entries.partition_point(|e| e.start + e.rows <= position);
+        // Those before were released by earlier calls.
+        for entry in self.entries.iter_mut().take(end).rev() {
+            if entry.values.take().is_none() {
+                break;
+            }
+        }
+    }
+
+    /// The type of the recorded values; `None` if nothing is recorded.
+    pub(super) fn value_type(&mut self) -> Result<Option<DataType>> {
+        if self.entries.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(self.values(0)?.data_type().clone()))
+    }
+
+    /// Whether two positions hold equal values.
+    pub(super) fn same_value(&mut self, a: usize, b: usize) -> Result<bool> {
+        let (left, right) = (self.entry_of(a), self.entry_of(b));
+        let (x, y) = (self.value_fingerprint(left, a)?, self.value_fingerprint(right, b)?);
+        if let (Some(x), Some(y)) = (x, y) {
+            return Ok(x == y);
+        }
+        let left = self.value_at(a)?;
+        Ok(left.as_ref() == self.value_at(b)?.as_ref())
+    }
+
+    /// Whether the value at a position equals row `at` of `live`, whose fingerprints are given if
+    /// its type has them.
+    pub(super) fn same_as_live(
+        &mut self,
+        position: usize,
+        live: &ArrayRef,
+        fingerprints: Option<&[u64]>,
+        at: usize,
+    ) -> Result<bool> {
+        let entry = self.entry_of(position);
+        let ours = fingerprints.and_then(|f| f.get(at).copied());
+        if let (Some(x), Some(y)) = (self.value_fingerprint(entry, position)?, ours) {
+            return Ok(x == y);
+        }
+        Ok(self.value_at(position)?.as_ref() == live.slice(at, 1).as_ref())
+    }
+
+    /// The value at a position, as an array of one row.
+    fn value_at(&mut self, position: usize) -> Result<ArrayRef> {
+        let entry = self.entry_of(position);
+        let start = self.entries.get(entry).map_or(0, |e| e.start);
+        Ok(self.values(entry)?.slice(position.saturating_sub(start), 1))
+    }
+
+    /// The fingerprint of a value; `None` if its type has none. Computed once for the whole entry:
+    /// where rows repeat, comparing arrays row by row would cost more than calling the function.
+    fn value_fingerprint(&mut self, entry: usize, position: usize) -> Result<Option<u64>> {
+        if self.entries.get(entry).is_some_and(|e| e.compared.is_none()) {
+            let values = ArrayRef::clone(self.values(entry)?);
+            let mut out = Vec::new();
+            let known = row_fingerprints(&[values], &mut out).is_ok();
+            if let Some(entry) = self.entries.get_mut(entry) {
+                entry.compared = Some(known.then_some(out));
+            }
+        }
+        let Some(entry) = self.entries.get(entry) else {
+            return Ok(None);
+        };
+        let values = entry.compared.as_ref().and_then(Option::as_ref);
+        Ok(values.and_then(|v| v.get(position.saturating_sub(entry.start)).copied()))
+    }
+}

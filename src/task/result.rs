@@ -1,0 +1,337 @@
+//! One attempt of a task that records its function's results.
+
+use arrow_array::{Array, ArrayRef, new_empty_array};
+use arrow_schema::DataType;
+use bytes::Bytes;
+
+use super::assemble::{AssembleError, assemble};
+use super::divergence::{Claim, KEY_ADVICE, ROWS_ADVICE, Standing, TYPE_ADVICE, misuse, row_name};
+use super::header;
+use super::matcher::{Ambiguous, Matcher};
+use super::matching::Occurrences;
+use super::options::TaskOptions;
+use super::plan::{Plan, Run, Runs};
+use super::recorded::RecordedRows;
+use super::summary::Summary;
+use crate::determinant::{BlockBuilder, encode_results, row_fingerprints};
+use crate::error::{DivergenceKind, Error, Result};
+use crate::id::Partition;
+
+/// The record/replay machine of one attempt in result mode. Sans I/O: the host runs the user's
+/// function and publishes blocks.
+///
+/// ```text
+///  input batch --offer--> Plan --(host runs the function for plan.live)--> complete --> all values
+///                                                                             |
+///                                     take_block -> publish, and only then let the values leave
+/// ```
+///
+/// After a divergence every call repeats it.
+#[derive(Debug)]
+pub struct ResultTask {
+    options: TaskOptions,
+    same_stage: bool,
+    matcher: Matcher,
+    has_pool: bool,
+    occurrences: Occurrences,
+    builder: BlockBuilder,
+    has_header: bool,
+    value_type: Option<DataType>,
+    rows_offered: u64,
+    plans_offered: u64,
+    plans_completed: u64,
+    own_used: usize,
+    /// Row number and fingerprint.
+    first_live: Option<(u64, u64)>,
+    summary: Summary,
+    standing: Standing,
+}
+
+impl ResultTask {
+    /// An attempt with the blocks of the task's own log. `same_stage`: they were recorded by the
+    /// same stage of the same application, so all their rows must come again.
+    ///
+    /// # Errors
+    /// Damaged blocks; [`Error::Divergence`] if the log was recorded in another mode or by other
+    /// code.
+    pub fn new(options: TaskOptions, prior: Vec<Bytes>, same_stage: bool) -> Result<Self> {
+        let (recorded, headers) = RecordedRows::read(&prior)?;
+        let mut standing = Standing::new(options.task.clone());
+        header::check(&headers, &options, &mut standing)?;
+        Ok(Self {
+            matcher: Matcher::new(recorded, options.layout_changed, options.checks_ambiguity()),
+            value_type: options.value_type.clone(),
+            options,
+            same_stage,
+            has_pool: false,
+            occurrences: Occurrences::default(),
+            builder: BlockBuilder::new(),
+            has_header: false,
+            rows_offered: 0,
+            plans_offered: 0,
+            plans_completed: 0,
+            own_used: 0,
+            first_live: None,
+            summary: Summary::default(),
+            standing,
+        })
+    }
+
+    /// Adds the logs of other partitions, recorded under another layout. Their headers are checked
+    /// as the own log's are. Rows found there are recorded again, as copies, in this task's log.
+    ///
+    /// # Errors
+    /// As [`ResultTask::new`].
+    pub fn supply_pool(&mut self, logs: Vec<(Partition, Vec<Bytes>)>) -> Result<()> {
+        self.standing.check()?;
+        for (_, blocks) in logs {
+            let headers = self.matcher.add_pool(&blocks)?;
+            header::check(&headers, &self.options, &mut self.standing)?;
+        }
+        self.has_pool = true;
+        Ok(())
+    }
+
+    /// Fingerprints the rows of a batch (the function's arguments, or the key columns if the user
+    /// gave `row_key=`) and finds their recorded values. A batch without columns:
+    /// [`ResultTask::offer_rows`].
+    ///
+    /// # Errors
+    /// Columns of a type without fingerprints; [`Error::Divergence`] if equal rows with different
+    /// recorded values come in another order.
+    pub fn offer(&mut self, columns: &[ArrayRef]) -> Result<Plan> {
+        let mut fingerprints = Vec::with_capacity(columns.first().map_or(0, |c| c.len()));
+        row_fingerprints(columns, &mut fingerprints)?;
+        self.offer_fingerprints(fingerprints)
+    }
+
+    /// A batch of `rows` rows that have no arguments: only their order tells them apart.
+    ///
+    /// # Errors
+    /// As [`ResultTask::offer`].
+    pub fn offer_rows(&mut self, rows: usize) -> Result<Plan> {
+        self.offer_fingerprints(vec![0; rows])
+    }
+
+    /// A batch whose fingerprints the caller has already.
+    ///
+    /// # Errors
+    /// As [`ResultTask::offer`].
+    pub fn offer_fingerprints(&mut self, fingerprints: Vec<u64>) -> Result<Plan> {
+        self.standing.check()?;
+        let rows = fingerprints.len();
+        let mut plan = Plan {
+            rows,
+            live: Vec::new(),
+            replayed: 0,
+            needs_pool: false,
+            sequence: self.plans_offered,
+            first_row: self.rows_offered,
+            occurrences: Vec::new(),
+            runs: Runs::default(),
+            doubtful: Vec::new(),
+            fingerprints,
+        };
+        if self.options.count_occurrences {
+            plan.occurrences = plan.fingerprints.iter().map(|&f| self.occurrences.next(f)).collect();
+        }
+        let ambiguous = self.matcher.decide(&mut plan)?;
+        self.seal(&mut plan, ambiguous)?;
+        self.plans_offered += 1;
+        self.rows_offered += rows as u64;
+        Ok(plan)
+    }
+
+    /// Looks for a plan's live rows again, after [`ResultTask::supply_pool`].
+    ///
+    /// # Errors
+    /// As [`ResultTask::offer`].
+    pub fn look_again(&mut self, mut plan: Plan) -> Result<Plan> {
+        self.standing.check()?;
+        let ambiguous = self.matcher.decide_live(&mut plan)?;
+        self.seal(&mut plan, ambiguous)?;
+        Ok(plan)
+    }
+
+    /// Takes the values of a plan's live rows, in the order of `plan.live`, and returns the values
+    /// of all its rows in input order. They may leave once [`ResultTask::take_block`]'s block is
+    /// published. For a batch of no rows pass an empty array if you have one.
+    ///
+    /// # Errors
+    /// [`Error::Divergence`] if types differ or a live value shows that equal rows can't be told
+    /// apart; [`Error::Misuse`] if plans come out of order or the number of values is wrong;
+    /// damaged logs.
+    pub fn complete(&mut self, plan: Plan, live: Option<ArrayRef>) -> Result<ArrayRef> {
+        self.standing.check()?;
+        if plan.sequence != self.plans_completed {
+            return misuse(format!("plan {} completed, {} is next", plan.sequence, self.plans_completed));
+        }
+        let got = live.as_ref().map_or(0, |l| l.len());
+        if got != plan.live.len() {
+            return misuse(format!("{got} values for {} rows", plan.live.len()));
+        }
+        let Some(expected) = self.expected_type(live.as_ref())? else {
+            return misuse("a batch of no rows needs an empty array for its type".to_owned());
+        };
+        if let Some(live) = live.as_ref().filter(|l| *l.data_type() != expected) {
+            let row = plan.live_row(0).map_or(plan.first_row, |(row, _)| row);
+            return Err(self.type_changed(row, &expected, live.data_type()));
+        }
+        if let Some(ambiguous) = self.matcher.check_doubtful(&plan, live.as_ref())? {
+            return Err(self.ambiguous(ambiguous));
+        }
+        let values = if plan.rows == 0 {
+            live.unwrap_or_else(|| new_empty_array(&expected))
+        } else {
+            let values = self.assembled(&plan, &plan.runs, live.as_ref(), &expected)?;
+            self.record(&plan, live.as_ref(), &expected)?;
+            values
+        };
+        self.account(&plan);
+        Ok(values)
+    }
+
+    /// What must be published before the rows completed since the last call leave. `None`: nothing
+    /// new.
+    pub fn take_block(&mut self) -> Option<Bytes> {
+        if self.builder.is_empty() {
+            return None;
+        }
+        let block = self.builder.finish();
+        self.summary.bytes += block.len() as u64;
+        Some(block)
+    }
+
+    /// End of input: checks that the recorded rows came.
+    ///
+    /// # Errors
+    /// [`Error::Divergence`] if recorded rows did not come though others ran live, or, in the same
+    /// stage, if they did not come at all; [`Error::Misuse`] if plans are not completed or this is
+    /// called twice.
+    pub fn finish(&mut self) -> Result<Summary> {
+        self.standing.check()?;
+        if self.plans_completed != self.plans_offered {
+            return misuse(format!("{} plans not completed", self.plans_offered - self.plans_completed));
+        }
+        self.standing.finish();
+        self.summary.leftover = (self.matcher.recorded.own() - self.own_used) as u64;
+        if self.summary.leftover == 0 || self.options.layout_changed {
+            return Ok(self.summary);
+        }
+        let (first, fingerprint) = self.matcher.first_unused();
+        let first = row_name(first as u64, fingerprint);
+        let recorded = format!("{} more rows, the first being {first}", self.summary.leftover);
+        let (kind, row, asked) = match self.first_live {
+            Some((row, fingerprint)) => {
+                let asked = format!("{}, which is not recorded", row_name(row, fingerprint));
+                (DivergenceKind::RowsChanged, row, asked)
+            }
+            None if self.same_stage => {
+                let row = self.summary.rows;
+                (DivergenceKind::RowsMissing, row, format!("the end of input after {row} rows"))
+            }
+            None => return Ok(self.summary),
+        };
+        Err(self.standing.diverge(Claim { kind, row: Some(row), recorded, asked, advice: ROWS_ADVICE }))
+    }
+
+    /// What this attempt did so far.
+    #[must_use]
+    pub const fn summary(&self) -> Summary {
+        self.summary
+    }
+
+    /// Completes a plan once its rows are decided.
+    fn seal(&mut self, plan: &mut Plan, ambiguous: Option<Ambiguous>) -> Result<()> {
+        if let Some(ambiguous) = ambiguous {
+            return Err(self.ambiguous(ambiguous));
+        }
+        plan.replayed = plan.rows - plan.live.len();
+        plan.needs_pool = self.options.layout_changed && !self.has_pool && !plan.live.is_empty();
+        Ok(())
+    }
+
+    /// The type values must have; `None` if nothing says so yet.
+    fn expected_type(&mut self, live: Option<&ArrayRef>) -> Result<Option<DataType>> {
+        if self.value_type.is_none() {
+            let recorded = self.matcher.recorded.value_type()?;
+            self.value_type = recorded.or_else(|| live.map(|l| l.data_type().clone()));
+        }
+        Ok(self.value_type.clone())
+    }
+
+    fn assembled(
+        &mut self,
+        plan: &Plan,
+        runs: &Runs,
+        live: Option<&ArrayRef>,
+        expected: &DataType,
+    ) -> Result<ArrayRef> {
+        match assemble(&mut self.matcher.recorded, runs.as_slice(), live, expected) {
+            Ok(values) => Ok(values),
+            Err(AssembleError::Other(error)) => Err(error),
+            Err(AssembleError::Type(recorded)) => Err(self.type_changed(plan.first_row, &recorded, expected)),
+        }
+    }
+
+    /// Writes the rows this task's log does not have yet, in input order.
+    fn record(&mut self, plan: &Plan, live: Option<&ArrayRef>, expected: &DataType) -> Result<()> {
+        let (runs, fingerprints) = self.matcher.unrecorded(plan);
+        if runs.as_slice().is_empty() {
+            return Ok(());
+        }
+        let values = self.assembled(plan, &runs, live, expected)?;
+        let arrow = encode_results(&values)?;
+        if !self.has_header {
+            self.builder.push(&header::ours(&self.options))?;
+            self.has_header = true;
+        }
+        self.builder.push_results(fingerprints.as_ref().unwrap_or(&plan.fingerprints), &arrow)
+    }
+
+    /// Counts a completed plan.
+    fn account(&mut self, plan: &Plan) {
+        let own: usize = plan
+            .runs
+            .as_slice()
+            .iter()
+            .map(|run| match *run {
+                Run::Recorded { position, len } => self.matcher.own_part(position, len),
+                Run::Live { .. } => 0,
+            })
+            .sum();
+        self.own_used += own;
+        self.plans_completed += 1;
+        self.summary.rows += plan.rows as u64;
+        self.summary.live += plan.live.len() as u64;
+        self.summary.replayed += plan.replayed as u64;
+        self.summary.from_pool += (plan.replayed - own) as u64;
+        if self.first_live.is_none() {
+            self.first_live = plan.live_row(0);
+        }
+        self.matcher.release(plan);
+    }
+
+    fn ambiguous(&mut self, found: Ambiguous) -> Error {
+        self.standing.diverge(Claim {
+            kind: DivergenceKind::AmbiguousRows,
+            row: Some(found.row),
+            recorded: format!("equal rows with different values, one at {} of the log", found.position),
+            asked: format!("{}, in another order", row_name(found.row, found.fingerprint)),
+            advice: KEY_ADVICE,
+        })
+    }
+
+    fn type_changed(&mut self, row: u64, recorded: &DataType, asked: &DataType) -> Error {
+        self.standing.diverge(Claim {
+            kind: DivergenceKind::TypeChanged,
+            row: Some(row),
+            recorded: format!("values of type {recorded}"),
+            asked: format!("values of type {asked}"),
+            advice: TYPE_ADVICE,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

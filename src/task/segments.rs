@@ -1,0 +1,265 @@
+//! The recorded determinants of a services log, cut into the segments they belong to.
+//!
+//! ```text
+//!  Header  time time │ Row a  call │ Row b  time ┃ Header │ Resume 2  time │ Row c  call
+//!  part 0 (prologue) │ part 1      │ part 2      ┃        │ part 3         │ part 4
+//!                                        └──────── one segment ───┘
+//! ```
+//!
+//! Part 0 is what comes before the first row; for operators on whole partitions it is everything.
+//! The last part of a generation is *open*: the attempt may have died in it. A later generation
+//! that runs past an open part's end goes live there and says so with a Resume.
+
+use bytes::Bytes;
+
+use super::header;
+use super::options::TaskMode;
+use crate::determinant::{BlockReader, Determinant};
+use crate::error::{Error, Result};
+
+/// One recorded service call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) name: u64,
+    pub(super) ok: bool,
+    /// A slice of the block.
+    pub(super) value: Bytes,
+}
+
+/// One input batch that was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Input {
+    pub(super) rows: u32,
+    pub(super) fingerprint: u64,
+}
+
+/// One determinant of a segment. Small, as there may be many millions of times.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Time(i64),
+    /// Place in `calls`.
+    Call(u32),
+    /// Place in `inputs`.
+    Input(u32),
+}
+
+/// One determinant of a segment, resolved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Recorded<'a> {
+    Time(i64),
+    Call(&'a Call),
+    Input(Input),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    start: usize,
+    end: usize,
+    next: Option<usize>,
+    open: bool,
+}
+
+/// A place in a segment: before the event numbered `event` of `part`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cursor {
+    part: usize,
+    event: usize,
+}
+
+/// What stands at a cursor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next<'a> {
+    Event(Recorded<'a>),
+    /// The segment's end, where the recording attempt may have died; the number of its last part.
+    Open(u32),
+    /// The segment's end: the recording attempt went on to something else.
+    Closed,
+}
+
+/// A services log.
+#[derive(Debug, Default)]
+pub(super) struct ServiceLog {
+    events: Vec<Event>,
+    calls: Vec<Call>,
+    inputs: Vec<Input>,
+    parts: Vec<Part>,
+    /// Per row in log order: its first part.
+    rows: Vec<usize>,
+    fingerprints: Vec<u64>,
+    seed: Option<u64>,
+    /// The part being read.
+    current: Option<usize>,
+}
+
+impl ServiceLog {
+    /// Reads a task's own log. Returns it and the headers in order; stops at a header of another
+    /// mode.
+    pub(super) fn read(blocks: &[Bytes]) -> Result<(Self, Vec<header::Recorded>)> {
+        let mut log = Self::default();
+        log.parts.push(Part { start: 0, end: 0, next: None, open: false });
+        log.current = Some(0);
+        let mut headers = Vec::new();
+        for block in blocks {
+            for determinant in BlockReader::new(block)? {
+                let determinant = determinant?;
+                if let Determinant::Header { mode, code, python, label, .. } = determinant {
+                    let (python, label) = (python.to_owned(), label.to_owned());
+                    if !headers.is_empty() {
+                        log.end_generation();
+                    }
+                    headers.push(header::Recorded { mode, code, python, label });
+                    if mode != TaskMode::Services.code() {
+                        return Ok((log, headers));
+                    }
+                } else if headers.is_empty() {
+                    return corrupt("a log without a header".to_owned());
+                } else {
+                    log.add(block, determinant)?;
+                }
+            }
+        }
+        log.end_generation();
+        Ok((log, headers))
+    }
+
+    fn add(&mut self, block: &Bytes, determinant: Determinant<'_>) -> Result<()> {
+        match determinant {
+            Determinant::Time { unix_ns } => self.push(Event::Time(unix_ns)),
+            Determinant::Call { name, ok, value } => {
+                let event = Event::Call(number(self.calls.len())?);
+                self.calls.push(Call { name, ok, value: block.slice_ref(value) });
+                self.push(event)
+            }
+            Determinant::Input { rows, fingerprint } => {
+                let event = Event::Input(number(self.inputs.len())?);
+                self.inputs.push(Input { rows, fingerprint });
+                self.push(event)
+            }
+            Determinant::Seed { seed } => {
+                self.seed.get_or_insert(seed);
+                Ok(())
+            }
+            Determinant::Row { fingerprint } => {
+                let part = self.begin_part();
+                self.rows.push(part);
+                self.fingerprints.push(fingerprint);
+                Ok(())
+            }
+            Determinant::Resume { segment } => {
+                let part = self.begin_part();
+                match self.parts.get_mut(segment as usize) {
+                    Some(resumed) if resumed.open && resumed.next.is_none() => {
+                        resumed.next = Some(part);
+                        Ok(())
+                    }
+                    _ => corrupt(format!("part {segment} resumed, which no attempt died in")),
+                }
+            }
+            Determinant::EpochMark => Ok(()),
+            other => corrupt(format!("{other:?} in a log of services")),
+        }
+    }
+
+    fn push(&mut self, event: Event) -> Result<()> {
+        self.events.push(event);
+        let end = self.events.len();
+        match self.current.and_then(|part| self.parts.get_mut(part)) {
+            Some(part) => {
+                part.end = end;
+                Ok(())
+            }
+            None => corrupt("a determinant that belongs to no row".to_owned()),
+        }
+    }
+
+    fn begin_part(&mut self) -> usize {
+        let at = self.events.len();
+        self.parts.push(Part { start: at, end: at, next: None, open: false });
+        self.current = Some(self.parts.len() - 1);
+        self.parts.len() - 1
+    }
+
+    fn end_generation(&mut self) {
+        if let Some(part) = self.current.take().and_then(|part| self.parts.get_mut(part)) {
+            part.open = true;
+        }
+    }
+
+    /// The seed, wherever it was recorded.
+    pub(super) const fn seed(&self) -> Option<u64> {
+        self.seed
+    }
+
+    /// Fingerprints of the recorded rows in log order.
+    pub(super) fn fingerprints(&self) -> &[u64] {
+        &self.fingerprints
+    }
+
+    /// The start of what comes before the first row.
+    pub(super) fn prologue(&self) -> Cursor {
+        self.start_of(0)
+    }
+
+    /// The start of a recorded row.
+    pub(super) fn row(&self, row: usize) -> Cursor {
+        // A row past the end can't be asked for; it would read as an empty, closed segment.
+        self.start_of(self.rows.get(row).copied().unwrap_or(usize::MAX))
+    }
+
+    fn start_of(&self, part: usize) -> Cursor {
+        Cursor { part, event: self.parts.get(part).map_or(0, |p| p.start) }
+    }
+
+    /// What stands at the cursor, which is moved into a continuation if it is at a part's end.
+    pub(super) fn peek(&self, cursor: &mut Cursor) -> Next<'_> {
+        while let Some(part) = self.parts.get(cursor.part) {
+            if cursor.event < part.end {
+                return self.resolve(cursor.event).map_or(Next::Closed, Next::Event);
+            }
+            match part.next {
+                Some(next) => *cursor = self.start_of(next),
+                None if part.open => {
+                    return Next::Open(u32::try_from(cursor.part).unwrap_or(u32::MAX));
+                }
+                None => return Next::Closed,
+            }
+        }
+        Next::Closed
+    }
+
+    /// Moves past the event at the cursor.
+    pub(super) const fn advance(cursor: &mut Cursor) {
+        cursor.event += 1;
+    }
+
+    fn resolve(&self, event: usize) -> Option<Recorded<'_>> {
+        Some(match *self.events.get(event)? {
+            Event::Time(unix_ns) => Recorded::Time(unix_ns),
+            Event::Call(at) => Recorded::Call(self.calls.get(at as usize)?),
+            Event::Input(at) => Recorded::Input(*self.inputs.get(at as usize)?),
+        })
+    }
+
+    /// Whether two recorded rows hold equal determinants.
+    pub(super) fn same_row(&self, a: usize, b: usize) -> bool {
+        let (mut a, mut b) = (self.row(a), self.row(b));
+        loop {
+            match (self.peek(&mut a), self.peek(&mut b)) {
+                (Next::Event(x), Next::Event(y)) if x == y => {
+                    Self::advance(&mut a);
+                    Self::advance(&mut b);
+                }
+                (Next::Open(_) | Next::Closed, Next::Open(_) | Next::Closed) => return true,
+                _ => return false,
+            }
+        }
+    }
+}
+
+fn number(len: usize) -> Result<u32> {
+    u32::try_from(len).or_else(|_| corrupt("more than 2^32 determinants of one kind".to_owned()))
+}
+
+fn corrupt<T>(what: String) -> Result<T> {
+    Err(Error::CorruptLog { what })
+}

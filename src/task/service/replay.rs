@@ -1,0 +1,171 @@
+//! The steps of [`ServiceTask`] that read the recorded log and write the new one.
+
+use super::{
+    Claim, Determinant, DivergenceKind, Error, Found, Index, KEY_ADVICE, LAYOUT_ADVICE, Matching, Next,
+    Place, ROWS_ADVICE, Recorded, Result, SERVICE_ADVICE, ServiceLog, ServiceTask, header, row_name,
+};
+
+impl ServiceTask {
+    /// The recorded answer to what the function asks, as `pick` reads it. `None`: go live.
+    pub(super) fn next<T>(
+        &mut self,
+        asked: impl FnOnce() -> String,
+        pick: impl FnOnce(Recorded<'_>) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let Place::Recorded(mut cursor) = self.place else {
+            return Ok(None);
+        };
+        let recorded = match self.log.peek(&mut cursor) {
+            Next::Event(event) => match pick(event) {
+                Some(answer) => {
+                    ServiceLog::advance(&mut cursor);
+                    self.place = Place::Recorded(cursor);
+                    return Ok(Some(answer));
+                }
+                None => describe(event),
+            },
+            Next::Open(segment) => {
+                self.place = Place::Live;
+                self.record(&Determinant::Resume { segment })?;
+                return Ok(None);
+            }
+            Next::Closed => "nothing more here".to_owned(),
+        };
+        Err(self.mismatch(recorded, asked()))
+    }
+
+    /// The recorded row that is this one, used up from now on. `None`: not recorded.
+    pub(super) fn find_row(&mut self, fingerprint: u64, row: u64) -> Result<Option<usize>> {
+        if let Matching::Positional { next } = &mut self.matching {
+            match self.log.fingerprints().get(*next) {
+                None => return Ok(None),
+                Some(&recorded) if recorded == fingerprint => {
+                    *next += 1;
+                    return Ok(Some(*next - 1));
+                }
+                Some(_) => {}
+            }
+            let mut index = Index::default();
+            index.extend(self.log.fingerprints(), *next);
+            self.matching = Matching::Indexed(index);
+        }
+        let Matching::Indexed(index) = &mut self.matching else {
+            return Ok(None);
+        };
+        let log = &self.log;
+        let same = self.options.checks_ambiguity().then_some(|a, b| Ok::<_, Error>(log.same_row(a, b)));
+        match index.take(fingerprint, same)? {
+            Found::At(recorded) => Ok(Some(recorded)),
+            // What an equal live row will ask is not known yet, so it can't be compared.
+            Found::Exhausted(_) | Found::Unknown => Ok(None),
+            Found::Ambiguous(a, b) => Err(self.diverge(Claim {
+                kind: DivergenceKind::AmbiguousRows,
+                row: Some(row),
+                recorded: format!("different services for equal rows, recorded rows {a} and {b}"),
+                asked: row_name(row, fingerprint),
+                advice: KEY_ADVICE,
+            })),
+        }
+    }
+
+    /// Under another layout, what is not recorded here may be recorded by another partition, with
+    /// another seed: going live would answer it a second time.
+    pub(super) fn refuse_other_layout(&mut self, asked: impl FnOnce() -> String) -> Result<()> {
+        if !self.options.layout_changed {
+            return Ok(());
+        }
+        Err(self.diverge(Claim {
+            kind: DivergenceKind::LayoutChanged,
+            row: self.current_row(),
+            recorded: "this epoch, with another number of tasks".to_owned(),
+            asked: asked(),
+            advice: LAYOUT_ADVICE,
+        }))
+    }
+
+    /// At the end of input: the last row, or the last batch, must have asked for all that is
+    /// recorded.
+    pub(super) fn finish_inputs(&mut self) -> Result<()> {
+        let Place::Recorded(mut cursor) = self.place else {
+            return Ok(());
+        };
+        let Next::Event(event @ Recorded::Input(_)) = self.log.peek(&mut cursor) else {
+            return self.end_row();
+        };
+        let recorded = describe(event);
+        // What follows a batch that did not come is of no interest, except how many rows there are.
+        let mut leftover = 0;
+        while let Next::Event(event) = self.log.peek(&mut cursor) {
+            if let Recorded::Input(input) = event {
+                leftover += u64::from(input.rows);
+            }
+            ServiceLog::advance(&mut cursor);
+        }
+        self.summary.leftover = leftover;
+        if !self.same_stage || self.options.layout_changed {
+            return Ok(());
+        }
+        let row = self.summary.rows;
+        Err(self.diverge(Claim {
+            kind: DivergenceKind::RowsMissing,
+            row: Some(row),
+            recorded,
+            asked: format!("the end of input after {row} rows"),
+            advice: ROWS_ADVICE,
+        }))
+    }
+
+    /// Writes a determinant, after the header if it is the attempt's first.
+    pub(super) fn record(&mut self, determinant: &Determinant<'_>) -> Result<()> {
+        self.push_header()?;
+        self.builder.push(determinant)
+    }
+
+    pub(super) fn push_header(&mut self) -> Result<()> {
+        if !self.has_header {
+            self.builder.push(&header::ours(&self.options))?;
+            self.has_header = true;
+        }
+        Ok(())
+    }
+
+    pub(super) fn mismatch(&mut self, recorded: String, asked: String) -> Error {
+        let row = self.current_row();
+        let kind = DivergenceKind::ServiceMismatch;
+        self.diverge(Claim { kind, row, recorded, asked, advice: SERVICE_ADVICE })
+    }
+
+    pub(super) fn rows_differ(&mut self, row: u64, recorded: String, asked: String) -> Error {
+        let (kind, advice) = if self.options.layout_changed {
+            (DivergenceKind::LayoutChanged, LAYOUT_ADVICE)
+        } else {
+            (DivergenceKind::RowsChanged, ROWS_ADVICE)
+        };
+        self.diverge(Claim { kind, row: Some(row), recorded, asked, advice })
+    }
+
+    pub(super) fn diverge(&mut self, claim: Claim) -> Error {
+        self.standing.diverge(claim)
+    }
+
+    /// The last row taken.
+    fn current_row(&self) -> Option<u64> {
+        self.summary.rows.checked_sub(1)
+    }
+}
+
+/// A determinant as errors name it.
+pub(super) fn describe(event: Recorded<'_>) -> String {
+    match event {
+        Recorded::Time(_) => "the time".to_owned(),
+        Recorded::Call(call) => call_name(call.name),
+        Recorded::Input(input) => {
+            format!("an input batch of {} rows (fingerprint {:016x})", input.rows, input.fingerprint)
+        }
+    }
+}
+
+/// A service call as errors name it.
+pub(super) fn call_name(name: u64) -> String {
+    format!("a call of service {name:016x}")
+}

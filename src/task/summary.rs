@@ -1,0 +1,22 @@
+//! What one attempt did, for statistics and for the registry.
+
+use serde::{Deserialize, Serialize};
+
+/// What one attempt did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Input rows taken.
+    pub rows: u64,
+    /// Rows answered from the log, those from other partitions' logs included.
+    pub replayed: u64,
+    /// Rows for which the function or a service ran live.
+    pub live: u64,
+    /// Rows answered from other partitions' logs (another layout).
+    pub from_pool: u64,
+    /// Recorded rows of this task's own log that were not asked for.
+    pub leftover: u64,
+    /// Services mode: service calls made live.
+    pub calls: u64,
+    /// Bytes this attempt added to the log.
+    pub bytes: u64,
+}
