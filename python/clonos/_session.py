@@ -269,6 +269,8 @@ def attach(
     settings = context.getConf()
     master = context.master
     local = master.startswith("local") and not master.startswith("local-cluster")
+    if _current is not None:
+        _current.stop()
     folder = _session_folder(context.applicationId)
     config = _core.SessionConfig(
         app_id=context.applicationId,
@@ -288,19 +290,14 @@ def attach(
         on_ambiguous=one_of("on_ambiguous", on_ambiguous, ("error", "any")),
         io_timeout_ms=int(io_timeout * 1000),
     )
-    host = (
-        driver_host
-        or settings.get("spark.driver.bindAddress")
-        or settings.get("spark.driver.host", "127.0.0.1")
-    )
+    bind_host, reached_as = _driver_hosts(settings, driver_host, local)
+    config = config.with_driver_addr(reached_as)
 
     def stage_tasks(stage: int) -> int | None:
         info = context.statusTracker().getStageInfo(stage)
         return None if info is None else int(info.numTasks)
 
-    if _current is not None:
-        _current.stop()
-    agent = _core.Agent.start(config, "127.0.0.1" if local else host, driver_port, stage_tasks)
+    agent = _core.Agent.start(config, bind_host, driver_port, stage_tasks)
     advertised = config.with_driver_addr(agent.addr)
     _write_private(folder / "session", advertised.to_bytes())
     session = Session(spark, agent, advertised, folder)
@@ -308,6 +305,17 @@ def attach(
         _current = session
     atexit.register(session.stop)
     return session
+
+
+def _driver_hosts(settings: Any, driver_host: str | None, local: bool) -> tuple[str, str]:
+    """Host to bind to, and host under which executors reach it (empty: the same)."""
+    if local:
+        return "127.0.0.1", ""
+    if driver_host is not None:
+        return driver_host, ""
+    reached_as = settings.get("spark.driver.host", "127.0.0.1")
+    bind_host = settings.get("spark.driver.bindAddress", reached_as)
+    return bind_host, "" if bind_host == reached_as else reached_as
 
 
 def _folder_of(path: str | os.PathLike[str]) -> str:

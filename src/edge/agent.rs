@@ -25,7 +25,8 @@ use crate::id::{AgentId, Epoch, EpochKey, Generation};
 
 /// What an agent is started with.
 pub struct AgentConfig {
-    /// Settings of the session; a driver's agent needs no `driver_addr`.
+    /// Settings of the session. For a driver's agent `driver_addr` is the host name under which others
+    /// reach it, or empty if that is the one it binds to.
     pub session: SessionConfig,
     /// What it is.
     pub role: Role,
@@ -80,9 +81,14 @@ impl Agent {
         })?;
         let addr =
             listener.local_addr().map_err(|error| Error::io("reading the listening address", &error))?;
+        // A driver that listens on every interface says under which name it is reached.
+        let addr = match (&registrar, session.driver_addr.is_empty()) {
+            (Registrar::Here(_), false) => format!("{}:{}", session.driver_addr, addr.port()),
+            _ => addr.to_string(),
+        };
         let info = AgentInfo {
             id,
-            addr: addr.to_string(),
+            addr,
             host: bind_host,
             driver: matches!(registrar, Registrar::Here(_)),
         };

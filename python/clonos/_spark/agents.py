@@ -20,7 +20,7 @@ _JVM_SEARCH_DEPTH = 4
 
 def socket_for(config: _core.SessionConfig) -> str:
     """Path of the Unix socket of the agent that serves this process, started if need be."""
-    if config.local or os.environ.get("CLONOS_DRIVER_PID") == str(os.getpid()):
+    if config.local:
         return config.driver_socket
     jvm = executor_jvm()
     folder = agent_folder(config, jvm)
