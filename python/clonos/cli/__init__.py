@@ -16,21 +16,21 @@ app = typer.Typer(
 )
 
 
-@app.command()
-def demo(
+@app.command("demo")
+def run_demo(
     out: Annotated[Path, typer.Option(help="Folder for the picture and logs.")] = Path(
         "demo-output"
     ),
     keep: Annotated[bool, typer.Option(help="Keep working files.")] = False,
 ) -> None:
     """Run one job as plain Spark and as Clonos, and kill executors and drivers in both."""
-    from clonos.cli import demo as demonstration
+    from clonos.cli.demo import run
 
-    raise typer.Exit(demonstration.run(out, keep))
+    raise typer.Exit(run(out, keep))
 
 
-@app.command()
-def inspect(
+@app.command("inspect")
+def run_inspect(
     path: Annotated[
         Path | None,
         typer.Argument(help="A segment file or a checkpoint folder; default: running sessions."),
@@ -43,8 +43,8 @@ def inspect(
     raise typer.Exit(inspection.run(path, as_json))
 
 
-@app.command()
-def doctor(
+@app.command("doctor")
+def run_doctor(
     master: Annotated[
         str | None, typer.Option(help="Spark master to try; default: checks without Spark.")
     ] = None,
