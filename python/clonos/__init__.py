@@ -1,7 +1,7 @@
 """Exactly-once, locally recovered nondeterministic Python on Spark.
 
-``attach`` a Spark session, put ``@causal`` on functions whose answers may differ from run to run, and
-use the causal services where such code reads the clock, draws random numbers or calls out.
+``attach`` a Spark session, put ``@causal`` on functions whose answers may differ from run to run,
+and use the causal services where such code reads the clock, draws random numbers or calls out.
 """
 
 from __future__ import annotations

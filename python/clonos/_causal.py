@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 ColumnOrName = Any
 ALL_COLUMNS = "*"
+CONCURRENCY_MAX = 10_000
+# More columns than any function is given: all of them are its arguments.
+ALL_ARGUMENTS = 2**31
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,8 @@ class Options:
         """
         one_of("record", self.record, ("result", "services"))
         one_of("flush", self.flush, ("batch", "call"))
-        if not 1 <= self.concurrency <= 10_000:
-            _refuse(f"concurrency={self.concurrency} must be between 1 and 10000")
+        if not 1 <= self.concurrency <= CONCURRENCY_MAX:
+            _refuse(f"concurrency={self.concurrency} must be between 1 and {CONCURRENCY_MAX}")
         if self.concurrency > 1 and kind != "async":
             _refuse("concurrency= needs an `async def` function")
         if self.record == "services" and self.concurrency > 1:
@@ -77,6 +80,7 @@ class CausalUDF:
         options.check(kind)
         functools.update_wrapper(self, fn)
         self._fn = fn
+        self._name: str = getattr(fn, "__qualname__", type(fn).__qualname__)
         self._kind = kind
         self._declared_type = "string" if return_type is None else return_type
         self._options = options
@@ -86,7 +90,7 @@ class CausalUDF:
     @property
     def uid(self) -> str:
         """Stable name of the operator: the one given, else the function's qualified name."""
-        return self._options.uid or f"{self._fn.__module__}.{self._fn.__qualname__}"
+        return self._options.uid or f"{getattr(self._fn, '__module__', '')}.{self._name}"
 
     def with_uid(self, uid: str) -> CausalUDF:
         """Return the same function as another operator, with a log of its own.
@@ -95,7 +99,7 @@ class CausalUDF:
         """
         return CausalUDF(self._source(), self._declared_type, replace(self._options, uid=uid))
 
-    def _source(self) -> Callable[..., Any]:
+    def _source(self) -> Any:
         if self._kind in ("row", "async"):
             return self._fn
         return _Vectorised(self._fn, self._kind, self._declared_type)
@@ -129,7 +133,7 @@ class CausalUDF:
         keys = _key_columns(row_key)
         uid = self._use(columns)
         passed = columns + keys or [_constant()]
-        return self._udf(uid, len(columns), bool(keys))(*passed)  # type: ignore[no-any-return]
+        return self._udf(uid, len(columns), bool(keys))(*passed)
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         if not kwargs:
@@ -157,15 +161,16 @@ class CausalUDF:
     @property
     def func(self) -> Callable[..., Any]:
         """The body that Spark runs, for ``spark.udf.register``; the function is ``__wrapped__``."""
-        arguments = len(inspect.signature(self._fn).parameters) if self._kind != "row" else 0
-        if self._kind in ("row", "async"):
-            arguments = len(inspect.signature(self._fn).parameters)
-            if arguments == 0:
-                _refuse(
-                    f"{self.uid} takes no arguments; a SQL function needs at least one "
-                    "(use it as a column instead)"
-                )
-        return self._body(self.uid, arguments or 10_000, False)
+        parameters = inspect.signature(self._fn).parameters.values()
+        if self._kind in ("row", "async") and not parameters:
+            _refuse(
+                f"{self.uid} takes no arguments; a SQL function needs at least one "
+                "(use it as a column instead)"
+            )
+        any_number = self._kind.endswith("_iter") or any(
+            parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters
+        )
+        return self._body(self.uid, ALL_ARGUMENTS if any_number else len(parameters), False)
 
     @property
     def returnType(self) -> DataType:
@@ -214,7 +219,7 @@ class CausalUDF:
             # Counting equal rows costs time; only keys and row streams of random numbers need it.
             count_occurrences=self._kind in ("row", "async")
             and mentions(self._fn, "idempotency_key"),
-            label=self._fn.__qualname__,
+            label=self._name,
             config=None if config is None else config.to_bytes(),
         )
         return make_body(spec, self._fn)
@@ -231,7 +236,7 @@ class CausalUDF:
             self._bodies[cached] = UserDefinedFunction(
                 self._body(uid, arguments, keyed),
                 returnType=self.returnType,
-                name=self._fn.__name__,
+                name=self._name.rpartition(".")[2],
                 evalType=self.evalType,
                 deterministic=False,
             )
@@ -363,13 +368,12 @@ def causal(
     True
     """
     options = Options(uid, record, concurrency, flush, allow_code_change)
-    if callable(returnType) and not isinstance(returnType, type):
-        from pyspark.sql.types import DataType
-
-        if not isinstance(returnType, DataType):
-            return CausalUDF(returnType, None, options)
+    if callable(returnType):
+        # `@causal` without parentheses: what stands there is the function.
+        return CausalUDF(returnType, None, options)
+    declared = returnType
 
     def decorate(fn: Callable[..., Any]) -> CausalUDF:
-        return CausalUDF(fn, returnType, options)  # type: ignore[arg-type]
+        return CausalUDF(fn, declared, options)
 
     return decorate

@@ -33,7 +33,8 @@ def _code_of(fn: Callable[..., Any]) -> CodeType | None:
         fn = fn.func
     code = getattr(fn, "__code__", None)
     if code is None:
-        code = getattr(getattr(type(fn), "__call__", None), "__code__", None)
+        # An instance whose class can be called.
+        code = getattr(vars(type(fn)).get("__call__"), "__code__", None)
     return code if isinstance(code, CodeType) else None
 
 

@@ -1,7 +1,7 @@
 """Columns of the causal services: ``clonos.now()``, ``clonos.rand()``, ``clonos.uuid()``.
 
-Spark's own ``current_timestamp``, ``rand`` and ``uuid`` are fixed when a batch is planned, and planned
-afresh when it runs again. These are recorded.
+Spark's own ``current_timestamp``, ``rand`` and ``uuid`` are fixed when a batch is planned, and
+planned afresh when it runs again. These are recorded.
 """
 
 from __future__ import annotations

@@ -138,17 +138,15 @@ def _open(spec: Spec, epoch: str | None) -> _core.ServiceTask | None:
     place = worker.current_place(config.app_id, epoch)
     if place is None or config.guarantee != "exactly_once":
         return None
-    task = _core.ServiceTask.open(
-        worker.client(config),
-        config,
-        **worker.task_arguments(config, place, name),
-        code=code,
-        python=PYTHON_VERSION,
-        label=label,
-        keyed=False,
-        allow_code_change=False,
-        count_occurrences=False,
-    )
+    arguments = worker.task_arguments(config, place, name) | {
+        "code": code,
+        "python": PYTHON_VERSION,
+        "label": label,
+        "keyed": False,
+        "allow_code_change": False,
+        "count_occurrences": False,
+    }
+    task = worker.open_task(_core.ServiceTask, config, arguments)
     check_lost(task.lost, config, name, place)
     return task
 

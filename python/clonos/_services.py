@@ -112,14 +112,15 @@ class CausalRandom(_stdlib_random.Random):
     def seed(self, *_args: Any, **_kwargs: Any) -> None:
         """Do nothing: the seed of a task is drawn once and recorded."""
 
-    def getstate(self) -> Any:
+    def getstate(self) -> tuple[Any, ...]:
         """Refuse: the state is the task's."""
         message = "the state of clonos.random belongs to the task and cannot be saved"
         raise NotImplementedError(message)
 
-    def setstate(self, state: Any) -> None:
+    def setstate(self, state: tuple[Any, ...]) -> None:
         """Refuse: the state is the task's."""
-        self.getstate()
+        message = f"clonos.random takes no state of {len(state)} parts: its seed is recorded"
+        raise NotImplementedError(message)
 
     def __reduce__(self) -> Any:
         return (_shared_random, ())
@@ -134,7 +135,7 @@ def _shared_random() -> CausalRandom:
 
 
 def numpy_rng() -> np.random.Generator:
-    """Return a NumPy generator, seeded from the task's recorded seed (from the system outside one)."""
+    """Return a NumPy generator seeded from the task's recorded seed, or from the system."""
     import numpy as np
 
     return np.random.Generator(np.random.PCG64(random.getrandbits(128)))

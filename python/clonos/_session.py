@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from clonos import _core
 from clonos._config import one_of, parse_depth, parse_size
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _current: Session | None = None
 _lock = threading.Lock()
 EXECUTION_POLL_SECONDS = 1.0
+EPOCH_NAME_MAX = 200
 
 
 def current_config() -> _core.SessionConfig | None:
@@ -69,7 +70,7 @@ class Session:
         state = "stopped" if self._stopped.is_set() else f"driver agent at {self._agent.addr}"
         return f"<clonos session of {self.config.app_id}: {state}>"
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:
@@ -93,8 +94,8 @@ class Session:
         ConfigError
             If the name cannot be one.
         """
-        if not name or len(name) > 200:
-            message = f"epoch name {name!r} must have 1 to 200 characters"
+        if not name or len(name) > EPOCH_NAME_MAX:
+            message = f"epoch name {name!r} must have 1 to {EPOCH_NAME_MAX} characters"
             raise ConfigError(message, "CONFIG")
         context = self.spark.sparkContext
         before = context.getLocalProperty(worker.EPOCH_PROPERTY)
@@ -267,7 +268,7 @@ def attach(
         raise ConfigError(message, "CONFIG")
     context = spark.sparkContext
     settings = context.getConf()
-    master = context.master
+    master = context.master or ""
     local = master.startswith("local") and not master.startswith("local-cluster")
     if _current is not None:
         _current.stop()

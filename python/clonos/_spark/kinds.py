@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import operator
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -73,8 +75,9 @@ class RowKind:
         lists = self._codec.to_lists(columns)
         count = len(lists[0])
         rows = iter(lists[0] if len(lists) == 1 else list(zip(*lists, strict=True)))
+        left = operator.length_hint
         # The iterator knows how far it is, so rows need no counter of ours.
-        scope = Scope(None, lambda: key(count - rows.__length_hint__() - 1))
+        scope = Scope(None, lambda: key(count - left(rows) - 1))
         token = current.set(scope)
         try:
             results = [fn(row) for row in rows] if len(lists) == 1 else [fn(*row) for row in rows]
@@ -126,7 +129,7 @@ class AsyncKind:
 
         async def worker() -> None:
             for index in todo:
-                current.set(Scope(None, lambda index=index: key(index)))
+                current.set(Scope(None, functools.partial(key, index)))
                 results[index] = await self._fn(*rows[index])
 
         async with asyncio.TaskGroup() as group:

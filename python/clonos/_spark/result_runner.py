@@ -6,6 +6,7 @@ of replication hides behind the user's function.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -163,8 +164,6 @@ def _split(arrays: list[pa.Array], rows: int) -> tuple[pa.Array | None, list[pa.
 
 
 def _reset(token: Any) -> None:
-    try:
+    # A generator that is thrown away is closed in another context; its scope goes with it.
+    with contextlib.suppress(ValueError):
         current.reset(token)
-    except ValueError:
-        # A generator that is thrown away is closed in another context; its scope goes with it.
-        pass

@@ -49,6 +49,7 @@ class ServiceRunner:
             for columns in batches:
                 task.begin_batch(arrow_of(columns))
                 results = []
+                rows: Iterator[tuple[Any, ...]]
                 if arguments:
                     rows = zip(*codec.to_lists(columns[:arguments]), strict=True)
                 else:

@@ -95,8 +95,7 @@ def _results(
     from clonos._spark.lost import check_lost
     from clonos._spark.result_runner import ResultRunner
 
-    client = worker.client(config)
-    task = _core.ResultTask.open(client, config, **_open_arguments(spec, config, place))
+    task = worker.open_task(_core.ResultTask, config, _open_arguments(spec, config, place))
     check_lost(task.lost, config, spec.uid, place)
     call_rows = 0 if spec.flush == "batch" else spec.concurrency
     runner = ResultRunner(task, spec.arguments, call_rows)
@@ -128,8 +127,7 @@ def _services(
     from clonos._spark.lost import check_lost
     from clonos._spark.service_runner import ServiceRunner
 
-    client = worker.client(config)
-    task = _core.ServiceTask.open(client, config, **_open_arguments(spec, config, place))
+    task = worker.open_task(_core.ServiceTask, config, _open_arguments(spec, config, place))
     check_lost(task.lost, config, spec.uid, place)
     runner = ServiceRunner(task, spec.flush == "call")
     if spec.kind in (PANDAS, PANDAS_ITER):

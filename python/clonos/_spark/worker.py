@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from clonos import _core
 from clonos._spark import agents
+from clonos.errors import AgentError
+
+Task = TypeVar("Task", _core.ResultTask, _core.ServiceTask)
 
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
@@ -98,6 +101,18 @@ def client(config: _core.SessionConfig) -> _core.Client:
     connection = _core.Client.connect(config, agents.socket_for(config))
     _client = (os.getpid(), raw, connection)
     return connection
+
+
+def open_task(kind: type[Task], config: _core.SessionConfig, arguments: dict[str, Any]) -> Task:
+    """Open a task's log at the agent of this executor.
+
+    A connection kept from an earlier task may lead to an agent that has died since; then the task
+    is opened at the one that is started in its place.
+    """
+    try:
+        return kind.open(client(config), config, **arguments)
+    except AgentError:
+        return kind.open(client(config), config, **arguments)
 
 
 _opened = 0
