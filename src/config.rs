@@ -76,8 +76,6 @@ pub struct SessionConfig {
     pub guarantee: Guarantee,
     /// Other agents that hold each log; default 1, [`FULL_DEPTH`] for all. Since 0.1.
     pub sharing_depth: u32,
-    /// Agents that hold a copy of keyed state; default 1. Since 0.1.
-    pub standbys: u32,
     /// Bytes of logs in memory per agent; default 512 MiB, minimum 1 MiB. Since 0.1.
     pub memory_bytes: u64,
     /// Bytes of spilled logs per agent; default 16 GiB. Since 0.1.
@@ -108,7 +106,6 @@ impl SessionConfig {
             local: false,
             guarantee: Guarantee::default(),
             sharing_depth: 1,
-            standbys: 1,
             memory_bytes: MEMORY_BYTES_DEFAULT,
             disk_bytes: DISK_BYTES_DEFAULT,
             spill_dir: None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -150,7 +151,7 @@ class CausalUDF:
         """
         from clonos._session import current_query
 
-        text = (current_query(), *map(str, columns))
+        text = (current_query(), *map(_text, columns))
         if text not in self._uses:
             before = sum(1 for other in self._uses if other[0] == text[0])
             self._uses[text] = self.uid if before == 0 else f"{self.uid}#{before + 1}"
@@ -272,6 +273,14 @@ def _unwrap_udf(udf: Any, return_type: Any) -> tuple[str, Any, Callable[..., Any
         _refuse("only scalar UDFs can be causal, not grouped or aggregate ones")
         raise AssertionError
     return kind, udf.returnType if return_type is None else return_type, udf.func
+
+
+def _text(column: Any) -> str:
+    """Text of a column, the same whenever the program builds it.
+
+    Columns of UDFs print where in the JVM their stack trace lies, which is never the same.
+    """
+    return re.sub(r"StackTraceElement;@[0-9a-f]+", "", str(column))
 
 
 def _key_columns(row_key: Any) -> list[Any]:

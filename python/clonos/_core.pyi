@@ -22,7 +22,6 @@ class SessionConfig:
         local: bool,
         guarantee: str,
         sharing_depth: int,
-        standbys: int,
         memory_bytes: int,
         disk_bytes: int,
         spill_dir: str | None,

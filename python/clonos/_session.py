@@ -203,7 +203,6 @@ def attach(
     *,
     checkpoint_dir: str | os.PathLike[str] | None = None,
     sharing_depth: int | str = 1,
-    standbys: int = 1,
     memory: int | str = "512MiB",
     disk: int | str = "16GiB",
     spill_dir: str | os.PathLike[str] | None = None,
@@ -225,8 +224,6 @@ def attach(
         Folder that driver and executors all reach. With it logs survive the loss of everything.
     sharing_depth : int or "full"
         Other agents that hold each log before a batch leaves: how many may be lost at once.
-    standbys : int
-        Agents that hold a copy of keyed state.
     memory : int or str
         Bytes of logs each agent keeps in memory; past it they spill to `spill_dir`.
     disk : int or str
@@ -281,7 +278,6 @@ def attach(
         local=local,
         guarantee=one_of("guarantee", guarantee, ("exactly_once", "at_least_once", "at_most_once")),
         sharing_depth=parse_depth(sharing_depth),
-        standbys=standbys,
         memory_bytes=parse_size("memory", memory),
         disk_bytes=parse_size("disk", disk),
         spill_dir=None if spill_dir is None else os.fspath(spill_dir),

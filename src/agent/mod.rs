@@ -3,4 +3,5 @@
 pub mod placement;
 pub mod protocol;
 pub mod registry;
+pub mod stats;
 pub mod store;

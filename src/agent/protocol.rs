@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub use super::stats::{AgentStats, AgentSummary, ClusterStats, HeldStats, TaskStats, Totals};
 use crate::error::Error;
 use crate::id::{AgentId, EpochKey, Generation, LogOffset, Partition, TaskId};
 use crate::task::Summary;
@@ -33,6 +34,9 @@ pub struct OpenTask {
 /// What a worker gets to know when its task is open.
 #[derive(Debug, Clone)]
 pub struct Opened {
+    /// The task whose log this is: where one attempt computes several parts of its input one after the
+    /// other, as `coalesce` has it do, the parts after the first have logs of their own.
+    pub task: TaskId,
     /// Names the open task in later messages.
     pub session: u64,
     /// Fencing number of this attempt.
@@ -82,6 +86,8 @@ pub struct AgentInfo {
 /// The registry's answer to an open.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Grant {
+    /// The task; see [`Opened`].
+    pub task: TaskId,
     /// Fencing number of the new attempt.
     pub generation: Generation,
     /// Who holds the log now.
@@ -96,6 +102,21 @@ pub struct Grant {
     pub same_stage: bool,
     /// Whether the epoch was recorded with another number of partitions.
     pub layout_changed: bool,
+    /// What was committed since the agent heard of it last.
+    pub committed: Vec<Commit>,
+    /// Commits so far.
+    pub commits: u64,
+}
+
+/// Spark has committed an epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Commit {
+    /// The epoch.
+    pub key: EpochKey,
+    /// Logs of this generation and later are not meant: a name may be used again after its commit.
+    pub below: Generation,
+    /// Epochs that had logs and are committed by this: micro-batches before it, too.
+    pub epochs: Vec<EpochKey>,
 }
 
 /// A log of another layout, and where to read it.
@@ -164,6 +185,8 @@ pub enum Request {
         open: OpenTask,
         /// The agent that will hold the log.
         agent: AgentId,
+        /// Commits known so far: the agent must know all before it begins a log.
+        commits_seen: u64,
     },
     /// Agent to registry: who holds the log of this generation from now on.
     Holding {
@@ -231,6 +254,8 @@ pub enum Request {
 pub enum Reply {
     /// To `Open`; the log is read with `ReadSession`.
     Opened {
+        /// See [`Opened`].
+        task: TaskId,
         /// Names the open task.
         session: u64,
         /// Its generation.
@@ -257,7 +282,7 @@ pub enum Reply {
         /// Whether the registry knows this agent.
         known: bool,
         /// Newly committed.
-        committed: Vec<EpochKey>,
+        committed: Vec<Commit>,
         /// Commits so far.
         commits: u64,
     },
@@ -275,114 +300,4 @@ pub enum Reply {
     Done,
     /// Refused, or failed.
     Failed(Error),
-}
-
-/// What one agent holds of one task.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct HeldStats {
-    /// The task.
-    pub task: TaskId,
-    /// Newest generation seen.
-    pub generation: Generation,
-    /// Blocks held.
-    pub blocks: u64,
-    /// Bytes of the log.
-    pub bytes: u64,
-    /// Of them, bytes on disk only.
-    pub spilled: u64,
-}
-
-/// What one agent holds.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct AgentStats {
-    /// Its logs.
-    pub held: Vec<HeldStats>,
-    /// Bytes of logs in memory.
-    pub memory_bytes: u64,
-    /// Bytes of logs spilled.
-    pub spilled_bytes: u64,
-    /// Bytes sent to peers since the start.
-    pub sent_bytes: u64,
-}
-
-/// What the registry knows of one task.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct TaskStats {
-    /// The task, as text.
-    pub task: String,
-    /// Operator of the task.
-    pub operator: String,
-    /// Its partition.
-    pub partition: u32,
-    /// Newest generation: how often it was opened.
-    pub opens: u64,
-    /// Agents that hold its log.
-    pub holders: Vec<String>,
-    /// Bytes of the log.
-    pub bytes: u64,
-    /// Of them spilled, on the agent that has most.
-    pub spilled: u64,
-    /// Bytes sent to other agents for it.
-    pub sent: u64,
-    /// Rows of the last attempt.
-    pub rows: u64,
-    /// Rows replayed, over all attempts.
-    pub replayed: u64,
-    /// Rows run live, over all attempts.
-    pub live: u64,
-    /// Attempts that found the log lost.
-    pub lost: u64,
-}
-
-/// What all agents hold.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct ClusterStats {
-    /// Agents by address, with bytes in memory, spilled and sent.
-    pub agents: Vec<AgentSummary>,
-    /// Logs of epochs not committed yet.
-    pub tasks: Vec<TaskStats>,
-    /// Sums over everything since the start, committed epochs included.
-    pub totals: Totals,
-}
-
-/// One agent in [`ClusterStats`].
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct AgentSummary {
-    /// `ip:port`.
-    pub addr: String,
-    /// Host name.
-    pub host: String,
-    /// Whether it answered.
-    pub alive: bool,
-    /// Logs held.
-    pub logs: u64,
-    /// Bytes of logs in memory.
-    pub memory_bytes: u64,
-    /// Bytes of logs spilled.
-    pub spilled_bytes: u64,
-    /// Bytes sent to peers.
-    pub sent_bytes: u64,
-}
-
-/// Sums since the start of the session.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Totals {
-    /// Attempts opened.
-    pub opens: u64,
-    /// Attempts that came to their end or stopped.
-    pub closed: u64,
-    /// Rows seen.
-    pub rows: u64,
-    /// Rows replayed.
-    pub replayed: u64,
-    /// Rows run live.
-    pub live: u64,
-    /// Service calls made.
-    pub calls: u64,
-    /// Bytes recorded.
-    pub bytes: u64,
-    /// Logs found lost.
-    pub lost: u64,
-    /// Epochs committed.
-    pub commits: u64,
 }

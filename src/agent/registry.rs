@@ -2,20 +2,32 @@
 //!
 //! A machine without I/O; time is an argument, in milliseconds of any clock that does not go back.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
-use super::protocol::{AgentInfo, Grant, Layout, OpenTask, PoolEntry, TaskStats, Totals};
+use super::protocol::{AgentInfo, Commit, Grant, Layout, OpenTask, PoolEntry, TaskStats, Totals};
 use crate::error::{Error, Result};
-use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
+use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, Partition, TaskId};
 use crate::task::Summary;
 
 /// An agent that was silent for longer is not chosen as a peer.
 pub const AGENT_SILENCE_MS_MAX: u64 = 4_000;
+/// Commits kept for agents that have not heard of them; one that missed more keeps some memory too long.
+const COMMITS_MAX: usize = 4_096;
 
 #[derive(Debug)]
 struct Known {
     info: AgentInfo,
     seen_ms: u64,
+}
+
+/// The attempt that has a task open.
+#[derive(Debug, Clone, Copy)]
+struct Live {
+    /// Where.
+    agent: AgentId,
+    layout: Layout,
+    attempt: u64,
 }
 
 #[derive(Debug)]
@@ -28,9 +40,10 @@ struct Entry {
     before_layout: LogOffset,
     /// Whether that layout had another number of tasks.
     relaid: bool,
-    /// The attempt that has the task open, and the agent it does so at.
-    live: Option<AgentId>,
-    attempts: HashSet<(u64, u64)>,
+    live: Option<Live>,
+    /// How many parts each attempt has opened, this being the first.
+    attempts: HashMap<(u64, u64), u32>,
+    opens: u64,
     rows: u64,
     replayed: u64,
     live_rows: u64,
@@ -50,8 +63,14 @@ pub enum Granted {
 #[derive(Debug, Default)]
 pub struct Registry {
     agents: BTreeMap<AgentId, Known>,
-    tasks: HashMap<TaskId, Entry>,
-    commits: Vec<EpochKey>,
+    tasks: BTreeMap<TaskId, Entry>,
+    /// The newest generation of all: none is ever given twice, even if a task's entry was forgotten.
+    newest: Generation,
+    /// The newest micro-batch of each query.
+    batches: HashMap<Arc<str>, u64>,
+    commits: VecDeque<Commit>,
+    /// Commits that are not kept any more.
+    commits_dropped: u64,
     totals: Totals,
 }
 
@@ -68,16 +87,18 @@ impl Registry {
     }
 
     /// An agent says that it is alive: whether it is known, and what was committed since.
-    pub fn heartbeat(
-        &mut self,
-        agent: AgentId,
-        commits_seen: u64,
-        now_ms: u64,
-    ) -> (bool, Vec<EpochKey>, u64) {
+    pub fn heartbeat(&mut self, agent: AgentId, commits_seen: u64, now_ms: u64) -> (bool, Vec<Commit>, u64) {
         let known = self.agents.get_mut(&agent).map(|known| known.seen_ms = now_ms).is_some();
-        let first = usize::try_from(commits_seen).unwrap_or(usize::MAX);
-        let new = self.commits.get(first..).unwrap_or_default().to_vec();
-        (known, new, self.commits.len() as u64)
+        let (new, commits) = self.commits_since(commits_seen);
+        (known, new, commits)
+    }
+
+    /// Commits after the first `seen`, and how many there are.
+    #[must_use]
+    pub fn commits_since(&self, seen: u64) -> (Vec<Commit>, u64) {
+        let first = usize::try_from(seen.saturating_sub(self.commits_dropped)).unwrap_or(usize::MAX);
+        let new = self.commits.iter().skip(first).cloned().collect();
+        (new, self.commits_dropped + self.commits.len() as u64)
     }
 
     /// A log found in a checkpoint, held by `agent` from now on.
@@ -86,45 +107,66 @@ impl Registry {
         entry.generation = generation;
         entry.published = true;
         entry.holders.insert(agent);
+        self.newest = self.newest.max(generation);
         self.tasks.insert(task, entry);
     }
 
-    /// An attempt wants to open its task's log.
-    ///
-    /// # Errors
-    /// [`Error::OperatorUsedTwice`] if this very attempt opened it before.
+    /// An attempt wants to open its task's log: the next part of it, if it opened some before.
     pub fn grant(
         &mut self,
         open: &OpenTask,
         agent: AgentId,
+        commits_seen: u64,
         tasks: Option<u32>,
         now_ms: u64,
-    ) -> Result<Granted> {
+    ) -> Granted {
         let layout = Layout { app: open.app, stage: open.stage, tasks };
         let agents = self.alive(now_ms);
-        if let Some(entry) = self.tasks.get(&open.task) {
-            if entry.attempts.contains(&(open.app, open.attempt)) {
-                return Err(Error::OperatorUsedTwice { task: open.task.clone() });
-            }
-            let other_stage = entry.layout.app == open.app && entry.layout.stage != open.stage;
-            let held_by_living = entry.live.is_some_and(|at| agents.iter().any(|agent| agent.id == at));
-            if other_stage && held_by_living {
-                return Ok(Granted::Busy);
-            }
+        let part = self.parts(open);
+        let task = part_of(&open.task, part);
+        let before = part.checked_sub(1).map(|before| part_of(&open.task, before));
+        let live = |live: &Live| agents.iter().any(|known| known.id == live.agent);
+        if before.is_some_and(|before| self.in_use(&before, live, |live| live.attempt == open.attempt))
+            || self.in_use(&task, live, |live| live.layout.app == open.app && live.layout.stage != open.stage)
+        {
+            return Granted::Busy;
         }
+        self.begin_batch(&open.task);
+        let first = self.tasks.entry(open.task.clone()).or_insert_with(|| Entry::new(layout));
+        first.attempts.insert((open.app, open.attempt), part + 1);
+        let live = Live { agent, layout, attempt: open.attempt };
+        Granted::Yes(Box::new(self.granted(task, live, agents, commits_seen)))
+    }
+
+    /// How many parts this attempt has opened.
+    fn parts(&self, open: &OpenTask) -> u32 {
+        let entry = self.tasks.get(&open.task);
+        entry.and_then(|entry| entry.attempts.get(&(open.app, open.attempt))).copied().unwrap_or(0)
+    }
+
+    fn in_use(&self, task: &TaskId, alive: impl Fn(&Live) -> bool, by: impl Fn(&Live) -> bool) -> bool {
+        let live = self.tasks.get(task).and_then(|entry| entry.live.as_ref());
+        live.is_some_and(|live| alive(live) && by(live))
+    }
+
+    fn granted(&mut self, task: TaskId, live: Live, agents: Vec<AgentInfo>, commits_seen: u64) -> Grant {
+        let layout = live.layout;
         self.totals.opens += 1;
-        let layout_changed = self.recorded_otherwise(&open.task, &layout);
-        let entry = self.tasks.entry(open.task.clone()).or_insert_with(|| Entry::new(layout));
-        entry.attempts.insert((open.app, open.attempt));
+        self.newest = self.newest.next();
+        let generation = self.newest;
+        let (committed, commits) = self.commits_since(commits_seen);
+        let layout_changed = self.recorded_otherwise(&task, &layout);
+        let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
         if !entry.published {
             entry.layout = layout;
         }
-        let same_stage = entry.layout.same_stage(&layout);
-        entry.generation = entry.generation.next();
-        entry.live = Some(agent);
-        let (generation, published) = (entry.generation, entry.published);
+        entry.generation = generation;
+        entry.opens += 1;
+        entry.live = Some(live);
+        let (published, same_stage) = (entry.published, entry.layout.same_stage(&layout));
         let holders = entry.holders.clone();
-        Ok(Granted::Yes(Box::new(Grant {
+        Grant {
+            task,
             generation,
             holders: self.infos(&holders),
             published,
@@ -132,7 +174,20 @@ impl Registry {
             layout,
             same_stage,
             layout_changed,
-        })))
+            committed,
+            commits,
+        }
+    }
+
+    /// A query's next micro-batch begins only when Spark has committed the one before.
+    fn begin_batch(&mut self, task: &TaskId) {
+        let Epoch::Batch(batch) = task.epoch else { return };
+        let newest = self.batches.entry(Arc::clone(&task.query)).or_insert(0);
+        if batch > *newest {
+            *newest = batch;
+            let query = Arc::clone(&task.query);
+            self.commit(&EpochKey { query, epoch: Epoch::Batch(batch - 1) });
+        }
     }
 
     /// Whether the operator's epoch was recorded by a stage with another number of tasks.
@@ -148,9 +203,9 @@ impl Registry {
     }
 
     fn siblings<'a>(&'a self, task: &'a TaskId) -> impl Iterator<Item = (&'a TaskId, &'a Entry)> {
-        self.tasks.iter().filter(|(other, _)| {
-            other.operator == task.operator && other.query == task.query && other.epoch == task.epoch
-        })
+        // A partition is the last part of a task's order.
+        let at = |partition| TaskId { partition: Partition(partition), ..task.clone() };
+        self.tasks.range(at(0)..=at(u32::MAX))
     }
 
     /// Who holds the log of this generation from now on.
@@ -209,8 +264,8 @@ impl Registry {
                 && entry.published
                 && (!entry.layout.same_stage(layout) || entry.before_layout > LogOffset::START)
         };
-        let mut pool: Vec<_> = self
-            .siblings(task)
+        // In the order of partitions, as the tasks are.
+        self.siblings(task)
             .filter(other)
             .map(|(id, entry)| PoolEntry {
                 task: id.clone(),
@@ -221,19 +276,28 @@ impl Registry {
                     LogOffset(u64::MAX)
                 },
             })
-            .collect();
-        pool.sort_by(|a, b| a.task.cmp(&b.task));
-        pool
+            .collect()
     }
 
     /// Spark has committed an epoch: its logs are forgotten, and agents are told with their next beat.
     pub fn commit(&mut self, key: &EpochKey) {
-        if self.commits.last() == Some(key) {
+        let epochs = self.covered(key);
+        if epochs.is_empty() {
             return;
         }
         self.tasks.retain(|task, _| !key.covers(&task.epoch_key()));
-        self.commits.push(key.clone());
+        self.commits.push_back(Commit { key: key.clone(), below: self.newest.next(), epochs });
+        if self.commits.len() > COMMITS_MAX {
+            self.commits.pop_front();
+            self.commits_dropped += 1;
+        }
         self.totals.commits += 1;
+    }
+
+    /// Epochs with logs that committing `key` commits.
+    #[must_use]
+    pub fn covered(&self, key: &EpochKey) -> Vec<EpochKey> {
+        self.epochs().into_iter().filter(|epoch| key.covers(epoch)).collect()
     }
 
     /// Epochs of which some log is known.
@@ -270,15 +334,14 @@ impl Registry {
     /// One line per task; sizes are filled in from the agents.
     #[must_use]
     pub fn task_stats(&self) -> Vec<(TaskId, TaskStats)> {
-        let mut all: Vec<_> = self
-            .tasks
+        self.tasks
             .iter()
             .map(|(task, entry)| {
                 let stats = TaskStats {
                     task: task.to_string(),
                     operator: task.operator.to_string(),
                     partition: task.partition.0,
-                    opens: entry.generation.0,
+                    opens: entry.opens,
                     holders: self.infos(&entry.holders).into_iter().map(|info| info.addr).collect(),
                     bytes: 0,
                     spilled: 0,
@@ -290,9 +353,7 @@ impl Registry {
                 };
                 (task.clone(), stats)
             })
-            .collect();
-        all.sort_by(|a, b| a.0.cmp(&b.0));
-        all
+            .collect()
     }
 }
 
@@ -306,11 +367,20 @@ impl Entry {
             before_layout: LogOffset::START,
             relaid: false,
             live: None,
-            attempts: HashSet::new(),
+            attempts: HashMap::new(),
+            opens: 0,
             rows: 0,
             replayed: 0,
             live_rows: 0,
             lost: 0,
         }
     }
+}
+
+/// A part of a task, as a task of its own; the first keeps its name.
+fn part_of(task: &TaskId, part: u32) -> TaskId {
+    if part == 0 {
+        return task.clone();
+    }
+    TaskId { operator: format!("{}~{part}", task.operator).into(), ..task.clone() }
 }

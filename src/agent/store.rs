@@ -33,6 +33,15 @@ pub struct Victims {
     pub blocks: Vec<(usize, Bytes)>,
 }
 
+/// What became of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absorbed {
+    /// It stands in memory, at this index of its log (or did so before).
+    At(usize),
+    /// Something must be spilled first; nothing has changed.
+    NoRoom,
+}
+
 /// The part of a log that a peer has not been sent.
 #[derive(Debug)]
 pub struct Outgoing {
@@ -85,6 +94,22 @@ impl Store {
         Ok(())
     }
 
+    /// Goes on with the log that is here, for a new attempt.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] if a newer generation was here; [`Error::CausalLogLost`] if the log is not.
+    pub fn reopen(&mut self, task: &TaskId, generation: Generation, layout: Layout) -> Result<()> {
+        let Some(held) = self.held.get_mut(task) else {
+            return Err(Error::CausalLogLost { task: task.clone() });
+        };
+        if held.generation > generation {
+            return Err(fenced(task, held.generation, generation));
+        }
+        held.generation = generation;
+        held.layout = layout;
+        Ok(())
+    }
+
     /// Takes over a log whose blocks are on disk already.
     pub fn recovered(
         &mut self,
@@ -113,7 +138,7 @@ impl Store {
         self.held.get(task).map(|held| held.generation)
     }
 
-    /// Appends or absorbs blocks that start at `from`; index of the first new one.
+    /// Appends or absorbs a block that starts at `from`.
     ///
     /// # Errors
     /// [`Error::Fenced`] for an older generation, [`Error::LogGap`], [`Error::LogFork`]; nothing is
@@ -123,20 +148,24 @@ impl Store {
         task: &TaskId,
         generation: Generation,
         from: LogOffset,
-        blocks: &[Bytes],
-    ) -> Result<usize> {
+        block: &Bytes,
+    ) -> Result<Absorbed> {
         let end = LogOffset::START;
         let held = self.held.get_mut(task).ok_or(Error::LogGap { from, end })?;
         if held.generation > generation {
             return Err(fenced(task, held.generation, generation));
         }
-        let before = held.log.blocks(LogOffset::START).len();
-        let new_bytes = held.log.absorb(from, blocks)?;
-        let after = held.log.blocks(LogOffset::START).len();
-        self.memory_bytes += new_bytes;
-        let version = held.version;
-        self.queue.extend((before..after).map(|index| (task.clone(), version, index)));
-        Ok(before)
+        let bytes = block.len() as u64;
+        if from == held.log.end() && self.memory_bytes.saturating_add(bytes) > self.memory_bytes_max {
+            return Ok(Absorbed::NoRoom);
+        }
+        let index = held.log.blocks(LogOffset::START).len();
+        let new_bytes = held.log.absorb(from, std::slice::from_ref(block))?;
+        if new_bytes > 0 {
+            self.memory_bytes += new_bytes;
+            self.queue.push_back((task.clone(), held.version, index));
+        }
+        Ok(Absorbed::At(index))
     }
 
     /// Position after the log's last block.
@@ -165,6 +194,19 @@ impl Store {
             blocks,
             layout: held.layout,
         })
+    }
+
+    /// Notes what `channel` is known to have already.
+    pub fn rewind(&mut self, task: &TaskId, channel: ChannelId, to: LogOffset) {
+        if let Some(held) = self.held.get_mut(task) {
+            held.log.rewind(channel, to);
+        }
+    }
+
+    /// Whether every block stands in a segment file of this agent.
+    #[must_use]
+    pub fn is_durable(&self, task: &TaskId) -> bool {
+        self.held.get(task).is_none_or(|held| held.durable.len() == held.log.blocks(LogOffset::START).len())
     }
 
     /// A block now stands in a segment file, and need not be written again to be spilled.
@@ -231,18 +273,26 @@ impl Store {
         }
     }
 
-    /// Forgets the logs of a committed epoch; the epochs that were held.
-    pub fn commit(&mut self, key: &EpochKey) -> Vec<EpochKey> {
-        let gone: Vec<TaskId> =
-            self.held.keys().filter(|task| key.covers(&task.epoch_key())).cloned().collect();
+    /// Forgets a committed epoch's logs of generations below `below`; the epochs that they were of.
+    pub fn commit(&mut self, key: &EpochKey, below: Generation) -> Vec<EpochKey> {
+        let meant =
+            |(task, held): &(&TaskId, &Held)| held.generation < below && key.covers(&task.epoch_key());
+        let gone: Vec<TaskId> = self.held.iter().filter(meant).map(|(task, _)| task.clone()).collect();
         let mut epochs: Vec<EpochKey> = gone.iter().map(TaskId::epoch_key).collect();
         for task in &gone {
             self.remove(task);
         }
-        self.queue.retain(|(task, ..)| !key.covers(&task.epoch_key()));
+        let held = &self.held;
+        self.queue.retain(|(task, version, _)| held.get(task).is_some_and(|held| held.version == *version));
         epochs.sort();
         epochs.dedup();
         epochs
+    }
+
+    /// Whether some log of the epoch is here.
+    #[must_use]
+    pub fn holds(&self, epoch: &EpochKey) -> bool {
+        self.held.keys().any(|task| task.query == epoch.query && task.epoch == epoch.epoch)
     }
 
     /// What is held.

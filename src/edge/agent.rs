@@ -86,12 +86,7 @@ impl Agent {
             (Registrar::Here(_), false) => format!("{}:{}", session.driver_addr, addr.port()),
             _ => addr.to_string(),
         };
-        let info = AgentInfo {
-            id,
-            addr,
-            host: bind_host,
-            driver: matches!(registrar, Registrar::Here(_)),
-        };
+        let info = AgentInfo { id, addr, host: bind_host, driver: matches!(registrar, Registrar::Here(_)) };
         let app = bytes_fingerprint(session.app_id.as_bytes());
         let disk = Disk::open(&session, id, app)?;
         let handler = Arc::new(Handler::new(session, info.clone(), disk, registrar));
@@ -140,9 +135,7 @@ impl Agent {
     /// [`Error::Misuse`] if this is not the driver's agent.
     pub fn commit_epoch(&self, query: &str, epoch: &Epoch) -> Result<()> {
         let key = EpochKey { query: query.into(), epoch: epoch.clone() };
-        let handler = self.server.handler();
-        locked(&self.registry()?.registry).commit(&key);
-        handler.drop_epoch(&key);
+        self.server.handler().commit(self.registry()?, &key);
         Ok(())
     }
 
@@ -174,7 +167,7 @@ impl Agent {
     /// Ends all connections, waits for all threads and removes the socket. Again is harmless.
     pub fn stop(&self) {
         if !self.server.is_stopping() {
-            self.server.stop(&self.socket, &self.addr);
+            self.server.stop(&self.socket);
         }
     }
 }

@@ -99,13 +99,14 @@ impl Client {
     /// # Errors
     /// [`Error::OperatorUsedTwice`], or whatever kept the agent from opening it.
     pub fn open(&mut self, open: OpenTask) -> Result<Opened> {
-        let task = open.task.clone();
-        let Reply::Opened { session, generation, end, same_stage, layout_changed, lost } =
+        let asked = open.task.clone();
+        let Reply::Opened { task, session, generation, end, same_stage, layout_changed, lost } =
             self.ask(&Request::Open(open))?
         else {
             return Err(unexpected());
         };
-        self.sessions.insert(task, session);
+        self.sessions.insert(asked, session);
+        self.sessions.insert(task.clone(), session);
         let mut prior = Vec::new();
         let mut from = LogOffset::START;
         while from < end {
@@ -118,7 +119,7 @@ impl Client {
             from = from.plus(blocks.iter().map(|block| block.len() as u64).sum());
             prior.extend(blocks);
         }
-        Ok(Opened { session, generation, prior, same_stage, layout_changed, lost })
+        Ok(Opened { task, session, generation, prior, same_stage, layout_changed, lost })
     }
 
     /// Sends a block to be appended; does not wait.

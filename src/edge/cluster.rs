@@ -9,10 +9,16 @@ use crate::agent::protocol::{AgentInfo, AgentStats, AgentSummary, ClusterStats, 
 use crate::error::{Error, Result};
 use crate::id::TaskId;
 
-/// Asks every living agent.
+/// Asks every living agent; an executor's agent has the driver's do it.
 pub(super) fn cluster_stats(handler: &Handler) -> Result<ClusterStats> {
-    let Registrar::Here(local) = &handler.registrar else {
-        return Err(Error::Protocol { what: "only the driver's agent knows all agents".into() });
+    let local = match &handler.registrar {
+        Registrar::Here(local) => local,
+        Registrar::There(driver) => {
+            return match handler.links.call(driver, &Request::ClusterStats)? {
+                Reply::ClusterStats(stats) => Ok(stats),
+                _ => Err(Error::Protocol { what: "the driver's agent answered another question".into() }),
+            };
+        }
     };
     let (agents, tasks, totals) = {
         let registry = locked(&local.registry);

@@ -92,9 +92,13 @@ impl Disk {
         Err(Error::CorruptLog { what: format!("a block is in file {}, which is gone", place.file) })
     }
 
-    /// Gives up what is on disk of committed epochs; the driver removes segments of others, too.
-    pub(super) fn drop_epoch(&self, key: &EpochKey, all: bool) {
+    /// Gives up the spilled blocks of a committed epoch.
+    pub(super) fn release(&self, key: &EpochKey) {
         self.spill.release(key);
+    }
+
+    /// Removes the segment of a committed epoch; the driver removes those of others, too.
+    pub(super) fn drop_epoch(&self, key: &EpochKey, all: bool) {
         let Some(segments) = &self.segments else { return };
         let dropped = if all { segments.drop_epoch_all(key) } else { segments.drop_epoch(key) };
         if let Err(error) = dropped {

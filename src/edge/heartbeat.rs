@@ -8,8 +8,9 @@ use super::registrar::Registrar;
 use super::server::Server;
 use crate::agent::protocol::{Reply, Request};
 use crate::error::Result;
-use crate::id::EpochKey;
 
+/// How soon a stopping agent is noticed.
+const PAUSE: Duration = Duration::from_millis(50);
 /// Time between two beats.
 const PERIOD: Duration = Duration::from_millis(500);
 /// An agent whose driver was silent for so long is of no use any more.
@@ -17,17 +18,10 @@ pub(super) const DRIVER_SILENCE_MAX: Duration = Duration::from_secs(12);
 
 /// Beats until the server stops, or the driver has been silent for too long.
 pub(super) fn beat(server: &Arc<Server>, on_driver_gone: impl FnOnce()) {
-    let mut commits_seen = 0;
     let mut heard = Instant::now();
     while !server.is_stopping() {
-        match beat_once(server, commits_seen) {
-            Ok((committed, commits)) => {
-                heard = Instant::now();
-                commits_seen = commits;
-                for key in &committed {
-                    server.handler().drop_epoch(key);
-                }
-            }
+        match beat_once(server) {
+            Ok(()) => heard = Instant::now(),
             Err(error) if heard.elapsed() > DRIVER_SILENCE_MAX => {
                 tracing::info!(%error, "the driver is gone");
                 on_driver_gone();
@@ -35,19 +29,22 @@ pub(super) fn beat(server: &Arc<Server>, on_driver_gone: impl FnOnce()) {
             }
             Err(_) => {}
         }
-        sleep(PERIOD);
+        let next = Instant::now() + PERIOD;
+        while !server.is_stopping() && Instant::now() < next {
+            sleep(PAUSE);
+        }
     }
 }
 
-fn beat_once(server: &Arc<Server>, commits_seen: u64) -> Result<(Vec<EpochKey>, u64)> {
+fn beat_once(server: &Arc<Server>) -> Result<()> {
     let handler = server.handler();
-    let Registrar::There(driver) = &handler.registrar else { return Ok((Vec::new(), 0)) };
-    let request = Request::Heartbeat { agent: handler.info.id, commits_seen };
+    let Registrar::There(driver) = &handler.registrar else { return Ok(()) };
+    let request = Request::Heartbeat { agent: handler.info.id, commits_seen: handler.commits_seen() };
     match handler.links.call(driver, &request)? {
-        Reply::Beat { known: true, committed, commits } => Ok((committed, commits)),
+        Reply::Beat { known: true, committed, commits } => handler.heard(&committed, commits),
         _ => {
             handler.links.call(driver, &Request::Register(handler.info.clone()))?;
-            Ok((Vec::new(), commits_seen))
         }
     }
+    Ok(())
 }

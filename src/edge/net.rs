@@ -1,10 +1,10 @@
 //! Framed messages over TCP or a Unix socket: length (u32, little-endian), then postcard.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -14,8 +14,10 @@ use crate::error::{Error, Result};
 
 /// Largest message.
 pub const FRAME_BYTES_MAX: usize = 256 << 20;
-/// Messages up to this size are written with their length in one call.
-const JOINED_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a message's length.
+const HEAD: usize = 4;
+/// Messages are written and read in parts of this size; no more is kept for the next one.
+const PART_BYTES: usize = 1 << 20;
 
 /// A stream of either kind.
 #[derive(Debug)]
@@ -43,6 +45,14 @@ impl Stream {
             }
         };
         set().map_err(|error| Error::io("setting a socket's timeout", &error))
+    }
+
+    fn set_read_timeout(&self, timeout: Duration) -> Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_read_timeout(Some(timeout)),
+            Self::Unix(stream) => stream.set_read_timeout(Some(timeout)),
+        }
+        .map_err(|error| Error::io("setting a socket's timeout", &error))
     }
 
     /// Ends both directions, so that a thread that waits on the stream wakes up.
@@ -95,6 +105,9 @@ pub struct Connection {
     stream: Stream,
     peer: String,
     timeout: Duration,
+    /// Kept for the next frame: fresh memory costs more than all else that is done with a frame.
+    outgoing: Vec<u8>,
+    incoming: Vec<u8>,
 }
 
 impl Connection {
@@ -125,7 +138,7 @@ impl Connection {
 
     fn client(stream: Stream, peer: String, secret: &[u8; 32], timeout: Duration) -> Result<Self> {
         stream.set_timeout(Some(timeout))?;
-        let mut connection = Self { stream, peer, timeout };
+        let mut connection = Self { stream, peer, timeout, outgoing: Vec::new(), incoming: Vec::new() };
         auth::prove(&mut connection, secret)?;
         Ok(connection)
     }
@@ -136,8 +149,8 @@ impl Connection {
     /// [`Error::AuthRefused`], [`Error::Timeout`], [`Error::Protocol`].
     pub fn accept(stream: Stream, peer: String, secret: &[u8; 32], timeout: Duration) -> Result<Self> {
         stream.set_timeout(Some(timeout))?;
-        let mut connection = Self { stream, peer, timeout };
-        auth::verify(&mut connection, secret)?;
+        let mut connection = Self { stream, peer, timeout, outgoing: Vec::new(), incoming: Vec::new() };
+        auth::verify(&mut connection, secret, Instant::now() + timeout)?;
         Ok(connection)
     }
 
@@ -158,26 +171,31 @@ impl Connection {
     /// # Errors
     /// [`Error::AgentUnreachable`], [`Error::Timeout`]; [`Error::Protocol`] if it is too large.
     pub fn write<T: Serialize>(&mut self, message: &T) -> Result<()> {
-        let frame =
-            postcard::to_extend(message, vec![0; 4]).map_err(|e| Error::Protocol { what: e.to_string() })?;
-        self.write_frame(frame)
+        let mut frame = std::mem::take(&mut self.outgoing);
+        frame.clear();
+        frame.extend([0; HEAD]);
+        let frame = postcard::to_extend(message, frame)
+            .map_err(|error| Error::Protocol { what: error.to_string() })?;
+        let written = self.write_frame(frame);
+        written.map(|frame| self.outgoing = spare(frame))
     }
 
-    fn write_frame(&mut self, mut frame: Vec<u8>) -> Result<()> {
-        let len = frame.len() - 4;
+    fn write_frame(&mut self, mut frame: Vec<u8>) -> Result<Vec<u8>> {
+        let len = frame.len() - HEAD;
         if len > FRAME_BYTES_MAX {
             return Err(Error::Protocol { what: format!("a message of {len} bytes is too large") });
         }
         let size = u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes();
-        if let Some(head) = frame.first_chunk_mut::<4>() {
+        if let Some(head) = frame.first_chunk_mut::<HEAD>() {
             *head = size;
         }
-        self.write_all(&frame)
+        self.write_all(&frame)?;
+        Ok(frame)
     }
 
     /// Writes raw bytes.
     pub(super) fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
-        let written = bytes.chunks(JOINED_BYTES_MAX).try_for_each(|part| self.stream.write_all(part));
+        let written = bytes.chunks(PART_BYTES).try_for_each(|part| self.stream.write_all(part));
         written.map_err(|error| self.failed(&error))
     }
 
@@ -186,35 +204,92 @@ impl Connection {
         self.stream.read_exact(buffer).map_err(|error| self.failed(&error))
     }
 
+    /// Fills `buffer` before `deadline`, however slowly the bytes drip in.
+    pub(super) fn read_before(&mut self, mut buffer: &mut [u8], deadline: Instant) -> Result<()> {
+        while !buffer.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.failed(&ErrorKind::TimedOut.into()));
+            }
+            self.stream.set_read_timeout(left)?;
+            match self.stream.read(buffer) {
+                Ok(0) => return Err(self.failed(&ErrorKind::UnexpectedEof.into())),
+                Ok(read) => buffer = buffer.get_mut(read..).unwrap_or_default(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed(&error)),
+            }
+        }
+        self.stream.set_read_timeout(self.timeout)
+    }
+
     /// Reads one message.
     ///
     /// # Errors
     /// [`Error::AgentUnreachable`] if the other side has gone, [`Error::Timeout`], [`Error::Protocol`]
     /// for anything that is not a message.
     pub fn read<T: DeserializeOwned>(&mut self) -> Result<T> {
-        let mut head = [0; 4];
+        let mut head = [0; HEAD];
         self.read_exact(&mut head)?;
-        let len = u32::from_le_bytes(head) as usize;
+        self.read_body(u32::from_le_bytes(head) as usize)
+    }
+
+    /// Reads the next message, however long it takes to begin, as long as `go_on`; once it has begun the
+    /// time-out counts.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; [`Error::Timeout`] also if it is not to go on.
+    pub fn read_next<T: DeserializeOwned>(&mut self, go_on: impl Fn() -> bool) -> Result<T> {
+        let mut head = [0; HEAD];
+        let begun = loop {
+            match self.stream.read(&mut head) {
+                Ok(0) => return Err(self.failed(&ErrorKind::UnexpectedEof.into())),
+                Ok(read) => break read,
+                Err(error) if is_timeout(&error) && go_on() => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed(&error)),
+            }
+        };
+        self.read_exact(head.get_mut(begun..).unwrap_or_default())?;
+        self.read_body(u32::from_le_bytes(head) as usize)
+    }
+
+    fn read_body<T: DeserializeOwned>(&mut self, len: usize) -> Result<T> {
         if len > FRAME_BYTES_MAX {
             return Err(Error::Protocol { what: format!("{} announces {len} bytes", self.peer) });
         }
-        let mut frame = Vec::new();
-        // Grows with what comes, so that a false length costs no memory.
-        let got = Read::by_ref(&mut self.stream).take(len as u64).read_to_end(&mut frame);
-        match got {
-            Ok(got) if got == len => {}
-            Ok(_) => return Err(self.failed(&std::io::ErrorKind::UnexpectedEof.into())),
-            Err(error) => return Err(self.failed(&error)),
+        // What is left of the frame before is overwritten.
+        let mut frame = std::mem::take(&mut self.incoming);
+        let mut read = 0;
+        while read < len {
+            // Grows with what comes, so that a false length costs little memory.
+            let until = len.min(read + PART_BYTES);
+            if frame.len() < until {
+                frame.resize(until, 0);
+            }
+            let part = frame.get_mut(read..until).unwrap_or_default();
+            self.stream.read_exact(part).map_err(|error| self.failed(&error))?;
+            read = until;
         }
-        postcard::from_bytes(&frame).map_err(|error| Error::Protocol { what: error.to_string() })
+        let message = postcard::from_bytes(frame.get(..len).unwrap_or_default())
+            .map_err(|error| Error::Protocol { what: error.to_string() });
+        self.incoming = spare(frame);
+        message
     }
 
     fn failed(&self, error: &std::io::Error) -> Error {
-        use std::io::ErrorKind::{TimedOut, WouldBlock};
-        if matches!(error.kind(), WouldBlock | TimedOut) {
+        if is_timeout(error) {
             let millis = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
             return Error::Timeout { what: format!("an answer from {}", self.peer), millis };
         }
         Error::AgentUnreachable { agent: self.peer.clone(), reason: error.to_string() }
     }
+}
+
+fn is_timeout(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+/// A frame's memory, if it is not too much to be kept.
+fn spare(frame: Vec<u8>) -> Vec<u8> {
+    if frame.capacity() <= PART_BYTES { frame } else { Vec::new() }
 }

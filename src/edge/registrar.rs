@@ -72,8 +72,8 @@ impl LocalRegistry {
                 let (known, committed, commits) = registry.heartbeat(*agent, *commits_seen, now_ms);
                 Ok(Reply::Beat { known, committed, commits })
             }
-            Request::Grant { open, agent } => {
-                registry.grant(open, *agent, tasks, now_ms).map(|granted| match granted {
+            Request::Grant { open, agent, commits_seen } => {
+                Ok(match registry.grant(open, *agent, *commits_seen, tasks, now_ms) {
                     Granted::Yes(grant) => Reply::Granted(*grant),
                     Granted::Busy => Reply::Busy,
                 })
@@ -101,8 +101,14 @@ impl Registrar {
     }
 
     /// Asks to open a task; `None` while another stage has it open.
-    pub(super) fn grant(&self, links: &Links, open: &OpenTask, agent: AgentId) -> Result<Option<Grant>> {
-        match self.ask(links, &Request::Grant { open: open.clone(), agent })? {
+    pub(super) fn grant(
+        &self,
+        links: &Links,
+        open: &OpenTask,
+        agent: AgentId,
+        commits_seen: u64,
+    ) -> Result<Option<Grant>> {
+        match self.ask(links, &Request::Grant { open: open.clone(), agent, commits_seen })? {
             Reply::Granted(grant) => Ok(Some(grant)),
             Reply::Busy => Ok(None),
             _ => Err(unexpected()),

@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
+
+use rustix::net::{Shutdown, shutdown};
 
 use super::cluster::cluster_stats;
 use super::handler::{Session, Shared};
@@ -32,6 +35,7 @@ pub(super) struct Server {
     unproven: AtomicUsize,
     next: AtomicUsize,
     open: Mutex<HashMap<usize, Stream>>,
+    listeners: Mutex<Vec<OwnedFd>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -43,6 +47,7 @@ impl Server {
             unproven: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             open: Mutex::default(),
+            listeners: Mutex::default(),
             threads: Mutex::default(),
         })
     }
@@ -57,6 +62,7 @@ impl Server {
 
     /// Serves other agents.
     pub(super) fn listen_tcp(self: &Arc<Self>, listener: TcpListener) -> Result<()> {
+        self.remember(listener.try_clone().map(OwnedFd::from))?;
         self.spawn("clonos-tcp", move |server| {
             server.accept(|| {
                 let (stream, addr) = listener.accept()?;
@@ -68,9 +74,16 @@ impl Server {
 
     /// Serves workers.
     pub(super) fn listen_unix(self: &Arc<Self>, listener: UnixListener) -> Result<()> {
+        self.remember(listener.try_clone().map(OwnedFd::from))?;
         self.spawn("clonos-unix", move |server| {
             server.accept(|| Ok((Stream::Unix(listener.accept()?.0), "a worker".to_owned())));
         })
+    }
+
+    fn remember(&self, listener: std::io::Result<OwnedFd>) -> Result<()> {
+        let listener = listener.map_err(|error| Error::io("duplicating a socket", &error))?;
+        locked(&self.listeners).push(listener);
+        Ok(())
     }
 
     pub(super) fn spawn(
@@ -92,6 +105,7 @@ impl Server {
             match next() {
                 Ok(_) if self.is_stopping() => return,
                 Ok((stream, peer)) => self.welcome(stream, peer),
+                Err(_) if self.is_stopping() => return,
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     std::thread::sleep(ACCEPT_PAUSE);
@@ -132,14 +146,18 @@ impl Server {
     /// Answers one connection's requests until it ends; what it had open is closed then.
     fn converse(&self, mut connection: Connection) {
         let mut sessions = HashMap::new();
-        // A worker may think for hours between two batches.
-        if connection.stream().set_timeout(None).is_ok() {
-            while !self.is_stopping() {
-                let Ok(request) = connection.read::<Request>() else { break };
-                let reply = self.answer(request, &mut sessions).unwrap_or_else(Reply::Failed);
-                if connection.write(&reply).is_err() {
+        while !self.is_stopping() {
+            // A worker may think for hours between two batches.
+            let request = match connection.read_next::<Request>(|| !self.is_stopping()) {
+                Ok(request) => request,
+                Err(error) => {
+                    tracing::debug!(%error, "a connection ended");
                     break;
                 }
+            };
+            let reply = self.answer(request, &mut sessions).unwrap_or_else(Reply::Failed);
+            if connection.write(&reply).is_err() {
+                break;
             }
         }
         for session in sessions.values() {
@@ -171,24 +189,37 @@ impl Server {
             Request::Stats => Ok(Reply::Stats(handler.stats())),
             Request::ClusterStats => Ok(Reply::ClusterStats(cluster_stats(handler)?)),
             other => match &handler.registrar {
-                Registrar::Here(local) => local.handle(&other).unwrap_or_else(|| Err(not_registry())),
+                Registrar::Here(local) => {
+                    let answer = local.handle(&other).unwrap_or_else(|| Err(not_registry()));
+                    if matches!(other, Request::Grant { .. }) {
+                        // The next micro-batch commits the one before.
+                        handler.catch_up(local);
+                    }
+                    answer
+                }
                 Registrar::There(_) => Err(not_registry()),
             },
         }
     }
 
     /// Ends all connections and waits for their threads.
-    pub(super) fn stop(&self, socket: &Path, addr: &str) {
+    pub(super) fn stop(&self, socket: &Path) {
         self.stopping.store(true, Ordering::Release);
-        for stream in locked(&self.open).values() {
-            stream.shutdown();
+        for listener in locked(&self.listeners).drain(..) {
+            // Wakes the accepting thread, whatever has become of the socket's file.
+            if let Err(error) = shutdown(&listener, Shutdown::Both) {
+                tracing::warn!(%error, "a listener could not be ended");
+            }
         }
-        // The accepting threads wake up for one last connection each.
-        let _ = std::os::unix::net::UnixStream::connect(socket);
-        let _ = std::net::TcpStream::connect(addr);
-        let threads = std::mem::take(&mut *locked(&self.threads));
-        for thread in threads {
-            let _ = thread.join();
+        // A connection that was just accepted starts one more thread.
+        loop {
+            for stream in locked(&self.open).values() {
+                stream.shutdown();
+            }
+            let Some(thread) = locked(&self.threads).pop() else { break };
+            if thread.join().is_err() {
+                tracing::error!("a thread of the agent panicked");
+            }
         }
         // It may be gone already.
         let _ = std::fs::remove_file(socket);

@@ -41,7 +41,7 @@ fn name_of<T: PartialEq>(allowed: &'static [(&'static str, T)], value: &T) -> &'
 impl PySessionConfig {
     #[new]
     #[pyo3(signature = (*, app_id, secret, driver_addr, driver_socket, local, guarantee, sharing_depth,
-        standbys, memory_bytes, disk_bytes, spill_dir, checkpoint_dir, agent_scope, on_lost, on_ambiguous,
+        memory_bytes, disk_bytes, spill_dir, checkpoint_dir, agent_scope, on_lost, on_ambiguous,
         io_timeout_ms))]
     #[expect(clippy::too_many_arguments, reason = "keyword-only, one per setting")]
     fn new(
@@ -53,7 +53,6 @@ impl PySessionConfig {
         local: bool,
         guarantee: &str,
         sharing_depth: u32,
-        standbys: u32,
         memory_bytes: u64,
         disk_bytes: u64,
         spill_dir: Option<String>,
@@ -72,7 +71,6 @@ impl PySessionConfig {
                 local,
                 guarantee: choice("guarantee", guarantee, &GUARANTEES)?,
                 sharing_depth,
-                standbys,
                 memory_bytes,
                 disk_bytes,
                 spill_dir,

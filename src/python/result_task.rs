@@ -58,7 +58,9 @@ pub(super) struct PyResultTask {
 impl PyResultTask {
     fn start(client: &PyClient, mut opening: Opening) -> Result<Self> {
         let (publisher, opened) = Publisher::open(client, &opening)?;
-        let id = opening.options.task.clone();
+        // A part of an attempt that computes several partitions in turn has a name of its own.
+        let id = opened.task.clone();
+        opening.options.task = opened.task.clone();
         opening.options.layout_changed = opened.layout_changed;
         let mut task = ResultTask::new(opening.options, opened.prior, opened.same_stage)?;
         if opened.layout_changed {

@@ -77,8 +77,9 @@ impl PyServiceTask {
     ) -> PyResult<Self> {
         let mut opening = Opening::read(config, TaskMode::Services, arguments)?;
         enter(py, || {
-            let id = opening.options.task.clone();
             let (publisher, opened) = Publisher::open(client, &opening)?;
+            let id = opened.task.clone();
+            opening.options.task = opened.task.clone();
             opening.options.layout_changed = opened.layout_changed;
             let task = ServiceTask::new(opening.options, opened.prior, opened.same_stage)?;
             let inner = Inner { task, random: None, rows: Vec::new() };

@@ -1,0 +1,115 @@
+//! What agents hold and have done, for people to look at.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{Generation, TaskId};
+
+/// What one agent holds of one task.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct HeldStats {
+    /// The task.
+    pub task: TaskId,
+    /// Newest generation seen.
+    pub generation: Generation,
+    /// Blocks held.
+    pub blocks: u64,
+    /// Bytes of the log.
+    pub bytes: u64,
+    /// Of them, bytes on disk only.
+    pub spilled: u64,
+}
+
+/// What one agent holds.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct AgentStats {
+    /// Its logs.
+    pub held: Vec<HeldStats>,
+    /// Bytes of logs in memory.
+    pub memory_bytes: u64,
+    /// Bytes of logs spilled.
+    pub spilled_bytes: u64,
+    /// Bytes sent to peers since the start.
+    pub sent_bytes: u64,
+}
+
+/// What the registry knows of one task.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TaskStats {
+    /// The task, as text.
+    pub task: String,
+    /// Operator of the task.
+    pub operator: String,
+    /// Its partition.
+    pub partition: u32,
+    /// How often it was opened in this application.
+    pub opens: u64,
+    /// Agents that hold its log.
+    pub holders: Vec<String>,
+    /// Bytes of the log.
+    pub bytes: u64,
+    /// Of them spilled, on the agent that has most.
+    pub spilled: u64,
+    /// Bytes sent to other agents for it.
+    pub sent: u64,
+    /// Rows of the last attempt.
+    pub rows: u64,
+    /// Rows replayed, over all attempts.
+    pub replayed: u64,
+    /// Rows run live, over all attempts.
+    pub live: u64,
+    /// Attempts that found the log lost.
+    pub lost: u64,
+}
+
+/// What all agents hold.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct ClusterStats {
+    /// Agents by address, with bytes in memory, spilled and sent.
+    pub agents: Vec<AgentSummary>,
+    /// Logs of epochs not committed yet.
+    pub tasks: Vec<TaskStats>,
+    /// Sums over everything since the start, committed epochs included.
+    pub totals: Totals,
+}
+
+/// One agent in [`ClusterStats`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AgentSummary {
+    /// `ip:port`.
+    pub addr: String,
+    /// Host name.
+    pub host: String,
+    /// Whether it answered.
+    pub alive: bool,
+    /// Logs held.
+    pub logs: u64,
+    /// Bytes of logs in memory.
+    pub memory_bytes: u64,
+    /// Bytes of logs spilled.
+    pub spilled_bytes: u64,
+    /// Bytes sent to peers.
+    pub sent_bytes: u64,
+}
+
+/// Sums since the start of the session.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Attempts opened.
+    pub opens: u64,
+    /// Attempts that came to their end or stopped.
+    pub closed: u64,
+    /// Rows seen.
+    pub rows: u64,
+    /// Rows replayed.
+    pub replayed: u64,
+    /// Rows run live.
+    pub live: u64,
+    /// Service calls made.
+    pub calls: u64,
+    /// Bytes recorded.
+    pub bytes: u64,
+    /// Logs found lost.
+    pub lost: u64,
+    /// Epochs committed.
+    pub commits: u64,
+}

@@ -1,0 +1,225 @@
+//! Opening a task: fence every older attempt, find the longest copy of its log, hold it here.
+//!
+//! No copy that the registry counts on is given up before the new generation's holders are told: if
+//! this agent dies halfway, the next open finds what there was.
+
+use std::collections::HashMap;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::handler::{Handler, Session, unexpected};
+use super::locked;
+use super::publishing::channel;
+use crate::agent::placement;
+use crate::agent::protocol::{AgentInfo, Grant, OpenTask, Reply, Request};
+use crate::error::{Error, Result};
+use crate::id::{AgentId, LogOffset, TaskId};
+
+/// How long an open waits for an attempt of another stage, or this attempt's part before, to end.
+const BUSY_PATIENCE: Duration = Duration::from_secs(5);
+/// How often it asks.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
+
+/// Where a task's log was found.
+enum Found {
+    /// Nothing was published so far.
+    Nothing,
+    /// Something was published, and no copy of it can be read.
+    Lost,
+    /// This agent's copy is as long as any.
+    Here,
+    /// Another agent's copy is longer.
+    There(AgentInfo, LogOffset),
+    /// In the checkpoint folder only.
+    Rescued(Vec<Bytes>),
+}
+
+/// Copies by holder, with their lengths.
+type Copies = Vec<(AgentId, LogOffset)>;
+
+impl Handler {
+    /// Opens a task for a worker.
+    pub(super) fn open(&self, open: &OpenTask, sessions: &mut HashMap<u64, Session>) -> Result<Reply> {
+        let grant = self.granted(open)?;
+        // A name that was committed may be in use again: its old logs must be gone before.
+        self.heard(&grant.committed, grant.commits);
+        let task = grant.task.clone();
+        let (found, copies) = self.gather(&task, &grant)?;
+        let lost = matches!(found, Found::Lost);
+        let mut session = Session::new(task.clone(), grant, lost);
+        self.take_over(&session, &found, &copies)?;
+        let end = locked(&self.store).end(&task).unwrap_or_default();
+        session.peers = self.first_peers(&session);
+        if end > LogOffset::START {
+            self.persist(&session)?;
+            self.keep_copies(&session, &copies);
+            self.replicate(&mut session)?;
+            self.tell_holders(&session, Some(end))?;
+            session.published = true;
+        }
+        let (number, grant) = (self.next_session(), &session.grant);
+        let reply = Reply::Opened {
+            task,
+            session: number,
+            generation: grant.generation,
+            end,
+            same_stage: grant.same_stage,
+            layout_changed: grant.layout_changed,
+            lost,
+        };
+        sessions.insert(number, session);
+        Ok(reply)
+    }
+
+    fn granted(&self, open: &OpenTask) -> Result<Grant> {
+        let deadline = Instant::now() + BUSY_PATIENCE;
+        loop {
+            match self.registrar.grant(&self.links, open, self.info.id, self.commits_seen())? {
+                Some(grant) => return Ok(grant),
+                None if Instant::now() < deadline => sleep(BUSY_PAUSE),
+                None => return Err(Error::OperatorUsedTwice { task: open.task.clone() }),
+            }
+        }
+    }
+
+    /// Fences every holder that answers, and finds the longest copy.
+    fn gather(&self, task: &TaskId, grant: &Grant) -> Result<(Found, Copies)> {
+        let mut copies = Copies::new();
+        let mut best: Option<(LogOffset, &AgentInfo)> = None;
+        for holder in &grant.holders {
+            let Some(length) = self.fence(task, grant, holder) else { continue };
+            copies.push((holder.id, length));
+            // This agent's own copy wins a tie: nothing needs to be moved then.
+            let better = |(longest, _): (LogOffset, _)| {
+                length > longest || (length == longest && holder.id == self.info.id)
+            };
+            if best.is_none_or(better) {
+                best = Some((length, holder));
+            }
+        }
+        let found = match best {
+            Some((LogOffset::START, _)) => Found::Nothing,
+            Some((_, holder)) if holder.id == self.info.id => Found::Here,
+            Some((end, holder)) => Found::There(holder.clone(), end),
+            None if !grant.published => Found::Nothing,
+            None => self.disk.rescue(task)?.map_or(Found::Lost, Found::Rescued),
+        };
+        Ok((found, copies))
+    }
+
+    /// Raises the fence at a holder; the length of its copy, if it answers and has one.
+    fn fence(&self, task: &TaskId, grant: &Grant, holder: &AgentInfo) -> Option<LogOffset> {
+        if holder.id == self.info.id {
+            return locked(&self.store).fence(task, grant.generation);
+        }
+        let fence = Request::Fence { task: task.clone(), generation: grant.generation };
+        match self.links.call(&holder.addr, &fence) {
+            Ok(Reply::Fenced(length)) => length,
+            Ok(_) => None,
+            Err(error) => {
+                tracing::info!(%task, holder = %holder.addr, %error, "a holder does not answer");
+                None
+            }
+        }
+    }
+
+    /// Makes the log that was found this agent's, under the new generation.
+    fn take_over(&self, session: &Session, found: &Found, copies: &Copies) -> Result<()> {
+        let (task, grant) = (&session.task, &session.grant);
+        match found {
+            Found::Here => locked(&self.store).reopen(task, grant.generation, grant.layout),
+            Found::Nothing | Found::Lost => locked(&self.store).begin(task, grant.generation, grant.layout),
+            Found::Rescued(blocks) => {
+                locked(&self.store).begin(task, grant.generation, grant.layout)?;
+                let mut at = LogOffset::START;
+                for block in blocks {
+                    self.hold(task, grant.generation, at, block)?;
+                    at = at.plus(block.len() as u64);
+                }
+                Ok(())
+            }
+            Found::There(holder, end) => {
+                // A shorter copy that counts is gone on with; any other is of another log.
+                let own = copies.iter().find(|(id, _)| *id == self.info.id).map(|(_, length)| *length);
+                if let Some(length) = own {
+                    locked(&self.store).reopen(task, grant.generation, grant.layout)?;
+                    match self.fetch(session, holder, length, *end) {
+                        Err(Error::LogFork { .. }) => {}
+                        fetched => return fetched,
+                    }
+                }
+                locked(&self.store).begin(task, grant.generation, grant.layout)?;
+                self.fetch(session, holder, LogOffset::START, *end)
+            }
+        }
+    }
+
+    /// Reads a holder's copy, piece by piece.
+    fn fetch(
+        &self,
+        session: &Session,
+        holder: &AgentInfo,
+        mut from: LogOffset,
+        end: LogOffset,
+    ) -> Result<()> {
+        let (task, generation) = (&session.task, session.grant.generation);
+        while from < end {
+            let read = Request::Read { task: task.clone(), from };
+            let Reply::Blocks(blocks) = self.links.call(&holder.addr, &read)? else {
+                return Err(unexpected());
+            };
+            if blocks.is_empty() {
+                return Err(Error::CausalLogLost { task: task.clone() });
+            }
+            for block in &blocks {
+                self.hold(task, generation, from, block)?;
+                from = from.plus(block.len() as u64);
+            }
+        }
+        Ok(())
+    }
+
+    fn first_peers(&self, session: &Session) -> Vec<AgentInfo> {
+        let depth = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
+        let agents = &session.grant.agents;
+        let all = placement::candidates(&session.task, self.info.id, &self.info.host, agents);
+        all.into_iter().take(depth).collect()
+    }
+
+    /// Peers that have a copy are sent only what they lack: it still counts, so it must not shrink.
+    fn keep_copies(&self, session: &Session, copies: &Copies) {
+        let mut store = locked(&self.store);
+        for peer in &session.peers {
+            if let Some((_, length)) = copies.iter().find(|(id, _)| *id == peer.id) {
+                store.rewind(&session.task, channel(session.grant.generation, peer), *length);
+            }
+        }
+    }
+
+    /// Writes the whole log to this agent's segment, unless it stands there: each file stands alone.
+    fn persist(&self, session: &Session) -> Result<()> {
+        let task = &session.task;
+        if !self.disk.has_segments() || locked(&self.store).is_durable(task) {
+            return Ok(());
+        }
+        let (mut from, mut index) = (LogOffset::START, 0);
+        loop {
+            let blocks = self.read(task, from)?;
+            if blocks.is_empty() {
+                return Ok(());
+            }
+            let mut pending = Vec::with_capacity(blocks.len());
+            for block in &blocks {
+                pending.extend(self.submit(session, from, block));
+                from = from.plus(block.len() as u64);
+            }
+            for written in pending {
+                let place = written.wait()?;
+                locked(&self.store).durable(task, index, place);
+                index += 1;
+            }
+        }
+    }
+}

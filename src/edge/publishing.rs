@@ -1,0 +1,183 @@
+//! Publishing: a block is answered when it is stable, that is when it stands here, on `sharing_depth`
+//! peers, and, with a checkpoint folder, in a synced segment. A peer that has died is replaced by the
+//! next in line.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+
+use super::handler::{Handler, Session};
+use super::locked;
+use super::segment::{Pending, SegmentRecord};
+use crate::agent::placement;
+use crate::agent::protocol::{AgentInfo, Request};
+use crate::agent::store::Outgoing;
+use crate::error::{Error, Result};
+use crate::id::{ChannelId, Generation, LogOffset};
+
+impl Handler {
+    /// Appends a block; returns when it is stable.
+    pub(super) fn append(&self, session: &mut Session, block: &Bytes) -> Result<()> {
+        // A block that failed may stand in some copies: nothing may be acknowledged behind it.
+        if let Some(error) = &session.failed {
+            return Err(error.clone());
+        }
+        let appended = self.append_stable(session, block);
+        if let Err(error) = &appended {
+            session.failed = Some(error.clone());
+        }
+        appended
+    }
+
+    fn append_stable(&self, session: &mut Session, block: &Bytes) -> Result<()> {
+        let from = locked(&self.store).end(&session.task).ok_or_else(|| fenced_away(session))?;
+        let index = self.hold(&session.task, session.grant.generation, from, block)?;
+        let pending = self.submit(session, from, block);
+        let moved = self.replicate(session)?;
+        if let Some(pending) = pending {
+            let place = pending.wait()?;
+            locked(&self.store).durable(&session.task, index, place);
+        }
+        if moved || !session.published {
+            // Refused if a newer attempt has opened the task: then this block is not acknowledged.
+            self.tell_holders(session, None)?;
+            session.published = true;
+        }
+        Ok(())
+    }
+
+    /// Queues a block for this agent's segment, if there is one.
+    pub(super) fn submit(&self, session: &Session, at: LogOffset, block: &Bytes) -> Option<Pending> {
+        if !self.disk.has_segments() {
+            return None;
+        }
+        let layout = session.grant.layout;
+        self.disk.submit(SegmentRecord {
+            task: session.task.clone(),
+            generation: session.grant.generation,
+            app: layout.app,
+            stage: layout.stage,
+            tasks: layout.tasks,
+            offset: at,
+            block: block.clone(),
+        })
+    }
+
+    /// Tells the registry who holds the log of this generation.
+    pub(super) fn tell_holders(&self, session: &Session, adopted: Option<LogOffset>) -> Result<()> {
+        let peers = session.peers.iter().map(|peer| peer.id);
+        let holders = std::iter::once(self.info.id).chain(peers).collect();
+        self.registrar.tell(
+            &self.links,
+            Request::Holding {
+                task: session.task.clone(),
+                generation: session.grant.generation,
+                holders,
+                adopted: adopted.map(|length| (length, session.grant.layout)),
+                published: true,
+            },
+        )
+    }
+
+    /// Sends each peer what it lacks; whether one had to be replaced.
+    pub(super) fn replicate(&self, session: &mut Session) -> Result<bool> {
+        let mut failed = Vec::new();
+        for peer in &session.peers {
+            match self.send_all(session, peer) {
+                Ok(()) => {}
+                Err(error @ Error::Fenced { .. }) => return Err(error),
+                Err(error) => {
+                    tracing::warn!(task = %session.task, peer = %peer.addr, %error, "replacing a peer");
+                    failed.push((peer.clone(), error));
+                }
+            }
+        }
+        let moved = !failed.is_empty();
+        for (peer, error) in failed {
+            self.replace(session, &peer, error)?;
+        }
+        Ok(moved)
+    }
+
+    /// Sends a peer everything it lacks, in pieces; all of it, if its copy is not what we think.
+    fn send_all(&self, session: &Session, peer: &AgentInfo) -> Result<()> {
+        match self.send_rest(session, peer) {
+            Err(Error::LogGap { .. } | Error::LogFork { .. }) => {
+                let channel = channel(session.grant.generation, peer);
+                locked(&self.store).rewind(&session.task, channel, LogOffset::START);
+                self.send_rest(session, peer)
+            }
+            sent => sent,
+        }
+    }
+
+    fn send_rest(&self, session: &Session, peer: &AgentInfo) -> Result<()> {
+        let channel = channel(session.grant.generation, peer);
+        loop {
+            let outgoing = locked(&self.store).outgoing(&session.task, channel);
+            let Some(Outgoing { reset, from, blocks, layout }) = outgoing else { return Ok(()) };
+            let blocks = self.disk.read(&blocks)?;
+            let bytes = blocks.iter().map(|block| block.len() as u64).sum();
+            let request = Request::Replicate {
+                task: session.task.clone(),
+                generation: session.grant.generation,
+                layout,
+                reset,
+                from,
+                blocks,
+            };
+            self.links.call(&peer.addr, &request)?;
+            self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts the next agent in line in a peer's place, with all of the log.
+    fn replace(&self, session: &mut Session, gone: &AgentInfo, why: Error) -> Result<()> {
+        session.peers.retain(|peer| peer.id != gone.id);
+        let agents = self.registrar.agents(&self.links, &session.grant);
+        let candidates = placement::candidates(&session.task, self.info.id, &self.info.host, &agents);
+        let mut full = Some(why).filter(is_full);
+        for candidate in candidates {
+            if candidate.id == gone.id || session.peers.iter().any(|peer| peer.id == candidate.id) {
+                continue;
+            }
+            match self.send_all(session, &candidate) {
+                Ok(()) => {
+                    session.peers.push(candidate);
+                    return Ok(());
+                }
+                Err(error @ Error::Fenced { .. }) => return Err(error),
+                Err(error) => {
+                    tracing::info!(peer = %candidate.addr, %error, "not a peer either");
+                    full = full.or(Some(error).filter(is_full));
+                }
+            }
+        }
+        // An agent that lives but has no room is no excuse for fewer copies: the writer is refused.
+        if let Some(error) = full {
+            return Err(error);
+        }
+        // Fewer agents than copies wanted: those there are must do, as at the start of a job.
+        tracing::warn!(task = %session.task, copies = session.peers.len(), "no agent left for another copy");
+        Ok(())
+    }
+}
+
+/// Whether an agent refused a copy for want of room.
+const fn is_full(error: &Error) -> bool {
+    matches!(error, Error::DiskBudget { .. } | Error::DiskFull { .. } | Error::MemoryBudget { .. })
+}
+
+/// The edge from one generation's log to one peer: a new generation begins a new copy.
+pub(super) const fn channel(generation: Generation, peer: &AgentInfo) -> ChannelId {
+    ChannelId(peer.id.0.rotate_left(17) ^ generation.0)
+}
+
+fn fenced_away(session: &Session) -> Error {
+    // The log is gone from here: its epoch was committed, so this attempt is no longer wanted.
+    Error::Fenced {
+        task: session.task.clone(),
+        newer: session.grant.generation.next(),
+        ours: session.grant.generation,
+    }
+}

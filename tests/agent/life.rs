@@ -1,0 +1,288 @@
+//! Guarantees 2, 4 and 5 of the design: what was published is replayed, the newest attempt is the only
+//! one, nothing is forgotten before its epoch is committed.
+
+use clonos::error::Error;
+use clonos::id::{Epoch, LogOffset, Partition};
+use clonos::task::Summary;
+
+use crate::world::{World, append, close, eventually, numbered, open, opening, task, task_in, text};
+
+#[test]
+fn what_was_published_is_there_at_the_next_open() {
+    let world = World::new();
+    let mut worker = world.worker();
+    let first = open(&mut worker, &task(0), 1, 1);
+    assert!(first.prior.is_empty() && !first.lost);
+    for block in ["one", "three"] {
+        append(&mut worker, first.session, &text(block)).unwrap();
+    }
+    close(&mut worker, first.session);
+
+    let mut other = world.worker();
+    let second = open(&mut other, &task(0), 1, 2);
+    assert_eq!(second.prior, [text("one"), text("three")]);
+    assert!(second.same_stage && !second.layout_changed && !second.lost);
+    assert!(second.generation > first.generation);
+    append(&mut other, second.session, &text("four")).unwrap();
+    // The connection breaks: no close. The log stays.
+    drop(other);
+    let third = open(&mut world.worker(), &task(0), 1, 3);
+    assert_eq!(third.prior, [text("one"), text("three"), text("four")]);
+}
+
+#[test]
+fn another_partition_has_another_log() {
+    let world = World::new();
+    let mut worker = world.worker();
+    let opened = open(&mut worker, &task(0), 1, 1);
+    append(&mut worker, opened.session, &text("mine")).unwrap();
+    assert!(open(&mut worker, &task(1), 1, 1).prior.is_empty());
+}
+
+#[test]
+fn publishing_runs_ahead_and_keeps_its_order() {
+    let world = World::new();
+    let _peer = world.executor("peer");
+    let own = world.executor("own");
+    let mut worker = world.worker_of(&own);
+    let opened = open(&mut worker, &task(0), 1, 1);
+    let blocks: Vec<_> = (0..300).map(|number| numbered(number, 1 + 7 * number as usize)).collect();
+    let tickets: Vec<_> =
+        blocks.iter().map(|block| worker.send(opened.session, block.clone()).unwrap()).collect();
+    // In any order: a later answer does not lose an earlier one.
+    for ticket in tickets.into_iter().rev() {
+        worker.wait(ticket).unwrap();
+    }
+    let again = open(&mut world.worker_of(&own), &task(0), 1, 2);
+    assert!(again.prior == blocks, "300 blocks in the order sent");
+}
+
+#[test]
+fn a_log_larger_than_one_message_is_read_whole() {
+    let world = World::new();
+    let mut worker = world.worker();
+    let opened = open(&mut worker, &task(0), 1, 1);
+    let blocks: Vec<_> = (0..10).map(|number| numbered(number, 5 << 20)).collect();
+    for block in &blocks {
+        append(&mut worker, opened.session, block).unwrap();
+    }
+    let again = open(&mut world.worker(), &task(0), 1, 2);
+    assert!(again.prior == blocks, "50 MiB in pieces");
+}
+
+#[test]
+fn the_newer_attempt_fences_the_older() {
+    let world = World::new();
+    let mut old = world.worker();
+    let first = open(&mut old, &task(0), 1, 1);
+    append(&mut old, first.session, &text("a")).unwrap();
+    let mut new = world.worker();
+    let second = open(&mut new, &task(0), 1, 2);
+    let refused = append(&mut old, first.session, &text("b")).unwrap_err();
+    assert!(matches!(refused, Error::Fenced { ours, newer, .. } if ours < newer), "{refused}");
+    append(&mut new, second.session, &text("c")).unwrap();
+    let third = open(&mut world.worker(), &task(0), 1, 3);
+    assert_eq!(third.prior, [text("a"), text("c")]);
+}
+
+#[test]
+fn an_attempt_that_published_nothing_yet_is_fenced_too() {
+    let world = World::new();
+    // Four agents: the two writers need not have a peer in common.
+    let agents: Vec<_> = (0..4).map(|n| world.executor(&format!("e{n}"))).collect();
+    let mut attempt = 0;
+    for partition in 0..24 {
+        let (one, two) = (&agents[partition % 4], &agents[(partition + 1) % 4]);
+        let task = task(u32::try_from(partition).unwrap());
+        let (mut old, mut new) = (world.worker_of(one), world.worker_of(two));
+        let first = open(&mut old, &task, 1, attempt);
+        let second = open(&mut new, &task, 1, attempt + 1);
+        attempt += 2;
+        let refused = append(&mut old, first.session, &text("old"));
+        assert!(matches!(refused, Err(Error::Fenced { .. })), "partition {partition}: {refused:?}");
+        append(&mut new, second.session, &text("new")).unwrap();
+        let again = append(&mut old, first.session, &text("old"));
+        assert!(matches!(again, Err(Error::Fenced { .. })), "partition {partition}: {again:?}");
+    }
+}
+
+#[test]
+fn one_attempt_has_a_task_open_once() {
+    let world = World::new();
+    let mut worker = world.worker();
+    let first = open(&mut worker, &task(0), 1, 1);
+    let refused = world.worker().open(opening(&task(0), 1, 1)).unwrap_err();
+    assert_eq!(refused.condition(), "OPERATOR_USED_TWICE");
+    append(&mut worker, first.session, &text("still mine")).unwrap();
+    assert_eq!(open(&mut worker, &task(1), 1, 1).task, task(1));
+}
+
+#[test]
+fn parts_that_one_attempt_computes_in_turn_have_logs_of_their_own() {
+    let world = World::new();
+    for attempt in 1..4 {
+        let mut tasks = Vec::new();
+        for part in 0..3_u64 {
+            // Parts may come from other processes.
+            let mut worker = world.worker();
+            let opened = open(&mut worker, &task(0), 1, attempt);
+            let expected: Vec<_> = (1..attempt).map(|before| numbered(10 * before + part, 30)).collect();
+            assert_eq!(opened.prior, expected, "part {part} of attempt {attempt}");
+            append(&mut worker, opened.session, &numbered(10 * attempt + part, 30)).unwrap();
+            assert!(worker.pool(&task(0)).unwrap().is_empty());
+            assert!(worker.pool(&opened.task).unwrap().is_empty());
+            close(&mut worker, opened.session);
+            tasks.push(opened.task.operator.to_string());
+        }
+        assert_eq!(tasks, ["f", "f~1", "f~2"]);
+    }
+}
+
+#[test]
+fn a_newer_attempt_fences_each_part_of_the_older() {
+    let world = World::new();
+    let (mut old, mut new) = (world.worker(), world.worker());
+    let first = open(&mut old, &task(0), 1, 1);
+    close(&mut old, first.session);
+    let second = open(&mut old, &task(0), 1, 1);
+    let other = open(&mut new, &task(0), 1, 2);
+    append(&mut old, second.session, &text("its second part is its own still")).unwrap();
+    close(&mut new, other.session);
+    let other = open(&mut new, &task(0), 1, 2);
+    assert_eq!(other.task, second.task);
+    let refused = append(&mut old, second.session, &text("no more")).unwrap_err();
+    assert_eq!(refused.condition(), "FENCED");
+}
+
+#[test]
+fn another_stage_waits_for_the_one_that_has_the_task_open() {
+    let world = World::new();
+    let mut first = world.worker();
+    let opened = open(&mut first, &task(0), 1, 1);
+    append(&mut first, opened.session, &text("a")).unwrap();
+    let (config, socket) = (world.config.clone(), world.driver.socket().to_owned());
+    let second = std::thread::spawn(move || {
+        let mut worker = clonos::edge::client::Client::connect(&config, &socket).unwrap();
+        open(&mut worker, &task(0), 2, 2)
+    });
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    append(&mut first, opened.session, &text("b")).unwrap();
+    close(&mut first, opened.session);
+    let second = second.join().unwrap();
+    assert_eq!(second.prior, [text("a"), text("b")]);
+    assert!(!second.same_stage);
+}
+
+#[test]
+fn two_stages_at_once_are_two_uses() {
+    let world = World::new();
+    let mut first = world.worker();
+    let opened = open(&mut first, &task(0), 1, 1);
+    append(&mut first, opened.session, &text("a")).unwrap();
+    let refused = world.worker().open(opening(&task(0), 2, 2)).unwrap_err();
+    assert_eq!(refused.condition(), "OPERATOR_USED_TWICE");
+    append(&mut first, opened.session, &text("b")).unwrap();
+}
+
+#[test]
+fn a_commit_forgets_its_epoch_everywhere_and_no_other() {
+    let world = World::new();
+    let (one, two) = (world.executor("one"), world.executor("two"));
+    let mut worker = world.worker_of(&one);
+    for batch in 1..=3 {
+        let opened = open(&mut worker, &task_in(Epoch::Batch(batch), 0), 1, batch);
+        append(&mut worker, opened.session, &numbered(batch, 1000)).unwrap();
+        close(&mut worker, opened.session);
+    }
+    world.driver.commit_epoch("q", &Epoch::Batch(2)).unwrap();
+    eventually("agents forget batches 1 and 2", || {
+        let stats = world.driver.stats().unwrap();
+        stats.agents.iter().map(|agent| agent.memory_bytes).sum::<u64>() == 2000
+    });
+    assert_eq!(world.driver.live_epochs().unwrap().len(), 1);
+    let opened = open(&mut world.worker_of(&two), &task_in(Epoch::Batch(3), 0), 1, 9);
+    assert_eq!(opened.prior, [numbered(3, 1000)]);
+}
+
+#[test]
+fn the_next_batch_commits_the_one_before() {
+    let world = World::new();
+    let mut worker = world.worker();
+    let opened = open(&mut worker, &task_in(Epoch::Batch(4), 0), 1, 1);
+    append(&mut worker, opened.session, &text("old")).unwrap();
+    close(&mut worker, opened.session);
+    open(&mut worker, &task_in(Epoch::Batch(5), 0), 2, 2);
+    let epochs = world.driver.live_epochs().unwrap();
+    assert!(epochs.iter().all(|key| key.epoch == Epoch::Batch(5)), "{epochs:?}");
+}
+
+#[test]
+fn a_named_epoch_can_be_used_again_after_its_commit() {
+    let world = World::new();
+    let (one, _two) = (world.executor("one"), world.executor("two"));
+    let daily = task_in(Epoch::Named("daily".into()), 0);
+    for round in 0..4_u64 {
+        let mut worker = world.worker_of(&one);
+        let opened = open(&mut worker, &daily, 1, 10 * round);
+        assert!(opened.prior.is_empty(), "round {round} starts anew");
+        append(&mut worker, opened.session, &numbered(round, 100)).unwrap();
+        // Longer than a heartbeat: the commit of the round before reaches the agents meanwhile.
+        std::thread::sleep(std::time::Duration::from_millis(if round % 2 == 0 { 0 } else { 1_200 }));
+        let again = open(&mut world.worker_of(&one), &daily, 1, 10 * round + 1);
+        assert_eq!(again.prior, [numbered(round, 100)], "round {round} is kept until its commit");
+        drop(worker);
+        world.driver.commit_epoch("q", &daily.epoch).unwrap();
+    }
+}
+
+#[test]
+fn another_number_of_tasks_is_another_layout_and_its_logs_are_the_pool() {
+    let world = World::new();
+    let mut worker = world.worker();
+    for partition in 0..4 {
+        let opened = open(&mut worker, &task(partition), 104, u64::from(partition));
+        append(&mut worker, opened.session, &numbered(partition.into(), 50)).unwrap();
+        close(&mut worker, opened.session);
+    }
+    let first = open(&mut worker, &task(0), 102, 20);
+    assert!(first.layout_changed && !first.same_stage);
+    assert_eq!(first.prior, [numbered(0, 50)]);
+    append(&mut worker, first.session, &numbered(100, 50)).unwrap();
+    let second = open(&mut worker, &task(1), 102, 21);
+    assert!(second.layout_changed);
+    let pool = worker.pool(&task(1)).unwrap();
+    // Partition 0 as it was recorded, without what the new layout added.
+    let expected: Vec<_> = [0, 2, 3].map(|p| (Partition(p), vec![numbered(p.into(), 50)])).into();
+    assert_eq!(pool, expected);
+}
+
+#[test]
+fn the_same_number_of_tasks_in_another_stage_is_the_same_layout() {
+    let world = World::new();
+    let mut worker = world.worker();
+    let opened = open(&mut worker, &task(0), 104, 1);
+    append(&mut worker, opened.session, &text("a")).unwrap();
+    close(&mut worker, opened.session);
+    let again = open(&mut worker, &task(0), 104, 2);
+    assert!(again.same_stage && !again.layout_changed);
+}
+
+#[test]
+fn attempts_are_counted() {
+    let world = World::new();
+    let own = world.executor("own");
+    let mut worker = world.worker_of(&own);
+    let opened = open(&mut worker, &task(0), 1, 1);
+    append(&mut worker, opened.session, &numbered(1, 100)).unwrap();
+    let summary = Summary { rows: 10, live: 10, bytes: 100, ..Summary::default() };
+    worker.close(opened.session, true, summary).unwrap();
+    let again = open(&mut worker, &task(0), 1, 2);
+    assert_eq!(again.prior.len() as u64, LogOffset(1).0);
+    worker.close(again.session, true, Summary { rows: 10, replayed: 10, ..Summary::default() }).unwrap();
+    for stats in [world.driver.stats().unwrap(), worker.cluster_stats().unwrap()] {
+        assert_eq!(stats.agents.len(), 2);
+        let [task] = stats.tasks.as_slice() else { panic!("one task: {:?}", stats.tasks) };
+        assert_eq!((task.opens, task.rows, task.replayed, task.live), (2, 10, 10, 10));
+        assert_eq!((task.bytes, task.holders.len(), task.lost), (100, 2, 0));
+    }
+}

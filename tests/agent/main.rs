@@ -1,0 +1,12 @@
+//! Agents, workers and the registry over real sockets, with threads and with processes that are killed.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test; what is missing is a failure")]
+#![allow(unreachable_pub, reason = "modules of one test program")]
+
+mod budget;
+mod failures;
+mod hostile;
+mod life;
+mod process;
+mod restart;
+mod world;

@@ -1,0 +1,114 @@
+//! The agent's process: started once per folder, gone when it is not needed any more.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use clonos::config::SessionConfig;
+use clonos::edge::client::Client;
+use clonos::edge::process::{ensure_agent, run_executor_agent};
+
+use crate::world::{World, append, eventually, open, task, text};
+
+const FOLDER: &str = "CLONOS_TEST_PROCESS_FOLDER";
+const WATCH: &str = "CLONOS_TEST_PROCESS_WATCH";
+
+/// What a worker spawns, here this very program.
+fn spawn(config: &SessionConfig, folder: &Path, watch: u32) -> Child {
+    std::fs::write(folder.join("config"), config.to_bytes().unwrap()).unwrap();
+    Command::new(std::env::current_exe().unwrap())
+        .args(["process::agent_that_watches", "--exact", "--test-threads=1"])
+        .env(FOLDER, folder)
+        .env(WATCH, watch.to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// The child; does nothing when the tests run it.
+#[test]
+fn agent_that_watches() {
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
+    let config = SessionConfig::from_bytes(&std::fs::read(folder.join("config")).unwrap()).unwrap();
+    let watch = std::env::var(WATCH).unwrap().parse().unwrap();
+    run_executor_agent(config, watch, &folder).unwrap();
+}
+
+fn folder(world: &World, name: &str) -> PathBuf {
+    let folder = world.folder.path().join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+#[test]
+fn of_many_workers_one_starts_the_agent_and_all_use_it() {
+    let world = World::new();
+    let folder = folder(&world, "executor");
+    let (spawned, children) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for partition in 0..8_u32 {
+            let (world, folder, spawned, children) = (&world, &folder, &spawned, &children);
+            scope.spawn(move || {
+                let socket = ensure_agent(&world.config, folder, || {
+                    spawned.fetch_add(1, Ordering::Relaxed);
+                    children.lock().unwrap().push(spawn(&world.config, folder, std::process::id()));
+                    Ok(())
+                });
+                let mut worker = Client::connect(&world.config, &socket.unwrap()).unwrap();
+                let opened = open(&mut worker, &task(partition), 1, u64::from(partition));
+                append(&mut worker, opened.session, &text("a")).unwrap();
+            });
+        }
+    });
+    assert_eq!(spawned.load(Ordering::Relaxed), 1);
+    for mut child in children.into_inner().unwrap() {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    // What it left behind does not hinder the next.
+    let mut next = None;
+    let socket = ensure_agent(&world.config, &folder, || {
+        next = Some(spawn(&world.config, &folder, std::process::id()));
+        Ok(())
+    });
+    let mut worker = Client::connect(&world.config, &socket.unwrap()).unwrap();
+    assert_eq!(open(&mut worker, &task(0), 1, 100).prior, [text("a")]);
+    let mut next = next.expect("a new one was started");
+    next.kill().unwrap();
+    next.wait().unwrap();
+}
+
+#[test]
+fn the_agent_goes_with_the_process_it_watches() {
+    let world = World::new();
+    let folder = folder(&world, "executor");
+    let mut executor = Command::new("sleep").arg("60").spawn().unwrap();
+    let mut agent = None;
+    let socket = ensure_agent(&world.config, &folder, || {
+        agent = Some(spawn(&world.config, &folder, executor.id()));
+        Ok(())
+    })
+    .unwrap();
+    let mut agent = agent.unwrap();
+    assert!(agent.try_wait().unwrap().is_none());
+    executor.kill().unwrap();
+    executor.wait().unwrap();
+    eventually("the agent ends", || agent.try_wait().unwrap().is_some());
+    assert!(agent.wait().unwrap().success());
+    assert!(!socket.exists(), "its socket is removed");
+}
+
+#[test]
+fn an_agent_that_cannot_start_is_reported_with_its_log() {
+    let world = World::new();
+    let folder = folder(&world, "executor");
+    let began = Instant::now();
+    // A program that starts and serves nothing.
+    let refused = ensure_agent(&world.config, &folder, || Ok(())).unwrap_err();
+    assert_eq!(refused.condition(), "AGENT_UNREACHABLE");
+    assert!(refused.to_string().contains("agent.log"), "{refused}");
+    assert!(began.elapsed() < Duration::from_secs(40));
+}

@@ -1,0 +1,167 @@
+//! A driver's agent and executors' agents, each with a folder of its own, and workers on them.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use clonos::agent::protocol::{OpenTask, Opened};
+use clonos::config::SessionConfig;
+use clonos::edge::agent::{Agent, AgentConfig, Role};
+use clonos::edge::client::Client;
+use clonos::id::{Epoch, Partition, TaskId};
+use clonos::task::Summary;
+use tempfile::TempDir;
+
+pub const SECRET: [u8; 32] = [7; 32];
+/// Hash of the application, as workers state it.
+pub const APP: u64 = 11;
+/// Tells a child process where to put its agent's socket.
+const CHILD: &str = "CLONOS_TEST_AGENT";
+const CHILD_CONFIG: &str = "CLONOS_TEST_AGENT_CONFIG";
+
+/// One application: its folder lives as long as this.
+pub struct World {
+    pub config: SessionConfig,
+    // Before the folder: fields are dropped in order, and the agent's files are in it.
+    pub driver: Agent,
+    pub folder: TempDir,
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self::with(|_, _| {})
+    }
+
+    /// With settings changed by `set`, which is also given the world's folder.
+    pub fn with(set: impl FnOnce(&mut SessionConfig, &TempDir)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = SessionConfig::new("app-test", SECRET);
+        config.io_timeout_ms = 2_000;
+        config.spill_dir = Some(folder.path().join("spill").display().to_string());
+        set(&mut config, &folder);
+        let (driver, config) = start_driver(config, folder.path().join("driver.sock"));
+        Self { config, folder, driver }
+    }
+
+    /// An executor's agent in this process.
+    pub fn executor(&self, name: &str) -> Agent {
+        let socket = self.folder.path().join(format!("{name}.sock"));
+        let config = AgentConfig { session: self.config.clone(), role: Role::Executor, socket };
+        Agent::start(config).unwrap()
+    }
+
+    /// An executor's agent in a process of its own.
+    pub fn process(&self, name: &str) -> AgentProcess {
+        let folder = self.folder.path().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let config = folder.join("config");
+        std::fs::write(&config, self.config.to_bytes().unwrap()).unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["world::agent_process", "--exact", "--nocapture", "--test-threads=1"])
+            .env(CHILD, &folder)
+            .env(CHILD_CONFIG, &config)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let ready = out.lines().map_while(Result::ok).any(|line| line.contains("agent is up"));
+        assert!(ready, "the agent's process did not start");
+        AgentProcess { child, socket: folder.join("agent.sock") }
+    }
+
+    /// A worker of the driver's agent (`local[*]`).
+    pub fn worker(&self) -> Client {
+        self.worker_of(&self.driver)
+    }
+
+    pub fn worker_of(&self, agent: &Agent) -> Client {
+        Client::connect(&self.config, agent.socket()).unwrap()
+    }
+}
+
+/// Starts a driver's agent; the configuration for everybody else.
+pub fn start_driver(config: SessionConfig, socket: PathBuf) -> (Agent, SessionConfig) {
+    let role = Role::Driver {
+        bind_host: "127.0.0.1".into(),
+        port: 0,
+        // Stage numbers in these tests tell how many tasks they have: stage 108 has 8.
+        stage_tasks: Box::new(|stage| stage.checked_sub(100)),
+    };
+    let driver = Agent::start(AgentConfig { session: config.clone(), role, socket }).unwrap();
+    let driver_addr = driver.addr().to_string();
+    let driver_socket = driver.socket().display().to_string();
+    (driver, SessionConfig { driver_addr, driver_socket, ..config })
+}
+
+/// An agent that can be killed.
+pub struct AgentProcess {
+    child: Child,
+    pub socket: PathBuf,
+}
+
+impl AgentProcess {
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// The child of [`World::process`]; does nothing when the tests run it.
+#[test]
+fn agent_process() {
+    let Some(folder) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
+    let config = std::fs::read(std::env::var_os(CHILD_CONFIG).unwrap()).unwrap();
+    let session = SessionConfig::from_bytes(&config).unwrap();
+    let socket = folder.join("agent.sock");
+    let _agent = Agent::start(AgentConfig { session, role: Role::Executor, socket }).unwrap();
+    println!("agent is up");
+    // Bounded, should the parent die without killing us.
+    std::thread::sleep(Duration::from_secs(120));
+}
+
+pub fn task(partition: u32) -> TaskId {
+    task_in(Epoch::Batch(1), partition)
+}
+
+pub fn task_in(epoch: Epoch, partition: u32) -> TaskId {
+    TaskId { query: "q".into(), operator: "f".into(), epoch, partition: Partition(partition) }
+}
+
+/// The opening of an attempt, by a worker whose identity is the attempt's number.
+pub fn opening(task: &TaskId, stage: u32, attempt: u64) -> OpenTask {
+    OpenTask { task: task.clone(), app: APP, stage, attempt, worker: attempt }
+}
+
+pub fn open(client: &mut Client, task: &TaskId, stage: u32, attempt: u64) -> Opened {
+    client.open(opening(task, stage, attempt)).unwrap()
+}
+
+/// Appends a block and waits until it is stable.
+pub fn append(client: &mut Client, session: u64, block: &Bytes) -> clonos::error::Result<()> {
+    let ticket = client.send(session, block.clone())?;
+    client.wait(ticket)
+}
+
+pub fn close(client: &mut Client, session: u64) {
+    client.close(session, true, Summary::default()).unwrap();
+}
+
+pub fn text(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+/// A block whose bytes tell its number, so that a mix-up is seen.
+pub fn numbered(number: u64, len: usize) -> Bytes {
+    number.to_le_bytes().iter().copied().cycle().take(len).collect::<Vec<u8>>().into()
+}
+
+/// Waits for something that comes about by heartbeats.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}: not within 10 s");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
