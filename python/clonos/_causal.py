@@ -93,6 +93,10 @@ class CausalUDF:
         """Stable name of the operator: the one given, else the function's qualified name."""
         return self._options.uid or f"{getattr(self._fn, '__module__', '')}.{self._name}"
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A function that calls this one travels to a worker with it; handles of the JVM do not.
+        return self.__dict__ | {"_bodies": {}, "_uses": {}}
+
     def with_uid(self, uid: str) -> CausalUDF:
         """Return the same function as another operator, with a log of its own.
 

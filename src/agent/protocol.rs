@@ -130,6 +130,19 @@ pub struct PoolEntry {
     pub until: LogOffset,
 }
 
+/// A log with fewer copies than wanted.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Repair {
+    /// The task.
+    pub task: TaskId,
+    /// Generation of its log.
+    pub generation: Generation,
+    /// Living agents that hold it.
+    pub holders: Vec<AgentInfo>,
+    /// All agents that are alive, for choosing another.
+    pub agents: Vec<AgentInfo>,
+}
+
 /// Everything that can be asked.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Request {
@@ -214,6 +227,11 @@ pub enum Request {
     },
     /// Agent to registry: who is alive?
     Agents,
+    /// Agent to registry: of which logs should I make another copy?
+    Repairs {
+        /// Who asks.
+        agent: AgentId,
+    },
     /// Agent to registry: logs of another layout.
     PoolOf {
         /// The task that asks.
@@ -288,6 +306,8 @@ pub enum Reply {
     },
     /// To `Agents`.
     AgentsAre(Vec<AgentInfo>),
+    /// To `Repairs`.
+    RepairsAre(Vec<Repair>),
     /// To `PoolOf`.
     PoolIs(Vec<PoolEntry>),
     /// To `Fence`: the length of the log here, if there is one.

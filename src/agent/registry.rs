@@ -2,6 +2,8 @@
 //!
 //! A machine without I/O; time is an argument, in milliseconds of any clock that does not go back.
 
+mod repair;
+
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
@@ -72,6 +74,10 @@ pub struct Registry {
     /// Commits that are not kept any more.
     commits_dropped: u64,
     totals: Totals,
+    /// Agents that are known and silent, when last looked.
+    dead: HashSet<AgentId>,
+    /// Logs that may have fewer copies than wanted.
+    short: HashSet<TaskId>,
 }
 
 impl Registry {
@@ -253,6 +259,9 @@ impl Registry {
         entry.lost += u64::from(lost);
         if entry.generation == generation {
             entry.live = None;
+        }
+        if !entry.holders.is_disjoint(&self.dead) {
+            self.short.insert(task.clone());
         }
     }
 

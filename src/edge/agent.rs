@@ -15,6 +15,7 @@ use super::locked;
 use super::net::Connection;
 pub use super::registrar::StageTasks;
 use super::registrar::{LocalRegistry, Registrar};
+use super::repairing::mend;
 use super::server::Server;
 use crate::agent::protocol::{AgentInfo, ClusterStats, Layout, Request};
 use crate::causal_log::{Place, SpillRef};
@@ -66,9 +67,10 @@ impl Agent {
         config.session.validate()?;
         let AgentConfig { session, role, socket } = config;
         let id = AgentId(random_u64()?);
+        let copies = usize::try_from(session.sharing_depth).unwrap_or(usize::MAX).saturating_add(1);
         let (bind_host, port, registrar) = match role {
             Role::Driver { bind_host, port, stage_tasks } => {
-                (bind_host, port, Registrar::Here(Box::new(LocalRegistry::new(stage_tasks))))
+                (bind_host, port, Registrar::Here(Box::new(LocalRegistry::new(stage_tasks, copies))))
             }
             Role::Executor => {
                 let driver = session.driver_addr.clone();
@@ -101,6 +103,9 @@ impl Agent {
         handler.registrar.tell(&handler.links, Request::Register(info))?;
         server.listen_tcp(listener)?;
         server.listen_unix(bind_socket(&socket)?)?;
+        if handler.config.sharing_depth > 0 {
+            server.spawn("clonos-repair", |server| mend(&server))?;
+        }
         if matches!(handler.registrar, Registrar::There(_)) {
             let gone = Arc::clone(&agent.driver_gone);
             server.spawn("clonos-heartbeat", move |server| {

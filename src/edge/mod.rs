@@ -14,6 +14,7 @@ pub mod process;
 mod publishing;
 pub mod recovery;
 mod registrar;
+mod repairing;
 mod room;
 pub mod segment;
 mod server;

@@ -13,7 +13,7 @@ use crate::agent::placement;
 use crate::agent::protocol::{AgentInfo, Request};
 use crate::agent::store::Outgoing;
 use crate::error::{Error, Result};
-use crate::id::{ChannelId, Generation, LogOffset};
+use crate::id::{ChannelId, Generation, LogOffset, TaskId};
 
 impl Handler {
     /// Appends a block; returns when it is stable.
@@ -83,7 +83,7 @@ impl Handler {
     pub(super) fn replicate(&self, session: &mut Session) -> Result<bool> {
         let mut failed = Vec::new();
         for peer in &session.peers {
-            match self.send_all(session, peer) {
+            match self.send_all(&session.task, session.grant.generation, peer) {
                 Ok(()) => {}
                 Err(error @ Error::Fenced { .. }) => return Err(error),
                 Err(error) => {
@@ -100,32 +100,25 @@ impl Handler {
     }
 
     /// Sends a peer everything it lacks, in pieces; all of it, if its copy is not what we think.
-    fn send_all(&self, session: &Session, peer: &AgentInfo) -> Result<()> {
-        match self.send_rest(session, peer) {
+    pub(super) fn send_all(&self, task: &TaskId, generation: Generation, peer: &AgentInfo) -> Result<()> {
+        match self.send_rest(task, generation, peer) {
             Err(Error::LogGap { .. } | Error::LogFork { .. }) => {
-                let channel = channel(session.grant.generation, peer);
-                locked(&self.store).rewind(&session.task, channel, LogOffset::START);
-                self.send_rest(session, peer)
+                let channel = channel(generation, peer);
+                locked(&self.store).rewind(task, channel, LogOffset::START);
+                self.send_rest(task, generation, peer)
             }
             sent => sent,
         }
     }
 
-    fn send_rest(&self, session: &Session, peer: &AgentInfo) -> Result<()> {
-        let channel = channel(session.grant.generation, peer);
+    fn send_rest(&self, task: &TaskId, generation: Generation, peer: &AgentInfo) -> Result<()> {
+        let channel = channel(generation, peer);
         loop {
-            let outgoing = locked(&self.store).outgoing(&session.task, channel);
+            let outgoing = locked(&self.store).outgoing(task, channel);
             let Some(Outgoing { reset, from, blocks, layout }) = outgoing else { return Ok(()) };
             let blocks = self.disk.read(&blocks)?;
             let bytes = blocks.iter().map(|block| block.len() as u64).sum();
-            let request = Request::Replicate {
-                task: session.task.clone(),
-                generation: session.grant.generation,
-                layout,
-                reset,
-                from,
-                blocks,
-            };
+            let request = Request::Replicate { task: task.clone(), generation, layout, reset, from, blocks };
             self.links.call(&peer.addr, &request)?;
             self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
@@ -141,7 +134,7 @@ impl Handler {
             if candidate.id == gone.id || session.peers.iter().any(|peer| peer.id == candidate.id) {
                 continue;
             }
-            match self.send_all(session, &candidate) {
+            match self.send_all(&session.task, session.grant.generation, &candidate) {
                 Ok(()) => {
                     session.peers.push(candidate);
                     return Ok(());

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::links::Links;
 use super::locked;
-use crate::agent::protocol::{AgentInfo, Grant, Layout, OpenTask, PoolEntry, Reply, Request};
+use crate::agent::protocol::{AgentInfo, Grant, Layout, OpenTask, PoolEntry, Repair, Reply, Request};
 use crate::agent::registry::{Granted, Registry};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, TaskId};
@@ -26,14 +26,17 @@ pub(super) enum Registrar {
 pub(super) struct LocalRegistry {
     pub(super) registry: Mutex<Registry>,
     stage_tasks: StageTasks,
+    /// Agents that should hold each log.
+    copies: usize,
     /// Answers of `stage_tasks`: a stage's number of tasks does not change.
     tasks: Mutex<HashMap<u32, Option<u32>>>,
     started: Instant,
 }
 
 impl LocalRegistry {
-    pub(super) fn new(stage_tasks: StageTasks) -> Self {
+    pub(super) fn new(stage_tasks: StageTasks, copies: usize) -> Self {
         Self {
+            copies,
             registry: Mutex::new(Registry::new()),
             stage_tasks,
             tasks: Mutex::default(),
@@ -85,6 +88,9 @@ impl LocalRegistry {
                 registry.closed(task, *generation, summary, *lost);
                 Ok(Reply::Done)
             }
+            Request::Repairs { agent } => {
+                Ok(Reply::RepairsAre(registry.repairs(*agent, self.copies, now_ms)))
+            }
             Request::Agents => Ok(Reply::AgentsAre(registry.alive(now_ms))),
             Request::PoolOf { task, layout } => Ok(Reply::PoolIs(registry.pool(task, layout))),
             _ => return None,
@@ -118,6 +124,14 @@ impl Registrar {
     /// Tells the registry something.
     pub(super) fn tell(&self, links: &Links, request: Request) -> Result<()> {
         self.ask(links, &request).map(drop)
+    }
+
+    /// Logs of which this agent should make another copy.
+    pub(super) fn repairs(&self, links: &Links, agent: AgentId) -> Result<Vec<Repair>> {
+        match self.ask(links, &Request::Repairs { agent })? {
+            Reply::RepairsAre(repairs) => Ok(repairs),
+            _ => Err(unexpected()),
+        }
     }
 
     /// Logs of another layout.

@@ -143,6 +143,30 @@ fn a_lost_log_does_not_lock_out_copies_of_its_stage() {
 }
 
 #[test]
+fn a_copy_outlives_late_word_of_the_commit_before_it() {
+    let world = World::new();
+    let survivor = world.executor("survivor");
+    let daily = TaskId { epoch: Epoch::Named("daily".into()), ..task(0) };
+    for round in 0..3_u64 {
+        let victim = world.process(&round.to_string());
+        let mut worker = Client::connect(&world.config, &victim.socket).unwrap();
+        let first = open(&mut worker, &daily, 1, 10 * round);
+        append(&mut worker, first.session, &numbered(round, 100)).unwrap();
+        close(&mut worker, first.session);
+        world.driver.commit_epoch("q", &daily.epoch).unwrap();
+        // At once: the survivor holds this copy before it hears of the commit.
+        let second = open(&mut worker, &daily, 1, 10 * round + 1);
+        append(&mut worker, second.session, &numbered(100 + round, 100)).unwrap();
+        std::thread::sleep(Duration::from_millis(1_200));
+        victim.kill();
+        let again = open(&mut world.worker_of(&survivor), &daily, 1, 10 * round + 2);
+        assert!(!again.lost, "round {round}");
+        assert_eq!(again.prior, [numbered(100 + round, 100)], "round {round}");
+        world.driver.commit_epoch("q", &daily.epoch).unwrap();
+    }
+}
+
+#[test]
 fn depth_two_survives_two_at_once() {
     let world = World::with(|config, _| config.sharing_depth = 2);
     let agents: Vec<_> = (0..3).map(|n| world.process(&n.to_string())).collect();

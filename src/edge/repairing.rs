@@ -1,0 +1,64 @@
+//! Copies made anew when a holder has died, in the background.
+
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::handler::Handler;
+use super::server::Server;
+use crate::agent::placement;
+use crate::agent::protocol::{Repair, Request};
+use crate::error::Result;
+
+/// Time between two looks.
+const PERIOD: Duration = Duration::from_millis(500);
+/// How soon a stopping agent is noticed.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Looks for logs with too few copies until the server stops.
+pub(super) fn mend(server: &Arc<Server>) {
+    let handler = server.handler();
+    while !server.is_stopping() {
+        // An unreachable registry has nothing to be told; the heartbeat notices if it stays so.
+        for repair in handler.registrar.repairs(&handler.links, handler.info.id).unwrap_or_default() {
+            if server.is_stopping() {
+                return;
+            }
+            if let Err(error) = handler.copy_again(&repair) {
+                tracing::info!(task = %repair.task, %error, "no other copy could be made");
+            }
+        }
+        let next = Instant::now() + PERIOD;
+        while !server.is_stopping() && Instant::now() < next {
+            sleep(PAUSE);
+        }
+    }
+}
+
+impl Handler {
+    /// Makes copies until as many agents hold the log as are wanted, and tells the registry.
+    fn copy_again(&self, repair: &Repair) -> Result<()> {
+        let wanted = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX).saturating_add(1);
+        let mut holders = repair.holders.clone();
+        for candidate in placement::candidates(&repair.task, self.info.id, &self.info.host, &repair.agents) {
+            if holders.len() >= wanted {
+                break;
+            }
+            let holds = holders.iter().any(|holder| holder.id == candidate.id);
+            if !holds && self.send_all(&repair.task, repair.generation, &candidate).is_ok() {
+                tracing::info!(task = %repair.task, peer = %candidate.addr, "copied again");
+                holders.push(candidate);
+            }
+        }
+        self.registrar.tell(
+            &self.links,
+            Request::Holding {
+                task: repair.task.clone(),
+                generation: repair.generation,
+                holders: holders.iter().map(|holder| holder.id).collect(),
+                adopted: None,
+                published: true,
+            },
+        )
+    }
+}

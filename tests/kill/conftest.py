@@ -1,0 +1,37 @@
+"""A real cluster on this machine, shared by the tests of a module."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import scene
+
+from clonos import testing
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    spark = scene.start(f"local-cluster[{scene.EXECUTORS},1,1024]")
+    yield spark
+    # Killing first keeps Spark from starting executors while it shuts down.
+    executors = [executor.pid for executor in testing.executors(spark)]
+    spark.stop()
+    testing.wait_gone(*executors)
+
+
+@pytest.fixture
+def spark(cluster: Any) -> Any:
+    scene.await_executors(cluster)
+    return cluster
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> scene.Record:
+    return scene.Record(tmp_path / "calls.txt")

@@ -1,0 +1,211 @@
+"""The Python face of the core, without Spark: an agent in this process and a client."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clonos import _core
+from clonos.errors import AgentError, AuthRefused, ForkedProcess, OperatorUsedTwice
+
+SECRET = bytes(range(32))
+_attempts = itertools.count(1)
+
+
+def make_config(folder: Path, secret: bytes = SECRET) -> _core.SessionConfig:
+    return _core.SessionConfig(
+        app_id="unit",
+        secret=secret,
+        driver_addr="",
+        driver_socket=str(folder / "a.sock"),
+        local=True,
+        guarantee="exactly_once",
+        sharing_depth=0,
+        memory_bytes=64 << 20,
+        disk_bytes=1 << 30,
+        spill_dir=str(folder),
+        checkpoint_dir=None,
+        agent_scope="executor",
+        on_lost="rollback",
+        on_ambiguous="error",
+        io_timeout_ms=2_000,
+    )
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Iterator[_core.SessionConfig]:
+    made = make_config(tmp_path)
+    agent = _core.Agent.start(made, "127.0.0.1", 0, lambda _stage: 1)
+    yield made
+    agent.stop()
+
+
+def open_task(config: _core.SessionConfig, kind: Any, operator: str, **changes: Any) -> Any:
+    attempt = next(_attempts)
+    arguments = {
+        "query": "q",
+        "epoch": "e",
+        "operator": operator,
+        "partition": 0,
+        "app": 1,
+        "stage": 0,
+        "attempt": attempt,
+        "worker": attempt,
+        "code": 1,
+        "python": "3",
+        "label": "f",
+        "keyed": False,
+        "allow_code_change": False,
+        "count_occurrences": True,
+    }
+    client = _core.Client.connect(config, config.driver_socket)
+    return kind.open(client, config, **(arguments | changes))
+
+
+COLUMNS = [
+    pa.array([1, None, 3]),
+    pa.array(["a", "", None]),
+    pa.array([1.5, float("nan"), None]),
+    pa.array([True, False, None]),
+    pa.array([b"x", None, b""]),
+    pa.array([[1, 2], [], None]),
+    pa.array([{"a": 1}, {"a": None}, None]),
+    pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int32())),
+    pa.array(["x", "y", "x"]).dictionary_encode(),
+    pa.array([0, 1, None], pa.timestamp("us", "UTC")),
+    pa.array([0, 1, None], pa.decimal128(10, 2)),
+    pa.array([0, 1, None], pa.date32()),
+    pa.array(["a", "b", None], pa.large_string()),
+]
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: str(column.type))
+def test_any_type_is_recorded_and_replayed(config: Any, column: pa.Array) -> None:
+    rows = pa.array(range(len(column)))
+    first = open_task(config, _core.ResultTask, "types")
+    plan = first.offer([rows, column])
+    assert plan.live_count == len(column)
+    assert plan.live is None, "all rows are live"
+    # As text, because NaN equals nothing.
+    assert str(first.complete(plan, column)) == str(column)
+    first.publish()
+    first.finish()
+    again = open_task(config, _core.ResultTask, "types")
+    plan = again.offer([rows, column])
+    assert plan.live_count == 0
+    assert str(again.complete(plan, None)) == str(column)
+    assert again.finish()["replayed"] == len(column)
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_whatever_was_published_is_replayed(config: Any, data: st.DataObject) -> None:
+    """Any batches, any moment of death, other batches and another order the second time."""
+    operator = f"op-{next(_attempts)}"
+    rows = list(range(data.draw(st.integers(1, 80))))
+    values = {row: random.random() for row in rows}
+    task = open_task(config, _core.ResultTask, operator)
+    published = data.draw(st.integers(0, len(rows)))
+    for row in rows[:published]:
+        plan = task.offer([pa.array([row])])
+        task.complete(plan, pa.array([values[row]]))
+        task.publish()
+    task.settle(0)
+    task.close()
+    order = data.draw(st.permutations(rows))
+    size = data.draw(st.integers(1, len(rows)))
+    again = open_task(config, _core.ResultTask, operator)
+    for start in range(0, len(order), size):
+        batch = order[start : start + size]
+        plan = again.offer([pa.array(batch)])
+        live = batch if plan.live is None else [batch[i] for i in plan.live.to_pylist()]
+        live = live if plan.live_count else []
+        assert all(row >= published for row in live), "a recorded row is not run again"
+        answers = pa.array([values[row] for row in live], pa.float64()) if live else None
+        assert again.complete(plan, answers).to_pylist() == [values[row] for row in batch]
+        again.publish()
+    assert again.finish()["live"] == len(rows) - published
+
+
+def test_services_are_given_back_in_order(config: Any) -> None:
+    def ask(task: Any) -> list[Any]:
+        task.begin_batch([pa.array([7, 8])])
+        taken = []
+        for row in range(2):
+            task.begin_row(row)
+            taken += [task.time_ns(), task.random(), task.getrandbits(70), task.idempotency_key()]
+            recorded = task.call_begin("service")
+            if recorded is None:
+                recorded = (True, os.urandom(4))
+                task.call_record("service", *recorded)
+            taken.append(recorded)
+        task.end_row()
+        task.publish()
+        task.finish()
+        return taken
+
+    first = ask(open_task(config, _core.ServiceTask, "services"))
+    assert ask(open_task(config, _core.ServiceTask, "services")) == first
+
+
+def test_keys_are_the_same_for_every_attempt_and_differ_between_calls(config: Any) -> None:
+    def keys() -> list[str]:
+        task = open_task(config, _core.ResultTask, "keys")
+        plan = task.offer([pa.array([5, 5, 6])])
+        found = [task.key(plan, row) for row in (0, 0, 1, 2)]
+        task.close()
+        return found
+
+    first = keys()
+    assert len(set(first)) == 4
+    assert keys() == first
+
+
+def test_one_attempt_has_a_task_open_once(config: Any) -> None:
+    task = open_task(config, _core.ResultTask, "twice", attempt=10**9)
+    with pytest.raises(OperatorUsedTwice, match="with_uid"):
+        open_task(config, _core.ResultTask, "twice", attempt=10**9)
+    task.close()
+
+
+def test_a_wrong_secret_is_refused(config: Any, tmp_path: Path) -> None:
+    with pytest.raises(AuthRefused):
+        _core.Client.connect(make_config(tmp_path, os.urandom(32)), config.driver_socket)
+
+
+def test_nobody_there_is_an_agent_error(tmp_path: Path) -> None:
+    with pytest.raises(AgentError, match="cannot be reached"):
+        _core.Client.connect(make_config(tmp_path), str(tmp_path / "nothing.sock"))
+
+
+def test_a_connection_does_not_survive_a_fork(config: Any) -> None:
+    task = open_task(config, _core.ServiceTask, "forked")
+    task.time_ns()
+    child = os.fork()
+    if child == 0:
+        try:
+            task.publish()
+        except ForkedProcess:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    task.publish()
+    task.settle(0)
+
+
+def test_the_secret_is_in_no_repr(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    assert SECRET.hex() not in repr(config)
+    assert "0, 1, 2, 3" not in repr(config)
+    assert _core.SessionConfig.from_bytes(config.to_bytes()).to_bytes() == config.to_bytes()
