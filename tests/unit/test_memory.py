@@ -1,0 +1,89 @@
+"""An agent that is allowed 32 MiB is given 1 GiB of determinants (DESIGN §4, guarantee 6)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from test_core import SECRET, open_task
+
+from clonos import _core
+
+MEMORY = 32 << 20
+# What a frame on its way, malloc's slack and the threads' stacks may take besides.
+SLACK = 24 << 20
+TOTAL = 1 << 30
+ROWS = 100_000
+AGENT = """
+import sys
+from clonos import _core
+config = _core.SessionConfig.from_bytes(bytes.fromhex(sys.argv[1]))
+agent = _core.Agent.start(config, "127.0.0.1", 0, lambda stage: 1)
+print("up", flush=True)
+sys.stdin.read()
+agent.stop()
+"""
+
+
+def resident(pid: int) -> tuple[int, int]:
+    """Resident bytes of a process, now and at the most."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    fields = dict(line.split(":", 1) for line in text.splitlines())
+    return tuple(int(fields[name].split()[0]) << 10 for name in ("VmRSS", "VmHWM"))  # type: ignore[return-value]
+
+
+@pytest.mark.timeout(300)
+def test_logs_stay_inside_the_memory_that_was_set(tmp_path: Path) -> None:
+    config = _core.SessionConfig(
+        app_id="memory",
+        secret=SECRET,
+        driver_addr="",
+        driver_socket=str(tmp_path / "a.sock"),
+        local=True,
+        guarantee="exactly_once",
+        sharing_depth=0,
+        memory_bytes=MEMORY,
+        disk_bytes=4 << 30,
+        spill_dir=str(tmp_path),
+        checkpoint_dir=None,
+        agent_scope="executor",
+        on_lost="rollback",
+        on_ambiguous="error",
+        io_timeout_ms=30_000,
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", AGENT, config.to_bytes().hex()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        empty, _ = resident(process.pid)
+        random = np.random.default_rng(1)
+        task = open_task(config, _core.ResultTask, "memory")
+        sent, batches = 0, []
+        while sent < TOTAL:
+            values = pa.array(random.random(ROWS))
+            rows = pa.array(range(len(batches) * ROWS, (len(batches) + 1) * ROWS))
+            task.complete(task.offer([rows]), values)
+            task.publish()
+            task.settle(1)
+            batches.append(float(values[0].as_py()))
+            sent += 16 * ROWS
+        task.settle(0)
+        task.finish()
+        _, most = resident(process.pid)
+        assert most - empty <= MEMORY + SLACK, f"{(most - empty) >> 20} MiB"
+        again = open_task(config, _core.ResultTask, "memory")
+        for number, first in enumerate(batches[:20]):
+            rows = pa.array(range(number * ROWS, (number + 1) * ROWS))
+            assert again.complete(again.offer([rows]), None)[0].as_py() == first
+        again.close()
+    finally:
+        process.communicate()
