@@ -34,7 +34,8 @@ def socket_for(config: _core.SessionConfig) -> str:
 def agent_folder(config: _core.SessionConfig, jvm: int) -> Path:
     """Folder of one agent's socket, lock and log: private, and short enough for a socket."""
     scope = "host" if config.agent_scope == "host" else f"{jvm}-{_started_at(jvm)}"
-    name = hashlib.sha256(f"{config.app_id}/{scope}".encode()).hexdigest()[:16]
+    # Of this session alone: the agent of one before, of the same application, may not be gone yet.
+    name = hashlib.sha256(config.to_bytes() + scope.encode()).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"clonos-{os.getuid()}" / name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
