@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clonos import _core
-from clonos.errors import AgentError, AuthRefused, ForkedProcess, OperatorUsedTwice
+from clonos.errors import AgentError, AuthRefused, Fenced, ForkedProcess, OperatorUsedTwice
 
 SECRET = bytes(range(32))
 _attempts = itertools.count(1)
@@ -209,3 +209,31 @@ def test_the_secret_is_in_no_repr(tmp_path: Path) -> None:
     assert SECRET.hex() not in repr(config)
     assert "0, 1, 2, 3" not in repr(config)
     assert _core.SessionConfig.from_bytes(config.to_bytes()).to_bytes() == config.to_bytes()
+
+
+def test_of_two_live_attempts_the_newer_goes_on_and_the_older_is_fenced(config: Any) -> None:
+    """What Spark's speculation makes: a copy in another process beside a slow original."""
+    slow = open_task(config, _core.ResultTask, "speculative")
+    answers = {row: random.random() for row in range(6)}
+
+    def answer(task: Any, row: int) -> float | None:
+        plan = task.offer([pa.array([row])])
+        live = pa.array([answers[row]]) if plan.live_count else None
+        value = task.complete(plan, live)[0].as_py()
+        task.publish()
+        task.settle(0)
+        assert value == answers[row]
+        return None if live is None else value
+
+    for row in range(3):
+        assert answer(slow, row) is not None
+    child = os.fork()
+    if child == 0:
+        # The copy has a connection of its own; it is given what the original had recorded.
+        copy = open_task(config, _core.ResultTask, "speculative", attempt=10**8)
+        replayed = [answer(copy, row) for row in range(6)]
+        copy.finish()
+        os._exit(7 if replayed[:3] == [None] * 3 and None not in replayed[3:] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    with pytest.raises(Fenced, match="newer attempt"):
+        answer(slow, 3)
