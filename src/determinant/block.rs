@@ -21,6 +21,10 @@ pub struct BlockBuilder {
     buffer: Vec<u8>,
     count: u32,
     last_time: i64,
+    /// Whether the last determinant is a reading of the clock.
+    after_time: bool,
+    /// How often that reading came again.
+    again: u32,
 }
 
 impl Default for BlockBuilder {
@@ -33,7 +37,7 @@ impl BlockBuilder {
     /// An empty builder.
     #[must_use]
     pub fn new() -> Self {
-        Self { buffer: vec![0; BLOCK_HEADER_BYTES], count: 0, last_time: 0 }
+        Self { buffer: vec![0; BLOCK_HEADER_BYTES], count: 0, last_time: 0, after_time: false, again: 0 }
     }
 
     /// Whether nothing was pushed since the last block.
@@ -53,6 +57,11 @@ impl BlockBuilder {
     /// # Errors
     /// [`Error::Misuse`] for `Results` whose fingerprints do not match their number of rows.
     pub fn push(&mut self, determinant: &Determinant<'_>) -> Result<()> {
+        if let Determinant::Time { unix_ns } = *determinant {
+            self.push_time(unix_ns);
+            return Ok(());
+        }
+        self.end_times();
         let out = &mut self.buffer;
         match *determinant {
             Determinant::Header { format, mode, code, python, label, stage, app } => {
@@ -65,10 +74,9 @@ impl BlockBuilder {
                 put_varint(out, stage.into());
                 out.extend_from_slice(&app.to_le_bytes());
             }
-            Determinant::Time { unix_ns } => {
-                self.push_time(unix_ns);
-                return Ok(());
-            }
+            // Handled above.
+            Determinant::Time { .. } => return Ok(()),
+            Determinant::TimeAgain { count } => put_again(out, count),
             Determinant::Seed { seed } => {
                 out.push(3);
                 out.extend_from_slice(&seed.to_le_bytes());
@@ -94,6 +102,16 @@ impl BlockBuilder {
                 out.extend_from_slice(&fingerprint.to_le_bytes());
             }
             Determinant::EpochMark => out.push(8),
+            Determinant::Order { channel, frames, version } => {
+                out.push(9);
+                put_varint(out, channel.into());
+                put_varint(out, frames.into());
+                out.extend_from_slice(&version.to_le_bytes());
+            }
+            Determinant::Output { round } => {
+                out.push(11);
+                put_varint(out, round.into());
+            }
             Determinant::Resume { segment } => {
                 out.push(12);
                 put_varint(out, segment.into());
@@ -103,13 +121,30 @@ impl BlockBuilder {
         Ok(())
     }
 
-    /// Appends a reading of the clock: the hot path of `clonos.time()`.
+    /// Appends a reading of the clock: the hot path of `clonos.time()`. The same reading again only counts.
     #[inline]
     pub fn push_time(&mut self, unix_ns: i64) {
+        if self.after_time && unix_ns == self.last_time && self.again < u32::MAX {
+            self.again += 1;
+            return;
+        }
+        self.end_times();
+        self.after_time = true;
         self.buffer.push(2);
         put_zigzag(&mut self.buffer, unix_ns.wrapping_sub(self.last_time));
         self.last_time = unix_ns;
         self.count += 1;
+    }
+
+    /// Writes how often the last reading came again, before anything else is written.
+    #[inline]
+    fn end_times(&mut self) {
+        self.after_time = false;
+        if self.again > 0 {
+            put_again(&mut self.buffer, self.again);
+            self.count += 1;
+            self.again = 0;
+        }
     }
 
     /// Appends results without building a [`Determinant`] first.
@@ -120,6 +155,7 @@ impl BlockBuilder {
         if arrow.len() + 8 * fingerprints.len() > u32::MAX as usize / 2 {
             return Err(Error::Misuse { what: "a batch of more than 2 GiB cannot be recorded".into() });
         }
+        self.end_times();
         let equal = fingerprints.split_first().is_some_and(|(first, rest)| rest.iter().all(|f| f == first));
         let out = &mut self.buffer;
         out.push(4);
@@ -138,6 +174,7 @@ impl BlockBuilder {
     /// The block, and an empty builder again.
     #[must_use]
     pub fn finish(&mut self) -> Bytes {
+        self.end_times();
         let mut block = std::mem::replace(&mut self.buffer, vec![0; BLOCK_HEADER_BYTES]);
         let (count, flags) = (self.count, 0_u8);
         self.count = 0;
@@ -153,6 +190,11 @@ impl BlockBuilder {
         }
         Bytes::from(block)
     }
+}
+
+fn put_again(out: &mut Vec<u8>, count: u32) {
+    out.push(13);
+    put_varint(out, count.into());
 }
 
 fn checksum(flags: u8, count: u32, body: &[u8]) -> u32 {
@@ -191,6 +233,9 @@ impl<'a> BlockReader<'a> {
                 known: VERSION.into(),
             });
         }
+        if flags != 0 {
+            return Err(corrupt("a block's flags are unknown"));
+        }
         let count = u32::from_le_bytes([c0, c1, c2, c3]);
         if u32::from_le_bytes([l0, l1, l2, l3]) as usize != body.len() {
             return Err(corrupt("a block's length is not the one it states"));
@@ -213,11 +258,21 @@ impl<'a> BlockReader<'a> {
             4 => Self::results(fields)?,
             5 => {
                 let (name, ok, value) = (fields.fixed()?, fields.byte()?, fields.bytes()?);
+                if ok > 1 {
+                    return Err(corrupt("a call neither returned nor raised"));
+                }
                 Determinant::Call { name, ok: ok != 0, value }
             }
             6 => Determinant::Row { fingerprint: fields.fixed()? },
             7 => Determinant::Input { rows: fields.small()?, fingerprint: fields.fixed()? },
             8 => Determinant::EpochMark,
+            9 => Determinant::Order {
+                channel: fields.small()?,
+                frames: fields.small()?,
+                version: fields.fixed()?,
+            },
+            11 => Determinant::Output { round: fields.small()? },
+            13 => Determinant::TimeAgain { count: fields.small()? },
             12 => Determinant::Resume { segment: fields.small()? },
             kind => return Err(corrupt(&format!("kind {kind} of determinant is unknown"))),
         })

@@ -96,6 +96,25 @@ pub enum Determinant<'a> {
     },
     /// An epoch ended here.
     EpochMark,
+    /// Frames of one channel were taken, after those of the `Order` before.
+    Order {
+        /// The channel: the upstream task's partition.
+        channel: u32,
+        /// How many frames.
+        frames: u32,
+        /// Version of the upstream task's log that the last of them was made of.
+        version: u64,
+    },
+    /// What stands before this in its block led to this round of frames.
+    Output {
+        /// The round, from 0.
+        round: u32,
+    },
+    /// The reading of the clock before this came again.
+    TimeAgain {
+        /// How many times more.
+        count: u32,
+    },
     /// What follows goes on with a row segment that an earlier generation left incomplete.
     Resume {
         /// Number of Row and Resume determinants before the segment's own; 0 before the first.

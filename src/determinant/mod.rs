@@ -18,8 +18,11 @@
 //! | 6 | Row | fingerprint u64; what follows belongs to this row |
 //! | 7 | Input | rows `v`, fingerprint u64; a batch of a partition was taken |
 //! | 8 | `EpochMark` | |
-//! | 9, 10, 11 | | reserved for order, timers and buffers |
+//! | 9 | Order | channel `v`, frames `v`, version u64; so many frames of this channel were taken next |
+//! | 10 | | reserved for timers |
+//! | 11 | Output | round `v`; what stands before in this block led to this round of frames |
 //! | 12 | Resume | segment `v`; what follows goes on with this row segment of an earlier generation |
+//! | 13 | `TimeAgain` | count `v`; the Time before came so many times more |
 
 mod block;
 mod codec;

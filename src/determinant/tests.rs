@@ -47,6 +47,11 @@ fn sample() -> Bytes {
     builder.push(&Determinant::Input { rows: 300, fingerprint: 6 }).unwrap();
     builder.push(&Determinant::EpochMark).unwrap();
     builder.push(&Determinant::Resume { segment: 200 }).unwrap();
+    builder.push(&Determinant::Order { channel: 3, frames: 2, version: 77 }).unwrap();
+    for unix_ns in [9, 9, 9] {
+        builder.push_time(unix_ns);
+    }
+    builder.push(&Determinant::Output { round: 4 }).unwrap();
     builder.finish()
 }
 
@@ -54,7 +59,7 @@ fn sample() -> Bytes {
 fn what_is_pushed_is_read_back() {
     let block = sample();
     let read: Vec<_> = BlockReader::new(&block).unwrap().map(Result::unwrap).collect();
-    assert_eq!(read.len(), 12);
+    assert_eq!(read.len(), 16);
     assert_eq!(read[2], Determinant::Time { unix_ns: 1_700_000_000_000_000_001 });
     assert_eq!(read[3], Determinant::Time { unix_ns: -5 });
     let rows = |index: usize| match read[index] {
@@ -67,6 +72,9 @@ fn what_is_pushed_is_read_back() {
     };
     assert_eq!((rows(5), rows(6)), (vec![1, 2, 3], vec![8, 8, 8]));
     assert_eq!(read[11], Determinant::Resume { segment: 200 });
+    assert_eq!(read[12], Determinant::Order { channel: 3, frames: 2, version: 77 });
+    assert_eq!(read[13..15], [Determinant::Time { unix_ns: 9 }, Determinant::TimeAgain { count: 2 }]);
+    assert_eq!(read[15], Determinant::Output { round: 4 });
 }
 
 #[test]

@@ -33,10 +33,22 @@ pub(super) struct Input {
     pub(super) fingerprint: u64,
 }
 
+/// Frames of one channel that were taken one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Order {
+    /// The channel: the upstream task's partition.
+    pub channel: u32,
+    /// How many frames.
+    pub frames: u32,
+    /// Version of the upstream task's log with the last of them.
+    pub version: u64,
+}
+
 /// One determinant of a segment. Small, as there may be many millions of times.
 #[derive(Debug, Clone, Copy)]
 enum Event {
-    Time(i64),
+    /// A reading of the clock, and how many times it came.
+    Times(i64, u32),
     /// Place in `calls`.
     Call(u32),
     /// Place in `inputs`.
@@ -64,6 +76,8 @@ struct Part {
 pub(super) struct Cursor {
     part: usize,
     event: usize,
+    /// Readings taken of the event, if it is one of several.
+    taken: u32,
 }
 
 /// What stands at a cursor.
@@ -87,6 +101,9 @@ pub(super) struct ServiceLog {
     rows: Vec<usize>,
     fingerprints: Vec<u64>,
     seed: Option<u64>,
+    orders: Vec<Order>,
+    /// Per block, the round of frames it led to.
+    rounds: Vec<Option<u32>>,
     /// The part being read.
     current: Option<usize>,
 }
@@ -100,6 +117,7 @@ impl ServiceLog {
         log.current = Some(0);
         let mut headers = Vec::new();
         for block in blocks {
+            log.rounds.push(None);
             for determinant in BlockReader::new(block)? {
                 let determinant = determinant?;
                 if let Determinant::Header { mode, code, python, label, .. } = determinant {
@@ -124,7 +142,18 @@ impl ServiceLog {
 
     fn add(&mut self, block: &Bytes, determinant: Determinant<'_>) -> Result<()> {
         match determinant {
-            Determinant::Time { unix_ns } => self.push(Event::Time(unix_ns)),
+            Determinant::Time { unix_ns } => self.push(Event::Times(unix_ns, 1)),
+            Determinant::TimeAgain { count } => self.again(count),
+            Determinant::Order { channel, frames, version } => {
+                self.orders.push(Order { channel, frames, version });
+                Ok(())
+            }
+            Determinant::Output { round } => {
+                if let Some(block) = self.rounds.last_mut() {
+                    *block = Some(round);
+                }
+                Ok(())
+            }
             Determinant::Call { name, ok, value } => {
                 let event = Event::Call(number(self.calls.len())?);
                 self.calls.push(Call { name, ok, value: block.slice_ref(value) });
@@ -160,6 +189,18 @@ impl ServiceLog {
         }
     }
 
+    /// The reading before came `count` more times.
+    fn again(&mut self, count: u32) -> Result<()> {
+        let within = self.current.and_then(|part| self.parts.get(part)).map_or(0, |part| part.start);
+        match self.events.get_mut(within..).and_then(<[Event]>::last_mut) {
+            Some(Event::Times(_, times)) => {
+                *times = times.checked_add(count).map_or_else(|| corrupt("too many readings".into()), Ok)?;
+                Ok(())
+            }
+            _ => corrupt("a reading of the clock again, and none before".to_owned()),
+        }
+    }
+
     fn push(&mut self, event: Event) -> Result<()> {
         self.events.push(event);
         let end = self.events.len();
@@ -190,6 +231,16 @@ impl ServiceLog {
         self.seed
     }
 
+    /// In which order frames were taken.
+    pub(super) fn orders(&self) -> &[Order] {
+        &self.orders
+    }
+
+    /// Per block, the round of frames it led to.
+    pub(super) fn rounds(&self) -> &[Option<u32>] {
+        &self.rounds
+    }
+
     /// Fingerprints of the recorded rows in log order.
     pub(super) fn fingerprints(&self) -> &[u64] {
         &self.fingerprints
@@ -207,7 +258,7 @@ impl ServiceLog {
     }
 
     fn start_of(&self, part: usize) -> Cursor {
-        Cursor { part, event: self.parts.get(part).map_or(0, |p| p.start) }
+        Cursor { part, event: self.parts.get(part).map_or(0, |p| p.start), taken: 0 }
     }
 
     /// What stands at the cursor, which is moved into a continuation if it is at a part's end.
@@ -228,13 +279,20 @@ impl ServiceLog {
     }
 
     /// Moves past the event at the cursor.
-    pub(super) const fn advance(cursor: &mut Cursor) {
+    pub(super) fn advance(&self, cursor: &mut Cursor) {
+        if let Some(Event::Times(_, times)) = self.events.get(cursor.event)
+            && cursor.taken + 1 < *times
+        {
+            cursor.taken += 1;
+            return;
+        }
         cursor.event += 1;
+        cursor.taken = 0;
     }
 
     fn resolve(&self, event: usize) -> Option<Recorded<'_>> {
         Some(match *self.events.get(event)? {
-            Event::Time(unix_ns) => Recorded::Time(unix_ns),
+            Event::Times(unix_ns, _) => Recorded::Time(unix_ns),
             Event::Call(at) => Recorded::Call(self.calls.get(at as usize)?),
             Event::Input(at) => Recorded::Input(*self.inputs.get(at as usize)?),
         })
@@ -246,8 +304,8 @@ impl ServiceLog {
         loop {
             match (self.peek(&mut a), self.peek(&mut b)) {
                 (Next::Event(x), Next::Event(y)) if x == y => {
-                    Self::advance(&mut a);
-                    Self::advance(&mut b);
+                    self.advance(&mut a);
+                    self.advance(&mut b);
                 }
                 (Next::Open(_) | Next::Closed, Next::Open(_) | Next::Closed) => return true,
                 _ => return false,

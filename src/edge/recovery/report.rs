@@ -135,5 +135,8 @@ const fn name(determinant: &Determinant<'_>) -> &'static str {
         Determinant::Input { .. } => "input",
         Determinant::EpochMark => "epoch_mark",
         Determinant::Resume { .. } => "resume",
+        Determinant::Order { .. } => "order",
+        Determinant::Output { .. } => "output",
+        Determinant::TimeAgain { .. } => "time again",
     }
 }

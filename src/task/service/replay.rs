@@ -2,7 +2,7 @@
 
 use super::{
     Claim, Determinant, DivergenceKind, Error, Found, Index, KEY_ADVICE, LAYOUT_ADVICE, Matching, Next,
-    Place, ROWS_ADVICE, Recorded, Result, SERVICE_ADVICE, ServiceLog, ServiceTask, header, row_name,
+    Place, ROWS_ADVICE, Recorded, Result, SERVICE_ADVICE, ServiceTask, header, row_name,
 };
 
 impl ServiceTask {
@@ -18,7 +18,7 @@ impl ServiceTask {
         let recorded = match self.log.peek(&mut cursor) {
             Next::Event(event) => match pick(event) {
                 Some(answer) => {
-                    ServiceLog::advance(&mut cursor);
+                    self.log.advance(&mut cursor);
                     self.place = Place::Recorded(cursor);
                     return Ok(Some(answer));
                 }
@@ -99,7 +99,7 @@ impl ServiceTask {
             if let Recorded::Input(input) = event {
                 leftover += u64::from(input.rows);
             }
-            ServiceLog::advance(&mut cursor);
+            self.log.advance(&mut cursor);
         }
         self.summary.leftover = leftover;
         if !self.same_stage || self.options.layout_changed {
