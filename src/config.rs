@@ -14,6 +14,8 @@ pub const MEMORY_BYTES_DEFAULT: u64 = 512 << 20;
 pub const DISK_BYTES_DEFAULT: u64 = 16 << 30;
 /// Default time to wait for an agent.
 pub const IO_TIMEOUT_MS_DEFAULT: u64 = 10_000;
+/// Default resolution of `clonos.time()`.
+pub const CLOCK_RESOLUTION_NS_DEFAULT: u64 = 1_000_000;
 /// Sharing depth that means every agent there is.
 pub const FULL_DEPTH: u32 = u32::MAX;
 
@@ -37,6 +39,20 @@ pub enum AgentScope {
     Executor,
     /// One per host and application.
     Host,
+}
+
+/// When frames of the in-flight log go to disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub enum SpillPolicy {
+    /// When half of the memory is in use, oldest first.
+    #[default]
+    Availability,
+    /// At once.
+    Eager,
+    /// When a later epoch has begun; before, only if memory runs out.
+    Epoch,
+    /// There is no in-flight log.
+    Off,
 }
 
 /// What to do when a published log can be read nowhere.
@@ -80,6 +96,13 @@ pub struct SessionConfig {
     pub memory_bytes: u64,
     /// Bytes of spilled logs per agent; default 16 GiB. Since 0.1.
     pub disk_bytes: u64,
+    /// When frames go to disk. Since 0.1.
+    pub spill_policy: SpillPolicy,
+    /// Nanoseconds between two different readings of the clock; default 1 ms, 0 for each reading as it
+    /// is. Since 0.1.
+    pub clock_resolution_ns: u64,
+    /// Whether frames are compressed with LZ4; default not. Since 0.1.
+    pub compress_frames: bool,
     /// Folder for spilled logs; default the system's temporary folder. Since 0.1.
     pub spill_dir: Option<String>,
     /// Folder for segments that survive everything; default none. Since 0.1.
@@ -108,6 +131,9 @@ impl SessionConfig {
             sharing_depth: 1,
             memory_bytes: MEMORY_BYTES_DEFAULT,
             disk_bytes: DISK_BYTES_DEFAULT,
+            spill_policy: SpillPolicy::default(),
+            clock_resolution_ns: CLOCK_RESOLUTION_NS_DEFAULT,
+            compress_frames: false,
             spill_dir: None,
             checkpoint_dir: None,
             agent_scope: AgentScope::default(),

@@ -104,6 +104,34 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// A frame's bytes do not check out.
+    #[error("a frame is corrupt: {reason}")]
+    CorruptFrame {
+        /// What is wrong.
+        reason: String,
+    },
+    /// The input of an exchange ended before each sender's last frame.
+    #[error("the input from operator {operator:?} ended early: {missing} did not come; nothing was decided on it")]
+    InputCutShort {
+        /// The senders' operator.
+        operator: String,
+        /// What did not come.
+        missing: String,
+    },
+    /// A sender's log is not the one that the consumer's own log was recorded with.
+    #[error(
+        "the log of task {upstream} was lost and it ran again with other outcomes than this task's log was recorded with: raise sharing_depth to survive more failures at once"
+    )]
+    UpstreamChanged {
+        /// The sender.
+        upstream: TaskId,
+    },
+    /// Consumers of one epoch used different versions of a log.
+    #[error("{what}: the epoch's results do not belong together; run it again, and raise sharing_depth")]
+    InconsistentEpoch {
+        /// Which.
+        what: String,
+    },
     /// Written by a version of Clonos that this one cannot read.
     #[error("{what} has version {found}; this Clonos reads version {known}")]
     UnsupportedVersion {
@@ -251,6 +279,10 @@ impl Error {
             Self::LogFork { .. } => "LOG_FORK",
             Self::CorruptBlock { .. } => "CORRUPT_BLOCK",
             Self::CorruptLog { .. } => "CORRUPT_LOG",
+            Self::CorruptFrame { .. } => "CORRUPT_FRAME",
+            Self::InputCutShort { .. } => "INPUT_CUT_SHORT",
+            Self::UpstreamChanged { .. } => "UPSTREAM_CHANGED",
+            Self::InconsistentEpoch { .. } => "INCONSISTENT_EPOCH",
             Self::CorruptSegment { .. } => "CORRUPT_SEGMENT",
             Self::UnsupportedVersion { .. } => "UNSUPPORTED_VERSION",
             Self::Fenced { .. } => "FENCED",

@@ -82,6 +82,9 @@ impl fmt::Display for Epoch {
     }
 }
 
+/// Ends the operator in the name of an in-flight log; users' names have no control characters.
+const IN_FLIGHT: &str = "\u{1}frames";
+
 /// The unit of recovery: one operator's work on one partition in one epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TaskId {
@@ -96,6 +99,18 @@ pub struct TaskId {
 }
 
 impl TaskId {
+    /// Name of the task's in-flight log, which is held beside its causal log.
+    #[must_use]
+    pub fn in_flight(&self) -> Self {
+        Self { operator: format!("{}{IN_FLIGHT}", self.operator).into(), ..self.clone() }
+    }
+
+    /// Whether this names an in-flight log.
+    #[must_use]
+    pub fn is_in_flight(&self) -> bool {
+        self.operator.ends_with(IN_FLIGHT)
+    }
+
     /// The epoch this task belongs to.
     #[must_use]
     pub fn epoch_key(&self) -> EpochKey {

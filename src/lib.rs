@@ -9,6 +9,8 @@
 //! determinant         recorded outcomes, and the blocks they travel in
 //! causal_log          a task's blocks, with per-channel deltas
 //! task                record and replay of one attempt of a task
+//! frame               the buffers that cross Spark's shuffle
+//! exchange            scatter, gather, and which determinants each frame carries
 //! agent               logs of many tasks; registry, placement, protocol
 //! edge                files, sockets, threads, clocks
 //! python              PyO3
@@ -21,6 +23,8 @@ pub mod config;
 pub mod determinant;
 pub mod edge;
 pub mod error;
+pub mod exchange;
+pub mod frame;
 pub mod id;
 #[cfg(feature = "python")]
 mod python;

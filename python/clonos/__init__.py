@@ -25,6 +25,7 @@ from clonos._services import (
 if TYPE_CHECKING:
     from clonos._causal import CausalUDF, causal
     from clonos._columns import now, rand, uuid
+    from clonos._exchange import exchange
     from clonos._operators import map_in_arrow, map_in_pandas, map_partitions
     from clonos._session import Session, attach
 
@@ -38,6 +39,7 @@ __all__ = [
     "causal",
     "datetime_now",
     "errors",
+    "exchange",
     "idempotency_key",
     "map_in_arrow",
     "map_in_pandas",
@@ -60,6 +62,7 @@ _LAZY = {
     "Session": "clonos._session",
     "attach": "clonos._session",
     "causal": "clonos._causal",
+    "exchange": "clonos._exchange",
     "map_in_arrow": "clonos._operators",
     "map_in_pandas": "clonos._operators",
     "map_partitions": "clonos._operators",

@@ -65,3 +65,17 @@ def one_of(setting: str, value: str, allowed: tuple[str, ...]) -> str:
         message = f"{setting}={value!r}: it must be one of {', '.join(map(repr, allowed))}"
         raise ConfigError(message, "CONFIG")
     return value
+
+
+def parse_resolution(value: float) -> int:
+    """Nanoseconds of a clock's resolution in seconds.
+
+    Raises
+    ------
+    ConfigError
+        If the value is not between 0 and one minute.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 60:
+        return round(value * 1e9)
+    message = f"clock_resolution={value!r} is not between 0 and 60 seconds"
+    raise ConfigError(message, "CONFIG")

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clonos import _core
-from clonos._code import PYTHON_VERSION, code_fingerprint
+from clonos._code import PYTHON_VERSION
+from clonos._exchange import map_stage
+from clonos._spec import OperatorSpec, spec_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +37,7 @@ def map_in_arrow(
 
     `func` runs again at replay and gets the recorded outcomes from `clonos.time`, `clonos.random`,
     `clonos.call` and the others. Its input must come back in the same order: after a shuffle, sort
-    within partitions first.
+    within partitions first, or use `clonos.exchange` in the shuffle's place, which records the order.
 
     Parameters
     ----------
@@ -51,8 +53,7 @@ def map_in_arrow(
     -------
     pyspark.sql.DataFrame
     """
-    body = _dataframe_body(func, uid, pandas=False)
-    return df.mapInArrow(body, schema)
+    return map_stage(df, func, schema, uid)
 
 
 def map_in_pandas(
@@ -63,8 +64,7 @@ def map_in_pandas(
     uid: str | None = None,
 ) -> DataFrame:
     """``DataFrame.mapInPandas`` in which the causal services are recorded; see `map_in_arrow`."""
-    body = _dataframe_body(func, uid, pandas=True)
-    return df.mapInPandas(body, schema)
+    return df.mapInPandas(_dataframe_body(func, uid), schema)
 
 
 def map_partitions(
@@ -88,7 +88,7 @@ def map_partitions(
     -------
     pyspark.RDD
     """
-    spec = _spec(func, uid)
+    spec = spec_of(func, uid, stacklevel=4)
     epoch = f"rdd-{next(_rdd_numbers)}"
 
     def body(elements: Iterable[T]) -> Iterator[U]:
@@ -99,63 +99,58 @@ def map_partitions(
     return rdd.mapPartitions(body)
 
 
-Spec = tuple[str, str, int, bytes | None]
-
-
-def _spec(func: Callable[..., Any], uid: str | None) -> Spec:
-    import warnings
-
-    from clonos._session import current_config
-
-    label = getattr(func, "__qualname__", type(func).__name__)
-    name = uid or f"{getattr(func, '__module__', '')}.{label}"
-    config = current_config()
-    if config is None:
-        warnings.warn(f"{name} is not recorded: call clonos.attach(spark) first", stacklevel=4)
-    return name, label, code_fingerprint(func), None if config is None else config.to_bytes()
-
-
-def _dataframe_body(func: Callable[..., Any], uid: str | None, *, pandas: bool) -> Any:
-    spec = _spec(func, uid)
+def _dataframe_body(func: Callable[..., Any], uid: str | None) -> Any:
+    spec = spec_of(func, uid)
 
     def body(batches: Iterator[Any]) -> Iterator[Any]:
         from clonos import _operators
 
-        return _operators.run_batches(spec, func, batches, pandas)
+        return _operators.run_pandas(spec, func, batches)
 
     return body
 
 
-def _open(spec: Spec, epoch: str | None) -> _core.ServiceTask | None:
-    """Open the task's log, or ``None`` where nothing is recorded."""
+def open_task(
+    spec: OperatorSpec, epoch: str | None, *, inside: bool = False
+) -> _core.ServiceTask | None:
+    """Open the task's log, or ``None`` where nothing is recorded.
+
+    Parameters
+    ----------
+    spec : OperatorSpec
+    epoch : str, optional
+        Epoch to use where Spark names none.
+    inside : bool
+        Whether all that the task does leaves it in frames, which carry its determinants.
+    """
     from clonos._spark import worker
     from clonos._spark.lost import check_lost
 
-    name, label, code, raw = spec
-    if raw is None:
+    if spec.config is None:
         return None
-    config = _core.SessionConfig.from_bytes(raw)
+    config = _core.SessionConfig.from_bytes(spec.config)
     place = worker.current_place(config.app_id, epoch)
     if place is None or config.guarantee != "exactly_once":
         return None
-    arguments = worker.task_arguments(config, place, name) | {
-        "code": code,
+    arguments = worker.task_arguments(config, place, spec.name) | {
+        "code": spec.code,
         "python": PYTHON_VERSION,
-        "label": label,
+        "label": spec.label,
+        "inside": inside,
         "keyed": False,
         "allow_code_change": False,
         "count_occurrences": False,
     }
     task = worker.open_task(_core.ServiceTask, config, arguments)
-    check_lost(task.lost, config, name, place)
+    check_lost(task.lost, config, spec.name, place)
     return task
 
 
-def run_batches(
-    spec: Spec, func: Callable[..., Any], batches: Iterator[Any], pandas: bool
+def run_pandas(
+    spec: OperatorSpec, func: Callable[..., Any], batches: Iterator[Any]
 ) -> Iterator[Any]:
-    """Run `func` over a partition's batches in a worker."""
-    task = _open(spec, None)
+    """Run `func` over a partition's pandas batches in a worker."""
+    task = open_task(spec, None)
     if task is None:
         return iter(func(batches))
     from clonos._spark.kinds import pandas_to_arrow
@@ -163,17 +158,17 @@ def run_batches(
 
     def noted() -> Iterator[Any]:
         for batch in batches:
-            task.input([pandas_to_arrow(batch)] if pandas else batch.columns)
+            task.input([pandas_to_arrow(batch)])
             yield batch
 
     return ServiceRunner(task).pipelined(iter(func(noted())))
 
 
 def run_elements(
-    spec: Spec, func: Callable[..., Any], epoch: str, elements: Iterator[Any]
+    spec: OperatorSpec, func: Callable[..., Any], epoch: str, elements: Iterator[Any]
 ) -> Iterator[Any]:
     """Run `func` over a partition of an RDD in a worker."""
-    task = _open(spec, epoch)
+    task = open_task(spec, epoch)
     if task is None:
         return iter(func(elements))
     from clonos._spark.service_runner import ServiceRunner

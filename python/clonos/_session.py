@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from clonos import _core
-from clonos._config import one_of, parse_depth, parse_size
+from clonos._config import one_of, parse_depth, parse_resolution, parse_size
 from clonos._spark import worker
 from clonos.errors import ConfigError
 
@@ -93,6 +93,9 @@ class Session:
         ------
         ConfigError
             If the name cannot be one.
+        InconsistentEpoch
+            At the end, if tasks of one operator used different logs of the one before it. The
+            epoch is not committed then.
         """
         if not name or len(name) > EPOCH_NAME_MAX:
             message = f"epoch name {name!r} must have 1 to {EPOCH_NAME_MAX} characters"
@@ -104,6 +107,7 @@ class Session:
             yield
         finally:
             context.setLocalProperty(worker.EPOCH_PROPERTY, before or "")
+        self.check(worker.BATCH_QUERY, name)
         self._agent.commit_epoch(worker.BATCH_QUERY, name)
 
     def foreach_batch(
@@ -127,6 +131,23 @@ class Session:
         from clonos._spark.foreach_batch import causal_batch_function
 
         return causal_batch_function(self, fn)
+
+    def check(self, query: str, epoch: int | str) -> None:
+        """Check that what the tasks of an epoch took in belongs together, before it is committed.
+
+        Done by `epoch` and `foreach_batch`; elsewhere nothing can be refused after the fact.
+
+        Parameters
+        ----------
+        query, epoch
+            As for `commit`.
+
+        Raises
+        ------
+        InconsistentEpoch
+            If tasks of one operator used different logs of the operator that sent to them.
+        """
+        self._agent.check_epoch(query, epoch)
 
     def commit(self, query: str, epoch: int | str) -> None:
         """Drop the log of an epoch that is committed: normally done by Clonos itself.
@@ -205,7 +226,10 @@ def attach(
     sharing_depth: int | str = 1,
     memory: int | str = "512MiB",
     disk: int | str = "16GiB",
+    spill_policy: str = "availability",
     spill_dir: str | os.PathLike[str] | None = None,
+    clock_resolution: float = 0.001,
+    compression: str = "none",
     guarantee: str = "exactly_once",
     agent_scope: str = "executor",
     on_lost: str = "rollback",
@@ -228,8 +252,18 @@ def attach(
         Bytes of logs each agent keeps in memory; past it they spill to `spill_dir`.
     disk : int or str
         Bytes each agent may spill; past it writers are slowed, then refused.
+    spill_policy : {"availability", "eager", "epoch", "off"}
+        When the frames of an `exchange` that are kept to be sent again go to disk: past half of
+        `memory`, at once, or when the next epoch begins. ``"off"`` keeps none: a task that Spark
+        runs again is replayed from its determinants.
     spill_dir : path, optional
         Folder for spilled logs; default: the system's temporary folder.
+    clock_resolution : float
+        Seconds between two different readings of `clonos.time`. Equal readings in a row cost no
+        space, which matters where determinants ride in frames; 0 records each as it is.
+    compression : {"none", "lz4"}
+        Of the frames of an `exchange`. Spark's shuffle compresses what it writes anyway
+        (``spark.shuffle.compress``).
     guarantee : {"exactly_once", "at_least_once", "at_most_once"}
         Only ``"exactly_once"`` records determinants.
     agent_scope : {"executor", "host"}
@@ -280,6 +314,11 @@ def attach(
         sharing_depth=parse_depth(sharing_depth),
         memory_bytes=parse_size("memory", memory),
         disk_bytes=parse_size("disk", disk),
+        spill_policy=one_of(
+            "spill_policy", spill_policy, ("availability", "eager", "epoch", "off")
+        ),
+        clock_resolution_ns=parse_resolution(clock_resolution),
+        compress_frames=one_of("compression", compression, ("none", "lz4")) == "lz4",
         spill_dir=None if spill_dir is None else os.fspath(spill_dir),
         checkpoint_dir=None if checkpoint_dir is None else _folder_of(checkpoint_dir),
         agent_scope=one_of("agent_scope", agent_scope, ("executor", "host")),
@@ -290,9 +329,12 @@ def attach(
     bind_host, reached_as = _driver_hosts(settings, driver_host, local)
     config = config.with_driver_addr(reached_as)
 
+    stages: Any = context._jsc.sc().dagScheduler().stageIdToStage()
+
     def stage_tasks(stage: int) -> int | None:
-        info = context.statusTracker().getStageInfo(stage)
-        return None if info is None else int(info.numTasks)
+        # Not the status tracker's number, which counts only the tasks of a stage's last attempt.
+        found = stages.get(stage)
+        return int(found.get().numPartitions()) if found.isDefined() else None
 
     agent = _core.Agent.start(config, bind_host, driver_port, stage_tasks)
     advertised = config.with_driver_addr(agent.addr)

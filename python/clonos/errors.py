@@ -5,6 +5,9 @@
     ClonosError
     ├── ReplayDivergence      a new attempt did something else than was recorded
     ├── CausalLogLost         more was lost than ``sharing_depth`` and ``checkpoint_dir`` cover
+    │   └── UpstreamChanged   a sender's log was lost, and it ran again with other outcomes
+    ├── InputCutShort         an exchange's input ended before each sender's last frame
+    ├── InconsistentEpoch     consumers of one epoch used different versions of a log
     ├── Fenced                a newer attempt of the same task has taken over
     ├── OperatorUsedTwice     two uses of one operator in one task: give each a ``uid``
     ├── CorruptLog            bytes of a log that do not check out, or an unknown version
@@ -31,10 +34,13 @@ __all__ = [
     "CorruptLog",
     "Fenced",
     "ForkedProcess",
+    "InconsistentEpoch",
+    "InputCutShort",
     "OperatorUsedTwice",
     "ReplayDivergence",
     "ResourceExhausted",
     "UnsupportedType",
+    "UpstreamChanged",
 ]
 
 
@@ -64,6 +70,18 @@ class ReplayDivergence(ClonosError):
 
 class CausalLogLost(ClonosError):
     """No reachable agent and no checkpoint holds a log that had been published."""
+
+
+class UpstreamChanged(CausalLogLost):
+    """A sender's log was lost: what this task recorded belongs to inputs that are gone."""
+
+
+class InputCutShort(ClonosError):
+    """Spark ended a task's input early, as it does when a fetch fails; nothing was decided on it."""
+
+
+class InconsistentEpoch(ClonosError):
+    """Consumers of one epoch used different versions of a log; its results do not belong together."""
 
 
 class Fenced(ClonosError):

@@ -6,13 +6,14 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-pub use super::stats::{AgentStats, AgentSummary, ClusterStats, HeldStats, TaskStats, Totals};
+pub use super::stats::{AgentStats, AgentSummary, ClusterStats, HeldStats, Recovery, TaskStats, Totals};
 use crate::error::Error;
+use crate::frame::Group;
 use crate::id::{AgentId, EpochKey, Generation, LogOffset, Partition, TaskId};
 use crate::task::Summary;
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 16 << 20;
 
@@ -29,6 +30,8 @@ pub struct OpenTask {
     pub attempt: u64,
     /// Distinguishes openers within one attempt.
     pub worker: u64,
+    /// Whether what it does stays inside the causal domain: its determinants travel in its frames.
+    pub inside: bool,
 }
 
 /// What a worker gets to know when its task is open.
@@ -49,6 +52,10 @@ pub struct Opened {
     pub layout_changed: bool,
     /// Whether something was published that can be read nowhere any more.
     pub lost: bool,
+    /// Tasks of the stage, where known.
+    pub tasks: Option<u32>,
+    /// Whether all frames of an earlier attempt can be read.
+    pub has_frames: bool,
 }
 
 /// Under which stage a log was recorded.
@@ -94,6 +101,12 @@ pub struct Grant {
     pub holders: Vec<AgentInfo>,
     /// Whether anything was ever published.
     pub published: bool,
+    /// Whether an attempt opened the task before this one: any agent may have absorbed its log.
+    pub reopened: bool,
+    /// Whether what agents have of the log is to be disregarded: it belongs to inputs that are gone.
+    pub discarded: bool,
+    /// Who holds all frames of an earlier attempt.
+    pub frames: Option<AgentInfo>,
     /// All agents that are alive, for choosing peers.
     pub agents: Vec<AgentInfo>,
     /// This attempt's layout.
@@ -130,6 +143,17 @@ pub struct PoolEntry {
     pub until: LogOffset,
 }
 
+/// Blocks of a log that was absorbed from a frame.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Piece {
+    /// The task.
+    pub task: TaskId,
+    /// Position of the first block.
+    pub from: LogOffset,
+    /// The blocks.
+    pub blocks: Vec<Bytes>,
+}
+
 /// A log with fewer copies than wanted.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Repair {
@@ -141,6 +165,19 @@ pub struct Repair {
     pub holders: Vec<AgentInfo>,
     /// All agents that are alive, for choosing another.
     pub agents: Vec<AgentInfo>,
+}
+
+/// What a task is known by when it ends, besides its summary.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Ending {
+    /// Whether it came to the end of its input.
+    pub done: bool,
+    /// Whether the in-flight log has all of its frames.
+    pub has_frames: bool,
+    /// Where its output came from.
+    pub recovery: Recovery,
+    /// Each operator that sent to it, and a hash over the versions of all its logs.
+    pub used: Vec<(String, u64)>,
 }
 
 /// Everything that can be asked.
@@ -166,10 +203,55 @@ pub enum Request {
     Close {
         /// The open task.
         session: u64,
-        /// Whether it came to the end of its input.
-        done: bool,
         /// What it did.
         summary: Summary,
+        /// How it ended.
+        ending: Ending,
+    },
+    /// Worker: keep a block here; its determinants travel in the task's frames.
+    Keep {
+        /// The open task.
+        session: u64,
+        /// The block.
+        block: Bytes,
+    },
+    /// Worker: hold copies of what came with a frame.
+    Absorb {
+        /// The open task that consumes the frame.
+        session: u64,
+        /// The groups of the frame's delta.
+        groups: Vec<Group>,
+    },
+    /// Worker: answered when all that was absorbed here in the task's epoch is stable.
+    Commit {
+        /// The open task.
+        session: u64,
+    },
+    /// Worker: append frames to the task's in-flight log.
+    Send {
+        /// The open task.
+        session: u64,
+        /// The frames.
+        frames: Vec<Bytes>,
+    },
+    /// Worker: a piece of the frames that an earlier attempt sent.
+    Resend {
+        /// The open task.
+        session: u64,
+        /// Where to read from, in bytes of the in-flight log.
+        from: LogOffset,
+    },
+    /// Worker: this task's log was recorded with inputs that are gone; the next attempt begins anew.
+    Discard {
+        /// The open task.
+        session: u64,
+    },
+    /// Worker: how many tasks of this operator were opened in the open task's epoch?
+    Senders {
+        /// The open task.
+        session: u64,
+        /// The operator.
+        operator: String,
     },
     /// Worker: logs of the other partitions under another layout.
     Pool {
@@ -222,8 +304,31 @@ pub enum Request {
         generation: Generation,
         /// What it did.
         summary: Summary,
+        /// How it ended.
+        ending: Ending,
+        /// Who holds its frames, if anyone.
+        agent: AgentId,
         /// Whether the log turned out to be lost at its open.
         lost: bool,
+    },
+    /// Agent to registry: logs that something visible depends on, and who holds them.
+    Visible {
+        /// The tasks.
+        tasks: Vec<TaskId>,
+        /// Agents that hold copies.
+        holders: Vec<AgentId>,
+    },
+    /// Agent to registry: the task's log is to be disregarded.
+    Discarded {
+        /// The task.
+        task: TaskId,
+        /// Generation of the attempt that found out.
+        generation: Generation,
+    },
+    /// Agent to registry: tasks of the stage that ran this operator in this epoch.
+    TasksOf {
+        /// Any task of the operator.
+        task: TaskId,
     },
     /// Agent to registry: who is alive?
     Agents,
@@ -261,6 +366,16 @@ pub enum Request {
         /// The blocks.
         blocks: Vec<Bytes>,
     },
+    /// Agent to agent: drop what is here of a task's log, which was discarded.
+    Forget {
+        /// The task.
+        task: TaskId,
+    },
+    /// Agent to agent: hold copies of absorbed logs.
+    Share {
+        /// The pieces.
+        pieces: Vec<Piece>,
+    },
     /// Anyone: what this agent holds.
     Stats,
     /// Anyone, to the driver's agent: what all agents hold.
@@ -286,6 +401,10 @@ pub enum Reply {
         layout_changed: bool,
         /// See [`Opened`].
         lost: bool,
+        /// See [`Opened`].
+        tasks: Option<u32>,
+        /// See [`Opened`].
+        has_frames: bool,
     },
     /// A piece of a log; empty at its end.
     Blocks(Vec<Bytes>),
@@ -312,6 +431,8 @@ pub enum Reply {
     PoolIs(Vec<PoolEntry>),
     /// To `Fence`: the length of the log here, if there is one.
     Fenced(Option<LogOffset>),
+    /// To `Senders` and `TasksOf`.
+    Tasks(Option<u32>),
     /// To `Stats`.
     Stats(AgentStats),
     /// To `ClusterStats`.

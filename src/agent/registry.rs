@@ -2,12 +2,15 @@
 //!
 //! A machine without I/O; time is an argument, in milliseconds of any clock that does not go back.
 
+mod exchange;
 mod repair;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::protocol::{AgentInfo, Commit, Grant, Layout, OpenTask, PoolEntry, TaskStats, Totals};
+use super::protocol::{
+    AgentInfo, Commit, Ending, Grant, Layout, OpenTask, PoolEntry, Recovery, TaskStats, Totals,
+};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, Partition, TaskId};
 use crate::task::Summary;
@@ -50,6 +53,15 @@ struct Entry {
     replayed: u64,
     live_rows: u64,
     lost: u64,
+    /// Who holds all frames of the last attempt that came to its end.
+    frames: Option<AgentId>,
+    /// Whether what agents have of the log is to be disregarded.
+    discarded: bool,
+    /// What the last attempt that came to its end had taken in.
+    used: Vec<(String, u64)>,
+    ran_live: u64,
+    ran_replayed: u64,
+    resent: u64,
 }
 
 /// The answer to an open.
@@ -162,10 +174,14 @@ impl Registry {
         let generation = self.newest;
         let (committed, commits) = self.commits_since(commits_seen);
         let layout_changed = self.recorded_otherwise(&task, &layout);
+        let alive = |id: &AgentId| agents.iter().find(|agent| agent.id == *id).cloned();
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
         if !entry.published {
             entry.layout = layout;
         }
+        let (reopened, discarded) = (entry.opens > 0 || entry.published, entry.discarded);
+        let frames = entry.frames.as_ref().and_then(alive);
+        entry.discarded = false;
         entry.generation = generation;
         entry.opens += 1;
         entry.live = Some(live);
@@ -176,6 +192,9 @@ impl Registry {
             generation,
             holders: self.infos(&holders),
             published,
+            reopened,
+            discarded,
+            frames,
             agents,
             layout,
             same_stage,
@@ -243,8 +262,16 @@ impl Registry {
         Ok(())
     }
 
-    /// An attempt is over.
-    pub fn closed(&mut self, task: &TaskId, generation: Generation, summary: &Summary, lost: bool) {
+    /// An attempt is over; `agent` was its agent.
+    pub fn closed(
+        &mut self,
+        task: &TaskId,
+        generation: Generation,
+        summary: &Summary,
+        ending: Ending,
+        agent: AgentId,
+        lost: bool,
+    ) {
         self.totals.closed += 1;
         self.totals.rows += summary.rows;
         self.totals.replayed += summary.replayed;
@@ -252,6 +279,10 @@ impl Registry {
         self.totals.calls += summary.calls;
         self.totals.bytes += summary.bytes;
         self.totals.lost += u64::from(lost);
+        if ending.done {
+            self.totals.ran_replayed += u64::from(ending.recovery == Recovery::Replayed);
+            self.totals.resent += u64::from(ending.recovery == Recovery::Resent);
+        }
         let Some(entry) = self.tasks.get_mut(task) else { return };
         entry.rows = entry.rows.max(summary.rows);
         entry.replayed += summary.replayed;
@@ -259,6 +290,7 @@ impl Registry {
         entry.lost += u64::from(lost);
         if entry.generation == generation {
             entry.live = None;
+            entry.ended(ending, agent);
         }
         if !entry.holders.is_disjoint(&self.dead) {
             self.short.insert(task.clone());
@@ -359,6 +391,10 @@ impl Registry {
                     replayed: entry.replayed,
                     live: entry.live_rows,
                     lost: entry.lost,
+                    in_flight: 0,
+                    ran_live: entry.ran_live,
+                    ran_replayed: entry.ran_replayed,
+                    resent: entry.resent,
                 };
                 (task.clone(), stats)
             })
@@ -382,6 +418,12 @@ impl Entry {
             replayed: 0,
             live_rows: 0,
             lost: 0,
+            frames: None,
+            discarded: false,
+            used: Vec::new(),
+            ran_live: 0,
+            ran_replayed: 0,
+            resent: 0,
         }
     }
 }

@@ -4,6 +4,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{Generation, TaskId};
 
+/// Where the output of an attempt came from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Recovery {
+    /// Nothing was recorded: the user's code ran, and its services were asked.
+    #[default]
+    Live,
+    /// The user's code ran, with recorded answers as far as there were any.
+    Replayed,
+    /// The frames of an earlier attempt were sent again; no code ran.
+    Resent,
+}
+
 /// What one agent holds of one task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HeldStats {
@@ -59,6 +71,14 @@ pub struct TaskStats {
     pub live: u64,
     /// Attempts that found the log lost.
     pub lost: u64,
+    /// Bytes of frames in the in-flight log.
+    pub in_flight: u64,
+    /// Attempts that came to their end with nothing recorded before.
+    pub ran_live: u64,
+    /// Attempts that came to their end with a recorded log.
+    pub ran_replayed: u64,
+    /// Attempts that sent the frames of an earlier one.
+    pub resent: u64,
 }
 
 /// What all agents hold.
@@ -108,6 +128,12 @@ pub struct Totals {
     pub calls: u64,
     /// Bytes recorded.
     pub bytes: u64,
+    /// Attempts that came to their end with a recorded log.
+    pub ran_replayed: u64,
+    /// Attempts that sent the frames of an earlier one.
+    pub resent: u64,
+    /// Logs discarded because their inputs were gone.
+    pub discarded: u64,
     /// Logs found lost.
     pub lost: u64,
     /// Epochs committed.

@@ -2,7 +2,10 @@
 //!
 //! A machine without I/O: it says which blocks must go to disk, the edge moves them.
 
-use std::collections::{HashMap, VecDeque};
+mod copies;
+mod policy;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use bytes::Bytes;
 
@@ -21,6 +24,16 @@ struct Held {
     version: u64,
     /// Blocks that stand in a segment file already, by index.
     durable: HashMap<usize, SpillRef>,
+    /// Whether all of it came with frames: it is a copy of another task's log.
+    absorbed: bool,
+    in_flight: bool,
+}
+
+impl Held {
+    fn new(log: CausalLog, task: &TaskId, generation: Generation, layout: Layout, version: u64) -> Self {
+        let (durable, in_flight) = (HashMap::new(), task.is_in_flight());
+        Self { log, generation, layout, version, durable, absorbed: false, in_flight }
+    }
 }
 
 /// Blocks of one log to be written to disk.
@@ -63,14 +76,26 @@ pub struct Store {
     queue: VecDeque<(TaskId, u64, usize)>,
     memory_bytes: u64,
     memory_bytes_max: u64,
+    /// Bytes of frames in memory, of all.
+    in_flight_bytes: u64,
     versions: u64,
+    /// Absorbed logs that have blocks which were not shared with peers yet.
+    fresh: HashMap<EpochKey, BTreeSet<TaskId>>,
 }
 
 impl Store {
     /// An empty store that keeps at most `memory_bytes_max` bytes of logs in memory.
     #[must_use]
     pub fn new(memory_bytes_max: u64) -> Self {
-        Self { held: HashMap::new(), queue: VecDeque::new(), memory_bytes: 0, memory_bytes_max, versions: 0 }
+        Self {
+            held: HashMap::new(),
+            queue: VecDeque::new(),
+            memory_bytes: 0,
+            memory_bytes_max,
+            in_flight_bytes: 0,
+            versions: 0,
+            fresh: HashMap::new(),
+        }
     }
 
     /// Begins the log of a new attempt, in place of any older copy.
@@ -83,13 +108,7 @@ impl Store {
         }
         self.remove(task);
         self.versions += 1;
-        let held = Held {
-            log: CausalLog::new(),
-            generation,
-            layout,
-            version: self.versions,
-            durable: HashMap::new(),
-        };
+        let held = Held::new(CausalLog::new(), task, generation, layout, self.versions);
         self.held.insert(task.clone(), held);
         Ok(())
     }
@@ -107,6 +126,7 @@ impl Store {
         }
         held.generation = generation;
         held.layout = layout;
+        held.absorbed = false;
         Ok(())
     }
 
@@ -120,8 +140,7 @@ impl Store {
     ) {
         self.versions += 1;
         let log = CausalLog::from_spilled(blocks);
-        let version = self.versions;
-        let held = Held { log, generation, layout, version, durable: HashMap::new() };
+        let held = Held::new(log, task, generation, layout, self.versions);
         self.held.insert(task.clone(), held);
     }
 
@@ -163,6 +182,7 @@ impl Store {
         let new_bytes = held.log.absorb(from, std::slice::from_ref(block))?;
         if new_bytes > 0 {
             self.memory_bytes += new_bytes;
+            self.in_flight_bytes += if held.in_flight { new_bytes } else { 0 };
             self.queue.push_back((task.clone(), held.version, index));
         }
         Ok(Absorbed::At(index))
@@ -209,6 +229,12 @@ impl Store {
         self.held.get(task).is_none_or(|held| held.durable.len() == held.log.blocks(LogOffset::START).len())
     }
 
+    /// Whether one block stands in a segment file of this agent.
+    #[must_use]
+    pub fn is_block_durable(&self, task: &TaskId, index: usize) -> bool {
+        self.held.get(task).is_some_and(|held| held.durable.contains_key(&index))
+    }
+
     /// A block now stands in a segment file, and need not be written again to be spilled.
     pub fn durable(&mut self, task: &TaskId, index: usize, place: SpillRef) {
         if let Some(held) = self.held.get_mut(task) {
@@ -228,24 +254,34 @@ impl Store {
         let target = target.saturating_sub(self.memory_bytes_max / 8);
         while self.memory_bytes - leaving > target {
             let Some((task, version, index)) = self.queue.pop_front() else { break };
-            let Some(held) = self.held.get_mut(&task).filter(|held| held.version == version) else {
-                continue;
-            };
-            let Some(BlockRef { place: Place::Memory(block), .. }) = held.log.block(index).cloned() else {
-                continue;
-            };
-            if let Some(place) = held.durable.get(&index) {
-                held.log.mark_spilled(index, *place);
-                self.memory_bytes -= block.len() as u64;
-                continue;
-            }
-            leaving += block.len() as u64;
-            match victims.last_mut().filter(|last| last.task == task && last.version == version) {
-                Some(last) => last.blocks.push((index, block)),
-                None => victims.push(Victims { task, version, blocks: vec![(index, block)] }),
-            }
+            leaving += self.evict(task, version, index, &mut victims);
         }
         victims
+    }
+
+    /// Takes a block out of memory: at once if it stands on disk, else as a victim; the bytes still to leave.
+    fn evict(&mut self, task: TaskId, version: u64, index: usize, victims: &mut Vec<Victims>) -> u64 {
+        let Some(held) = self.held.get_mut(&task).filter(|held| held.version == version) else { return 0 };
+        let Some(BlockRef { place: Place::Memory(block), .. }) = held.log.block(index).cloned() else {
+            return 0;
+        };
+        let bytes = block.len() as u64;
+        if let Some(place) = held.durable.get(&index) {
+            held.log.mark_spilled(index, *place);
+            let in_flight = held.in_flight;
+            self.freed(bytes, in_flight);
+            return 0;
+        }
+        match victims.last_mut().filter(|last| last.task == task && last.version == version) {
+            Some(last) => last.blocks.push((index, block)),
+            None => victims.push(Victims { task, version, blocks: vec![(index, block)] }),
+        }
+        bytes
+    }
+
+    fn freed(&mut self, bytes: u64, in_flight: bool) {
+        self.memory_bytes -= bytes;
+        self.in_flight_bytes -= if in_flight { bytes } else { 0 };
     }
 
     /// The victims were written; their memory is free.
@@ -254,10 +290,13 @@ impl Store {
         else {
             return;
         };
+        let mut bytes = 0;
         for ((index, block), place) in victims.blocks.iter().zip(places) {
             held.log.mark_spilled(*index, *place);
-            self.memory_bytes -= block.len() as u64;
+            bytes += block.len() as u64;
         }
+        let in_flight = held.in_flight;
+        self.freed(bytes, in_flight);
     }
 
     /// The victims could not be written: they stay in memory, first in line.
@@ -269,7 +308,7 @@ impl Store {
 
     fn remove(&mut self, task: &TaskId) {
         if let Some(held) = self.held.remove(task) {
-            self.memory_bytes -= held.log.memory_bytes();
+            self.freed(held.log.memory_bytes(), held.in_flight);
         }
     }
 
@@ -286,6 +325,7 @@ impl Store {
         self.queue.retain(|(task, version, _)| held.get(task).is_some_and(|held| held.version == *version));
         epochs.sort();
         epochs.dedup();
+        self.forget_fresh(key);
         epochs
     }
 

@@ -103,14 +103,12 @@ impl BlockBuilder {
             }
             Determinant::EpochMark => out.push(8),
             Determinant::Order { channel, frames, version } => {
-                out.push(9);
-                put_varint(out, channel.into());
-                put_varint(out, frames.into());
-                out.extend_from_slice(&version.to_le_bytes());
+                self.push_order(channel, frames, version);
+                return Ok(());
             }
             Determinant::Output { round } => {
-                out.push(11);
-                put_varint(out, round.into());
+                self.push_output(round);
+                return Ok(());
             }
             Determinant::Resume { segment } => {
                 out.push(12);
@@ -133,6 +131,24 @@ impl BlockBuilder {
         self.buffer.push(2);
         put_zigzag(&mut self.buffer, unix_ns.wrapping_sub(self.last_time));
         self.last_time = unix_ns;
+        self.count += 1;
+    }
+
+    /// Appends a run of frames: channel, how many, and the sender's version.
+    pub fn push_order(&mut self, channel: u32, frames: u32, version: u64) {
+        self.end_times();
+        self.buffer.push(9);
+        put_varint(&mut self.buffer, channel.into());
+        put_varint(&mut self.buffer, frames.into());
+        self.buffer.extend_from_slice(&version.to_le_bytes());
+        self.count += 1;
+    }
+
+    /// Notes that what stands before in this block led to a round of frames.
+    pub fn push_output(&mut self, round: u32) {
+        self.end_times();
+        self.buffer.push(11);
+        put_varint(&mut self.buffer, round.into());
         self.count += 1;
     }
 

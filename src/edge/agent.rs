@@ -16,10 +16,11 @@ use super::net::Connection;
 pub use super::registrar::StageTasks;
 use super::registrar::{LocalRegistry, Registrar};
 use super::repairing::mend;
+use super::room::spill;
 use super::server::Server;
 use crate::agent::protocol::{AgentInfo, ClusterStats, Layout, Request};
 use crate::causal_log::{Place, SpillRef};
-use crate::config::SessionConfig;
+use crate::config::{SessionConfig, SpillPolicy};
 use crate::determinant::bytes_fingerprint;
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation};
@@ -103,6 +104,9 @@ impl Agent {
         handler.registrar.tell(&handler.links, Request::Register(info))?;
         server.listen_tcp(listener)?;
         server.listen_unix(bind_socket(&socket)?)?;
+        if handler.config.spill_policy != SpillPolicy::Off {
+            server.spawn("clonos-spill", |server| spill(&server))?;
+        }
         if handler.config.sharing_depth > 0 {
             server.spawn("clonos-repair", |server| mend(&server))?;
         }
@@ -142,6 +146,15 @@ impl Agent {
         let key = EpochKey { query: query.into(), epoch: epoch.clone() };
         self.server.handler().commit(self.registry()?, &key);
         Ok(())
+    }
+
+    /// Checks that what an epoch's tasks took in belongs together.
+    ///
+    /// # Errors
+    /// [`Error::InconsistentEpoch`]; [`Error::Misuse`] if this is not the driver's agent.
+    pub fn check_epoch(&self, query: &str, epoch: &Epoch) -> Result<()> {
+        let key = EpochKey { query: query.into(), epoch: epoch.clone() };
+        locked(&self.registry()?.registry).check_epoch(&key)
     }
 
     /// Epochs of which some log is known.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::net::Connection;
-use crate::agent::protocol::{ClusterStats, OpenTask, Opened, Reply, Request};
+use crate::agent::protocol::{ClusterStats, Ending, OpenTask, Opened, Reply, Request};
 use crate::config::SessionConfig;
 use crate::error::{Error, Result};
 use crate::id::{LogOffset, Partition, TaskId};
@@ -100,8 +100,17 @@ impl Client {
     /// [`Error::OperatorUsedTwice`], or whatever kept the agent from opening it.
     pub fn open(&mut self, open: OpenTask) -> Result<Opened> {
         let asked = open.task.clone();
-        let Reply::Opened { task, session, generation, end, same_stage, layout_changed, lost } =
-            self.ask(&Request::Open(open))?
+        let Reply::Opened {
+            task,
+            session,
+            generation,
+            end,
+            same_stage,
+            layout_changed,
+            lost,
+            tasks,
+            has_frames,
+        } = self.ask(&Request::Open(open))?
         else {
             return Err(unexpected());
         };
@@ -119,7 +128,17 @@ impl Client {
             from = from.plus(blocks.iter().map(|block| block.len() as u64).sum());
             prior.extend(blocks);
         }
-        Ok(Opened { task, session, generation, prior, same_stage, layout_changed, lost })
+        Ok(Opened {
+            task,
+            session,
+            generation,
+            prior,
+            same_stage,
+            layout_changed,
+            lost,
+            tasks,
+            has_frames,
+        })
     }
 
     /// Sends a block to be appended; does not wait.
@@ -148,9 +167,47 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::AgentUnreachable`], [`Error::Timeout`].
-    pub fn close(&mut self, session: u64, done: bool, summary: Summary) -> Result<()> {
+    pub fn close(&mut self, session: u64, summary: Summary, ending: Ending) -> Result<()> {
         self.sessions.retain(|_, open| *open != session);
-        self.ask(&Request::Close { session, done, summary }).map(drop)
+        self.ask(&Request::Close { session, summary, ending }).map(drop)
+    }
+
+    /// Sends anything that is answered with nothing but success; does not wait.
+    ///
+    /// # Errors
+    /// [`Error::AgentUnreachable`], [`Error::Timeout`].
+    pub fn start(&mut self, request: &Request) -> Result<Ticket> {
+        Ok(Ticket(self.post(request)?))
+    }
+
+    /// A piece of the frames that an earlier attempt sent; empty at their end.
+    ///
+    /// # Errors
+    /// [`Error::AgentUnreachable`] if their agent has gone, [`Error::CausalLogLost`].
+    pub fn resend(&mut self, session: u64, from: LogOffset) -> Result<Vec<Bytes>> {
+        match self.ask(&Request::Resend { session, from })? {
+            Reply::Blocks(frames) => Ok(frames),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// How many tasks of an operator were opened in an open task's epoch, where known.
+    ///
+    /// # Errors
+    /// [`Error::AgentUnreachable`], [`Error::Timeout`].
+    pub fn senders(&mut self, session: u64, operator: String) -> Result<Option<u32>> {
+        match self.ask(&Request::Senders { session, operator })? {
+            Reply::Tasks(tasks) => Ok(tasks),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Says that a task's log was recorded with inputs that are gone.
+    ///
+    /// # Errors
+    /// [`Error::CausalLogLost`] if something visible depends on it.
+    pub fn discard(&mut self, session: u64) -> Result<()> {
+        self.ask(&Request::Discard { session }).map(drop)
     }
 
     /// Logs of the other partitions of an open task's epoch, recorded under another layout.

@@ -10,7 +10,8 @@ use super::disk::Disk;
 use super::links::Links;
 use super::locked;
 use super::registrar::{LocalRegistry, Registrar};
-use crate::agent::protocol::{AgentInfo, AgentStats, Commit, Grant, Reply, Request};
+use super::signal::Signal;
+use crate::agent::protocol::{AgentInfo, AgentStats, Commit, Ending, Grant, Reply, Request};
 use crate::agent::store::Store;
 use crate::config::SessionConfig;
 use crate::error::{Error, Result};
@@ -27,11 +28,16 @@ pub(super) struct Session {
     pub(super) lost: bool,
     /// The first failure of an append: those after it fail alike.
     pub(super) failed: Option<Error>,
+    /// Whether its determinants travel in its frames.
+    pub(super) inside: bool,
+    /// Whether its in-flight log was begun.
+    pub(super) sends: bool,
 }
 
 impl Session {
-    pub(super) const fn new(task: TaskId, grant: Grant, lost: bool) -> Self {
-        Self { task, grant, peers: Vec::new(), published: false, lost, failed: None }
+    pub(super) const fn new(task: TaskId, grant: Grant, lost: bool, inside: bool) -> Self {
+        let peers = Vec::new();
+        Self { task, grant, peers, published: false, lost, failed: None, inside, sends: false }
     }
 }
 
@@ -42,6 +48,12 @@ pub(super) struct Handler {
     pub(super) store: Mutex<Store>,
     /// Held by whoever spills.
     pub(super) spilling: Mutex<()>,
+    /// Held by whoever shares absorbed logs: nobody goes ahead while another still waits for peers.
+    pub(super) sharing: Mutex<()>,
+    /// Set when frames may be due for disk.
+    pub(super) spill_due: Signal,
+    /// The epoch that sent frames last.
+    pub(super) newest_epoch: Mutex<Option<EpochKey>>,
     pub(super) disk: Disk,
     pub(super) links: Links,
     pub(super) registrar: Registrar,
@@ -57,6 +69,9 @@ impl Handler {
         Self {
             store: Mutex::new(Store::new(config.memory_bytes)),
             spilling: Mutex::default(),
+            sharing: Mutex::default(),
+            spill_due: Signal::default(),
+            newest_epoch: Mutex::default(),
             links: Links::new(config.secret, timeout),
             config,
             info,
@@ -75,13 +90,20 @@ impl Handler {
 
     // Closing.
 
-    pub(super) fn close(&self, session: &Session, summary: crate::task::Summary) -> Result<()> {
+    pub(super) fn close(
+        &self,
+        session: &Session,
+        summary: crate::task::Summary,
+        ending: Ending,
+    ) -> Result<()> {
         self.registrar.tell(
             &self.links,
             Request::Closed {
                 task: session.task.clone(),
                 generation: session.grant.generation,
                 summary,
+                ending,
+                agent: self.info.id,
                 lost: session.lost,
             },
         )

@@ -5,11 +5,13 @@ pub mod auth;
 pub mod client;
 mod cluster;
 mod disk;
+mod exchanging;
 mod handler;
 mod heartbeat;
 mod links;
 pub mod net;
 mod opening;
+pub mod parking;
 pub mod process;
 mod publishing;
 pub mod recovery;
@@ -18,6 +20,7 @@ mod repairing;
 mod room;
 pub mod segment;
 mod server;
+mod signal;
 pub mod spill;
 
 /// A mutex whose holder may have panicked: what is behind it is left consistent between statements.

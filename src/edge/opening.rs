@@ -42,17 +42,29 @@ type Copies = Vec<(AgentId, LogOffset)>;
 impl Handler {
     /// Opens a task for a worker.
     pub(super) fn open(&self, open: &OpenTask, sessions: &mut HashMap<u64, Session>) -> Result<Reply> {
-        let grant = self.granted(open)?;
+        let mut grant = self.granted(open)?;
         // A name that was committed may be in use again: its old logs must be gone before.
         self.heard(&grant.committed, grant.commits);
         let task = grant.task.clone();
-        let (found, copies) = self.gather(&task, &grant)?;
+        if open.inside && grant.reopened {
+            // Whoever consumed a frame of this task has absorbed its log.
+            let agents = grant.agents.iter().filter(|agent| !grant.holders.contains(agent));
+            let agents: Vec<AgentInfo> = agents.cloned().collect();
+            grant.holders.extend(agents);
+        }
+        let (found, copies) = match grant.discarded {
+            true => (Found::Nothing, Copies::new()),
+            false => self.gather(&task, &grant)?,
+        };
         let lost = matches!(found, Found::Lost);
-        let mut session = Session::new(task.clone(), grant, lost);
+        let has_frames = self.reach_frames(&mut grant);
+        let mut session = Session::new(task.clone(), grant, lost, open.inside);
         self.take_over(&session, &found, &copies)?;
         let end = locked(&self.store).end(&task).unwrap_or_default();
-        session.peers = self.first_peers(&session);
-        if end > LogOffset::START {
+        if !session.inside {
+            session.peers = self.first_peers(&session);
+        }
+        if !session.inside && end > LogOffset::START {
             self.persist(&session)?;
             self.keep_copies(&session, &copies);
             self.replicate(&mut session)?;
@@ -68,6 +80,8 @@ impl Handler {
             same_stage: grant.same_stage,
             layout_changed: grant.layout_changed,
             lost,
+            tasks: grant.layout.tasks,
+            has_frames,
         };
         sessions.insert(number, session);
         Ok(reply)
@@ -110,7 +124,7 @@ impl Handler {
     }
 
     /// Raises the fence at a holder; the length of its copy, if it answers and has one.
-    fn fence(&self, task: &TaskId, grant: &Grant, holder: &AgentInfo) -> Option<LogOffset> {
+    pub(super) fn fence(&self, task: &TaskId, grant: &Grant, holder: &AgentInfo) -> Option<LogOffset> {
         if holder.id == self.info.id {
             return locked(&self.store).fence(task, grant.generation);
         }

@@ -22,7 +22,7 @@ impl Handler {
         if let Some(error) = &session.failed {
             return Err(error.clone());
         }
-        let appended = self.append_stable(session, block);
+        let appended = self.append_stable(session, block).and_then(|()| self.share(session));
         if let Err(error) = &appended {
             session.failed = Some(error.clone());
         }

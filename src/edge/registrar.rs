@@ -84,10 +84,18 @@ impl LocalRegistry {
             Request::Holding { task, generation, holders, adopted, published } => {
                 registry.holding(task, *generation, holders, *adopted, *published).map(|()| Reply::Done)
             }
-            Request::Closed { task, generation, summary, lost } => {
-                registry.closed(task, *generation, summary, *lost);
+            Request::Closed { task, generation, summary, ending, agent, lost } => {
+                registry.closed(task, *generation, summary, ending.clone(), *agent, *lost);
                 Ok(Reply::Done)
             }
+            Request::Visible { tasks, holders } => {
+                registry.visible(tasks, holders);
+                Ok(Reply::Done)
+            }
+            Request::Discarded { task, generation } => {
+                registry.discarded(task, *generation).map(|()| Reply::Done)
+            }
+            Request::TasksOf { task } => Ok(Reply::Tasks(registry.tasks_of(task))),
             Request::Repairs { agent } => {
                 Ok(Reply::RepairsAre(registry.repairs(*agent, self.copies, now_ms)))
             }
@@ -117,6 +125,14 @@ impl Registrar {
         match self.ask(links, &Request::Grant { open: open.clone(), agent, commits_seen })? {
             Reply::Granted(grant) => Ok(Some(grant)),
             Reply::Busy => Ok(None),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// How many tasks the stage of an operator has, where known.
+    pub(super) fn tasks_of(&self, links: &Links, task: &TaskId) -> Result<Option<u32>> {
+        match self.ask(links, &Request::TasksOf { task: task.clone() })? {
+            Reply::Tasks(tasks) => Ok(tasks),
             _ => Err(unexpected()),
         }
     }

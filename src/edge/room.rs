@@ -1,5 +1,6 @@
 //! Keeping an agent's logs inside its memory: what does not fit goes to disk, oldest first.
 
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -7,12 +8,16 @@ use bytes::Bytes;
 
 use super::handler::Handler;
 use super::locked;
-use crate::agent::store::Absorbed;
+use super::server::Server;
+use crate::agent::store::{Absorbed, Store, Victims};
+use crate::config::SpillPolicy;
 use crate::error::{Error, Result};
 use crate::id::{Generation, LogOffset, TaskId};
 
 /// How often a writer looks whether there is room again.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How soon the background writer notices that the agent stops.
+const IDLE: Duration = Duration::from_millis(100);
 
 impl Handler {
     /// Puts a block into a log that is here; its index there. Spills until it fits, and slows the
@@ -24,13 +29,22 @@ impl Handler {
         from: LogOffset,
         block: &Bytes,
     ) -> Result<usize> {
+        self.hold_with(block, |store| store.absorb(task, generation, from, block))
+    }
+
+    /// Puts a block of an absorbed log beside the logs that are here; spills as [`Handler::hold`] does.
+    pub(super) fn hold_copy(&self, task: &TaskId, from: LogOffset, block: &Bytes) -> Result<usize> {
+        self.hold_with(block, |store| store.absorb_copy(task, from, block))
+    }
+
+    fn hold_with(&self, block: &Bytes, absorb: impl Fn(&mut Store) -> Result<Absorbed>) -> Result<usize> {
         let (bytes, limit) = (block.len() as u64, self.config.memory_bytes);
         if bytes > limit {
             return Err(Error::MemoryBudget { bytes, limit });
         }
         let deadline = Instant::now() + Duration::from_millis(self.config.io_timeout_ms);
         loop {
-            if let Absorbed::At(index) = locked(&self.store).absorb(task, generation, from, block)? {
+            if let Absorbed::At(index) = absorb(&mut locked(&self.store))? {
                 return Ok(index);
             }
             match self.spill_for(bytes) {
@@ -46,8 +60,37 @@ impl Handler {
     fn spill_for(&self, bytes: u64) -> Result<()> {
         // One at a time: whoever waited finds room made by the one before.
         let _turn = locked(&self.spilling);
-        let mut failed = None;
         let all = locked(&self.store).make_room(bytes);
+        self.write_out(all)
+    }
+
+    /// Whether frames may have to go to disk now that `log` has more of them.
+    pub(super) fn frames_due(&self, log: &TaskId) -> bool {
+        match self.config.spill_policy {
+            SpillPolicy::Off => false,
+            SpillPolicy::Eager => true,
+            SpillPolicy::Availability => locked(&self.store).is_half_full(),
+            SpillPolicy::Epoch => {
+                let epoch = log.epoch_key();
+                let mut newest = locked(&self.newest_epoch);
+                let later = newest.as_ref() != Some(&epoch);
+                *newest = Some(epoch);
+                later
+            }
+        }
+    }
+
+    /// Moves the frames to disk that the policy wants there; whether that went well.
+    pub(super) fn spill_frames(&self) -> Result<()> {
+        let _turn = locked(&self.spilling);
+        let newest = locked(&self.newest_epoch).clone();
+        let all = locked(&self.store).overdue(self.config.spill_policy, newest.as_ref());
+        self.write_out(all)
+    }
+
+    /// Writes victims; those that could not be written stay in memory.
+    fn write_out(&self, all: Vec<Victims>) -> Result<()> {
+        let mut failed = None;
         for victims in all {
             let written = match &failed {
                 None => {
@@ -67,5 +110,18 @@ impl Handler {
             }
         }
         failed.map_or(Ok(()), Err)
+    }
+}
+
+/// Writes frames to disk in the background, until the server stops: writers are not held up by it.
+pub(super) fn spill(server: &Arc<Server>) {
+    while !server.is_stopping() {
+        if !server.handler().spill_due.wait(IDLE) {
+            continue;
+        }
+        if let Err(error) = server.handler().spill_frames() {
+            // They stay in memory; a writer that finds no room there is told.
+            tracing::warn!(%error, "frames could not be spilled");
+        }
     }
 }

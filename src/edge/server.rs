@@ -17,7 +17,7 @@ use super::handler::{Session, Shared};
 use super::locked;
 use super::net::{Connection, Stream};
 use super::registrar::Registrar;
-use crate::agent::protocol::{Reply, Request};
+use crate::agent::protocol::{Ending, Reply, Request};
 use crate::error::{Error, Result};
 use crate::task::Summary;
 
@@ -161,7 +161,7 @@ impl Server {
             }
         }
         for session in sessions.values() {
-            if let Err(error) = self.handler.close(session, Summary::default()) {
+            if let Err(error) = self.handler.close(session, Summary::default(), Ending::default()) {
                 tracing::info!(%error, "a session's end could not be told");
             }
         }
@@ -176,10 +176,29 @@ impl Server {
                 let session = sessions.get_mut(&session).ok_or_else(|| not_open(session))?;
                 handler.append(session, &block).map(|()| Reply::Done)
             }
-            Request::Close { session, summary, .. } => {
+            Request::Close { session, summary, ending } => {
                 let session = sessions.remove(&session).ok_or_else(|| not_open(session))?;
-                handler.close(&session, summary).map(|()| Reply::Done)
+                handler.close(&session, summary, ending).map(|()| Reply::Done)
             }
+            Request::Keep { session, block } => {
+                handler.keep(known(sessions, session)?, &block).map(|()| Reply::Done)
+            }
+            Request::Absorb { session, groups } => {
+                handler.absorb(known(sessions, session)?, groups).map(|()| Reply::Done)
+            }
+            Request::Commit { session } => handler.share(known(sessions, session)?).map(|()| Reply::Done),
+            Request::Send { session, frames } => {
+                let session = sessions.get_mut(&session).ok_or_else(|| not_open(session))?;
+                handler.send(session, &frames).map(|()| Reply::Done)
+            }
+            Request::Resend { session, from } => handler.resend(known(sessions, session)?, from),
+            Request::Discard { session } => handler.discard(known(sessions, session)?).map(|()| Reply::Done),
+            Request::Senders { session, operator } => handler.senders(known(sessions, session)?, operator),
+            Request::Forget { task } => {
+                locked(&handler.store).forget(&task);
+                Ok(Reply::Done)
+            }
+            Request::Share { pieces } => handler.shared(pieces).map(|()| Reply::Done),
             Request::Pool { session } => handler.pool(known(sessions, session)?),
             Request::Read { task, from } => handler.read(&task, from).map(Reply::Blocks),
             Request::Fence { task, generation } => {

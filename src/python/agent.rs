@@ -52,6 +52,15 @@ impl PyAgent {
         enter(py, || self.agent.commit_epoch(query, &epoch))
     }
 
+    fn check_epoch(
+        &self,
+        py: Python<'_>,
+        query: &str,
+        #[pyo3(from_py_with = epoch)] epoch: crate::id::Epoch,
+    ) -> PyResult<()> {
+        enter(py, || self.agent.check_epoch(query, &epoch))
+    }
+
     fn live_epochs<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, Bound<'py, PyAny>)>> {
         let epochs = enter(py, || self.agent.live_epochs())?;
         epochs.iter().map(|key| Ok((key.query.to_string(), epoch_object(py, &key.epoch)?))).collect()

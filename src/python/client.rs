@@ -13,10 +13,10 @@ use pyo3::types::{PyDict, PyString};
 use super::config::PySessionConfig;
 use super::door::enter;
 use super::lock;
-use crate::agent::protocol::{OpenTask, Opened};
+use crate::agent::protocol::{Ending, OpenTask, Opened, Request};
 use crate::edge::client::{Client, Ticket};
 use crate::error::{Error, Result};
-use crate::id::{Epoch, Partition, TaskId};
+use crate::id::{Epoch, LogOffset, Partition, TaskId};
 use crate::task::{Summary, TaskMode, TaskOptions};
 
 /// A worker's connection to its agent.
@@ -67,6 +67,7 @@ pub(super) struct Opening {
     pub(super) options: TaskOptions,
     attempt: u64,
     worker: u64,
+    pub(super) inside: bool,
 }
 
 impl Opening {
@@ -95,15 +96,16 @@ impl Opening {
             options,
             attempt: get(arguments, "attempt")?.extract()?,
             worker: get(arguments, "worker")?.extract()?,
+            inside: arguments.get_item("inside")?.map_or(Ok(false), |inside| inside.extract())?,
         })
     }
 }
 
-fn get<'py>(arguments: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+pub(super) fn get<'py>(arguments: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     arguments.get_item(name)?.ok_or_else(|| PyTypeError::new_err(format!("open() needs {name}=")))
 }
 
-fn text(arguments: &Bound<'_, PyDict>, name: &str) -> PyResult<String> {
+pub(super) fn text(arguments: &Bound<'_, PyDict>, name: &str) -> PyResult<String> {
     get(arguments, name)?.extract()
 }
 
@@ -142,6 +144,7 @@ impl Publisher {
             stage: options.stage,
             attempt: opening.attempt,
             worker: opening.worker,
+            inside: opening.inside,
         };
         let connection = Arc::clone(&client.shared);
         let opened = connection.with(|client| client.open(request))?;
@@ -163,6 +166,33 @@ impl Publisher {
         Ok(())
     }
 
+    /// Sends anything that is answered with nothing but success; waited for with the blocks.
+    pub(super) fn start(&self, request: &Request) -> Result<()> {
+        let ticket = self.connection.with(|client| client.start(request))?;
+        lock(&self.tickets).push_back(ticket);
+        Ok(())
+    }
+
+    /// Names the open task.
+    pub(super) const fn session(&self) -> u64 {
+        self.session
+    }
+
+    /// A piece of an earlier attempt's frames.
+    pub(super) fn resend(&self, from: LogOffset) -> Result<Vec<Bytes>> {
+        self.connection.with(|client| client.resend(self.session, from))
+    }
+
+    /// How many tasks of an operator were opened in this epoch, where known.
+    pub(super) fn senders(&self, operator: String) -> Result<Option<u32>> {
+        self.connection.with(|client| client.senders(self.session, operator))
+    }
+
+    /// The task's log was recorded with inputs that are gone.
+    pub(super) fn discard(&self) -> Result<()> {
+        self.connection.with(|client| client.discard(self.session))
+    }
+
     pub(super) fn settle(&self, outstanding: usize) -> Result<()> {
         let mut tickets = lock(&self.tickets);
         while tickets.len() > outstanding {
@@ -172,14 +202,14 @@ impl Publisher {
         Ok(())
     }
 
-    pub(super) fn close(&self, done: bool, summary: &Summary) -> Result<()> {
+    pub(super) fn close(&self, summary: &Summary, ending: Ending) -> Result<()> {
         if self.closed.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
         if !self.connection.usable.load(Ordering::Relaxed) {
             return Ok(());
         }
-        self.connection.with(|client| client.close(self.session, done, *summary))
+        self.connection.with(|client| client.close(self.session, *summary, ending))
     }
 }
 

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::door::quick;
-use crate::config::{AgentScope, Guarantee, OnAmbiguous, OnLost, SessionConfig};
+use crate::config::{AgentScope, Guarantee, OnAmbiguous, OnLost, SessionConfig, SpillPolicy};
 use crate::error::{Error, Result};
 
 /// Settings of a session.
@@ -30,6 +30,12 @@ const GUARANTEES: [(&str, Guarantee); 3] = [
     ("at_most_once", Guarantee::AtMostOnce),
 ];
 const SCOPES: [(&str, AgentScope); 2] = [("executor", AgentScope::Executor), ("host", AgentScope::Host)];
+const SPILL_POLICIES: [(&str, SpillPolicy); 4] = [
+    ("availability", SpillPolicy::Availability),
+    ("eager", SpillPolicy::Eager),
+    ("epoch", SpillPolicy::Epoch),
+    ("off", SpillPolicy::Off),
+];
 const ON_LOST: [(&str, OnLost); 2] = [("rollback", OnLost::Rollback), ("at_least_once", OnLost::AtLeastOnce)];
 const ON_AMBIGUOUS: [(&str, OnAmbiguous); 2] = [("error", OnAmbiguous::Error), ("any", OnAmbiguous::Any)];
 
@@ -41,7 +47,7 @@ fn name_of<T: PartialEq>(allowed: &'static [(&'static str, T)], value: &T) -> &'
 impl PySessionConfig {
     #[new]
     #[pyo3(signature = (*, app_id, secret, driver_addr, driver_socket, local, guarantee, sharing_depth,
-        memory_bytes, disk_bytes, spill_dir, checkpoint_dir, agent_scope, on_lost, on_ambiguous,
+        memory_bytes, disk_bytes, spill_policy, clock_resolution_ns, compress_frames, spill_dir, checkpoint_dir, agent_scope, on_lost, on_ambiguous,
         io_timeout_ms))]
     #[expect(clippy::too_many_arguments, reason = "keyword-only, one per setting")]
     fn new(
@@ -55,6 +61,9 @@ impl PySessionConfig {
         sharing_depth: u32,
         memory_bytes: u64,
         disk_bytes: u64,
+        spill_policy: &str,
+        clock_resolution_ns: u64,
+        compress_frames: bool,
         spill_dir: Option<String>,
         checkpoint_dir: Option<String>,
         agent_scope: &str,
@@ -73,6 +82,9 @@ impl PySessionConfig {
                 sharing_depth,
                 memory_bytes,
                 disk_bytes,
+                spill_policy: choice("spill_policy", spill_policy, &SPILL_POLICIES)?,
+                clock_resolution_ns,
+                compress_frames,
                 spill_dir,
                 checkpoint_dir,
                 agent_scope: choice("agent_scope", agent_scope, &SCOPES)?,
@@ -126,6 +138,11 @@ impl PySessionConfig {
     #[getter]
     const fn sharing_depth(&self) -> u32 {
         self.config.sharing_depth
+    }
+
+    #[getter]
+    fn spill_policy(&self) -> &'static str {
+        name_of(&SPILL_POLICIES, &self.config.spill_policy)
     }
 
     #[getter]

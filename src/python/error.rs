@@ -11,12 +11,16 @@ const fn class_of(error: &Error) -> &'static str {
         Error::Divergence(_) => "ReplayDivergence",
         Error::CausalLogLost { .. } => "CausalLogLost",
         Error::Fenced { .. } => "Fenced",
+        Error::InputCutShort { .. } => "InputCutShort",
+        Error::UpstreamChanged { .. } => "UpstreamChanged",
+        Error::InconsistentEpoch { .. } => "InconsistentEpoch",
         Error::OperatorUsedTwice { .. } => "OperatorUsedTwice",
         Error::LogGap { .. }
         | Error::LogFork { .. }
         | Error::CorruptBlock { .. }
         | Error::CorruptLog { .. }
         | Error::CorruptSegment { .. }
+        | Error::CorruptFrame { .. }
         | Error::UnsupportedVersion { .. } => "CorruptLog",
         Error::DiskBudget { .. } | Error::DiskFull { .. } | Error::MemoryBudget { .. } => "ResourceExhausted",
         Error::Config { .. } => "ConfigError",

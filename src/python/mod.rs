@@ -9,6 +9,7 @@ mod client;
 mod config;
 mod door;
 mod error;
+mod exchange;
 mod functions;
 mod result_task;
 mod service_task;
@@ -24,6 +25,8 @@ mod _core {
     use super::client::PyClient;
     #[pymodule_export]
     use super::config::PySessionConfig;
+    #[pymodule_export]
+    use super::exchange::{PyStage, partition_ids};
     #[pymodule_export]
     use super::functions::{
         build_profile, bytes_fingerprint, cluster_stats, ensure_agent, read_segment, row_fingerprints,

@@ -11,6 +11,7 @@ use super::client::{Opening, Publisher, PyClient, summary_dict};
 use super::config::PySessionConfig;
 use super::door::{enter, quick};
 use super::lock;
+use crate::agent::protocol::Ending;
 use crate::error::{Error, Result};
 use crate::task::{CallPosition, Plan, ResultTask, Summary, TaskMode, idempotency_key};
 
@@ -156,7 +157,7 @@ impl PyResultTask {
     fn finish<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let summary = enter(py, || -> Result<Summary> {
             let summary = lock(&self.task).finish()?;
-            self.publisher.close(true, &summary)?;
+            self.publisher.close(&summary, Ending { done: true, ..Ending::default() })?;
             Ok(summary)
         })?;
         summary_dict(py, &summary)
@@ -166,7 +167,7 @@ impl PyResultTask {
         // The attempt is over whatever this answers; what it published stays.
         let _ = enter(py, || {
             let summary = lock(&self.task).summary();
-            self.publisher.close(false, &summary)
+            self.publisher.close(&summary, Ending::default())
         });
     }
 }

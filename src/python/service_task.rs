@@ -1,6 +1,7 @@
 //! `ServiceTask`: recording of what a function takes from the causal services.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -13,16 +14,18 @@ use super::config::PySessionConfig;
 use super::door::{enter, quick};
 use super::lock;
 use super::result_task::arrays;
+use crate::agent::protocol::{Ending, Recovery, Request};
 use crate::determinant::{batch_fingerprint, bytes_fingerprint, row_fingerprints};
 use crate::error::{Error, Result};
+use crate::frame::Group;
 use crate::id::TaskId;
 use crate::task::{CallDecision, RowRng, ServiceTask, TaskMode, idempotency_key};
 
 /// Most random bits asked for at once.
 const RANDOM_BITS_MAX: usize = 1 << 20;
 
-struct Inner {
-    task: ServiceTask,
+pub(super) struct Inner {
+    pub(super) task: ServiceTask,
     random: Option<RowRng>,
     /// Fingerprints of the batch whose rows are being worked on.
     rows: Vec<u64>,
@@ -54,15 +57,34 @@ impl Inner {
 /// One attempt of a task under `record="services"`, or of an operator on a partition.
 #[pyclass(name = "ServiceTask", module = "clonos._core", frozen)]
 pub(super) struct PyServiceTask {
-    inner: Mutex<Inner>,
-    id: TaskId,
-    publisher: Publisher,
+    pub(super) inner: Mutex<Inner>,
+    pub(super) id: TaskId,
+    pub(super) publisher: Publisher,
+    pub(super) ending: Mutex<Ending>,
+    /// Tasks of the stage, where known.
+    pub(super) tasks: Option<u32>,
+    pub(super) has_frames: bool,
+    /// The task's log when it was opened, for a stage that sends it on.
+    pub(super) prior: Mutex<Vec<Bytes>>,
+    /// Whether something was absorbed since the last publish.
+    absorbed: AtomicBool,
+    /// Nanoseconds between two different readings of the clock.
+    resolution: i64,
     lost: bool,
 }
 
-fn now_ns() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+impl PyServiceTask {
+    fn now_ns(&self) -> i64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
+        now - now % self.resolution
+    }
+
+    /// Hands determinants that came with a frame to the agent.
+    pub(super) fn absorbed(&self, groups: Vec<Group>) -> Result<()> {
+        self.absorbed.store(true, Ordering::Relaxed);
+        self.publisher.start(&Request::Absorb { session: self.publisher.session(), groups })
+    }
 }
 
 #[pymethods]
@@ -76,14 +98,27 @@ impl PyServiceTask {
         arguments: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let mut opening = Opening::read(config, TaskMode::Services, arguments)?;
+        let resolution = i64::try_from(config.config.clock_resolution_ns).unwrap_or(i64::MAX).max(1);
         enter(py, || {
             let (publisher, opened) = Publisher::open(client, &opening)?;
             let id = opened.task.clone();
             opening.options.task = opened.task.clone();
             opening.options.layout_changed = opened.layout_changed;
+            let prior = if opening.inside { opened.prior.clone() } else { Vec::new() };
+            let recovery = if opened.prior.is_empty() { Recovery::Live } else { Recovery::Replayed };
             let task = ServiceTask::new(opening.options, opened.prior, opened.same_stage)?;
-            let inner = Inner { task, random: None, rows: Vec::new() };
-            Ok(Self { inner: Mutex::new(inner), id, publisher, lost: opened.lost })
+            Ok(Self {
+                inner: Mutex::new(Inner { task, random: None, rows: Vec::new() }),
+                id,
+                publisher,
+                ending: Mutex::new(Ending { recovery, ..Ending::default() }),
+                tasks: opened.tasks,
+                has_frames: opened.has_frames,
+                prior: Mutex::new(prior),
+                absorbed: AtomicBool::new(false),
+                resolution,
+                lost: opened.lost,
+            })
         })
     }
 
@@ -93,7 +128,7 @@ impl PyServiceTask {
     }
 
     fn time_ns(&self, py: Python<'_>) -> PyResult<i64> {
-        quick(py, || lock(&self.inner).task.time(now_ns()))
+        quick(py, || lock(&self.inner).task.time(self.now_ns()))
     }
 
     fn random(&self, py: Python<'_>) -> PyResult<f64> {
@@ -178,7 +213,13 @@ impl PyServiceTask {
     fn publish(&self, py: Python<'_>) -> PyResult<()> {
         enter(py, || {
             let block = lock(&self.inner).task.take_block();
-            self.publisher.publish(block)
+            let absorbed = self.absorbed.swap(false, Ordering::Relaxed);
+            match block {
+                Some(block) => self.publisher.publish(Some(block)),
+                // What leaves depends on what was absorbed, though nothing new was recorded.
+                None if absorbed => self.publisher.start(&Request::Commit { session: self.publisher.session() }),
+                None => Ok(()),
+            }
         })
     }
 
@@ -188,8 +229,11 @@ impl PyServiceTask {
 
     fn finish<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let summary = enter(py, || {
-            let summary = lock(&self.inner).task.finish()?;
-            self.publisher.close(true, &summary)?;
+            let resent = lock(&self.ending).recovery == Recovery::Resent;
+            let mut inner = lock(&self.inner);
+            let summary = if resent { inner.task.summary() } else { inner.task.finish()? };
+            let ending = Ending { done: true, ..lock(&self.ending).clone() };
+            self.publisher.close(&summary, ending)?;
             Ok(summary)
         })?;
         summary_dict(py, &summary)
@@ -199,7 +243,7 @@ impl PyServiceTask {
         // The attempt is over whatever this answers; what it published stays.
         let _ = enter(py, || {
             let summary = lock(&self.inner).task.summary();
-            self.publisher.close(false, &summary)
+            self.publisher.close(&summary, Ending::default())
         });
     }
 }

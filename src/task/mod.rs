@@ -32,6 +32,7 @@ pub use options::{TaskMode, TaskOptions};
 pub use plan::Plan;
 pub use result::ResultTask;
 pub use rng::RowRng;
+pub use segments::Order;
 pub use service::{CallDecision, ServiceTask};
 pub use summary::Summary;
 

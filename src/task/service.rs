@@ -9,11 +9,12 @@ use super::header;
 use super::key::CallPosition;
 use super::matching::{Found, Index, Occurrences};
 use super::options::TaskOptions;
-use super::segments::{Cursor, Input, Next, Recorded, ServiceLog};
+use super::segments::{Cursor, Input, Next, Order, Recorded, ServiceLog};
 use super::summary::Summary;
 use crate::determinant::{BlockBuilder, Determinant};
 use crate::error::{DivergenceKind, Error, Result};
 
+mod exchange;
 mod replay;
 
 use replay::{call_name, describe};
@@ -69,6 +70,8 @@ pub struct ServiceTask {
     builder: BlockBuilder,
     has_header: bool,
     seed: Option<u64>,
+    /// Frames taken live since the last block, all from one sender.
+    run: Option<Order>,
     /// Names of the live calls under way, outermost first.
     pending: Vec<u64>,
     position: CallPosition,
@@ -101,6 +104,7 @@ impl ServiceTask {
             occurrences: Occurrences::default(),
             builder: BlockBuilder::new(),
             has_header: false,
+            run: None,
             pending: Vec::new(),
             position: CallPosition { fingerprint: 0, occurrence: 0, ordinal: 0 },
             rows_used: 0,
@@ -305,16 +309,6 @@ impl ServiceTask {
             Place::Recorded(mut cursor) => !matches!(self.log.peek(&mut cursor), Next::Open(_)),
             Place::Live => false,
         }
-    }
-
-    /// What must be published before anything caused by it leaves. `None`: nothing new.
-    pub fn take_block(&mut self) -> Option<Bytes> {
-        if self.builder.is_empty() {
-            return None;
-        }
-        let block = self.builder.finish();
-        self.summary.bytes += block.len() as u64;
-        Some(block)
     }
 
     /// End of input: checks that what is recorded was asked for.

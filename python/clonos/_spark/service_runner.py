@@ -92,7 +92,7 @@ class ServiceRunner:
         task = self._task
         try:
             held: list[Any] = []
-            for output in self._scoped(outputs):
+            for output in self.scoped(outputs):
                 task.publish()
                 if held:
                     task.settle(1)
@@ -105,7 +105,8 @@ class ServiceRunner:
         finally:
             task.close()
 
-    def _scoped(self, outputs: Iterator[Any]) -> Iterator[Any]:
+    def scoped(self, outputs: Iterator[Any]) -> Iterator[Any]:
+        """Outputs, each computed with the causal services recorded."""
         while True:
             token = current.set(self._scope)
             try:

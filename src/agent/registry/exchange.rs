@@ -1,0 +1,92 @@
+//! What the registry knows of exchanges: what became visible, what was taken in, and whether it fits together.
+
+use std::collections::BTreeMap;
+
+use super::{Entry, Registry};
+use crate::agent::protocol::{Ending, Recovery};
+use crate::error::{Error, Result};
+use crate::id::{AgentId, EpochKey, Generation, TaskId};
+
+impl Entry {
+    /// The newest attempt is over.
+    pub(super) fn ended(&mut self, ending: Ending, agent: AgentId) {
+        if !ending.done {
+            return;
+        }
+        match ending.recovery {
+            Recovery::Live => self.ran_live += 1,
+            Recovery::Replayed => self.ran_replayed += 1,
+            Recovery::Resent => self.resent += 1,
+        }
+        if ending.has_frames {
+            self.frames = Some(agent);
+        }
+        if ending.recovery != Recovery::Resent {
+            self.used = ending.used;
+        }
+    }
+}
+
+impl Registry {
+    /// Something visible depends on these logs, which `holders` have: losing them all is a loss from now on.
+    pub fn visible(&mut self, tasks: &[TaskId], holders: &[AgentId]) {
+        for task in tasks {
+            // A commit may have been faster; then nobody needs the log any more.
+            if let Some(entry) = self.tasks.get_mut(task) {
+                entry.published = true;
+                entry.holders.extend(holders);
+            }
+        }
+    }
+
+    /// A task's log was recorded with inputs that are gone: the next attempt begins anew.
+    ///
+    /// # Errors
+    /// [`Error::CausalLogLost`] if something visible depends on the log; [`Error::Fenced`] if a newer
+    /// attempt has opened the task.
+    pub fn discarded(&mut self, task: &TaskId, generation: Generation) -> Result<()> {
+        let newer = self.tasks.get(task).map_or(generation.next(), |entry| entry.generation);
+        let Some(entry) = self.tasks.get_mut(task).filter(|entry| entry.generation == generation) else {
+            return Err(Error::Fenced { task: task.clone(), newer, ours: generation });
+        };
+        if entry.published {
+            return Err(Error::CausalLogLost { task: task.clone() });
+        }
+        entry.discarded = true;
+        entry.holders.clear();
+        entry.frames = None;
+        entry.used.clear();
+        self.totals.discarded += 1;
+        Ok(())
+    }
+
+    /// Tasks of the stage that ran an operator in an epoch, where known.
+    #[must_use]
+    pub fn tasks_of(&self, task: &TaskId) -> Option<u32> {
+        self.siblings(task).find_map(|(_, entry)| entry.layout.tasks)
+    }
+
+    /// Checks that all tasks of each operator took in the same version of each log sent to it: had one been
+    /// lost and run again with other outcomes, some would have seen the first and others the second.
+    ///
+    /// # Errors
+    /// [`Error::InconsistentEpoch`] names the tasks.
+    pub fn check_epoch(&self, key: &EpochKey) -> Result<()> {
+        let mut first: BTreeMap<(&str, &str), (u64, &TaskId)> = BTreeMap::new();
+        let epoch = |task: &TaskId| task.query == key.query && task.epoch == key.epoch;
+        for (task, entry) in self.tasks.iter().filter(|(task, _)| epoch(task)) {
+            for (sender, versions) in &entry.used {
+                let (seen, other) = *first.entry((&task.operator, sender)).or_insert((*versions, task));
+                if seen != *versions {
+                    let (partition, other) = (task.partition, other.partition);
+                    let what = format!(
+                        "in epoch {key}, partitions {other} and {partition} of operator {:?} used different logs of operator {sender:?}",
+                        task.operator
+                    );
+                    return Err(Error::InconsistentEpoch { what });
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,235 @@
+//! What an agent does for an exchange: keeps determinants that travel in frames, holds copies of those
+//! that came with frames, and makes the copies stable before something that depends on them leaves.
+
+use bytes::Bytes;
+
+use super::handler::{Handler, Session, unexpected};
+use super::locked;
+use super::publishing::channel;
+use super::segment::SegmentRecord;
+use crate::agent::placement;
+use crate::agent::protocol::{AgentInfo, Grant, PIECE_BYTES, Piece, Reply, Request};
+use crate::agent::store::Outgoing;
+use crate::error::{Error, Result};
+use crate::frame::Group;
+use crate::id::{Generation, LogOffset, TaskId};
+
+impl Handler {
+    /// Keeps a block of a task whose determinants travel in its frames: here, and nowhere else.
+    pub(super) fn keep(&self, session: &Session, block: &Bytes) -> Result<()> {
+        let from = locked(&self.store).end(&session.task).unwrap_or_default();
+        self.hold(&session.task, session.grant.generation, from, block).map(drop)
+    }
+
+    /// Holds copies of the logs that came with a frame.
+    pub(super) fn absorb(&self, session: &Session, groups: Vec<Group>) -> Result<()> {
+        for group in groups {
+            let task = TaskId {
+                operator: group.operator.into(),
+                partition: group.partition,
+                ..session.task.clone()
+            };
+            self.absorb_piece(&task, group.from, &group.blocks)?;
+        }
+        Ok(())
+    }
+
+    /// Holds copies that another agent shares.
+    pub(super) fn shared(&self, pieces: Vec<Piece>) -> Result<()> {
+        for piece in pieces {
+            self.absorb_piece(&piece.task, piece.from, &piece.blocks)?;
+        }
+        Ok(())
+    }
+
+    fn absorb_piece(&self, task: &TaskId, mut from: LogOffset, blocks: &[Bytes]) -> Result<()> {
+        for block in blocks {
+            self.hold_copy(task, from, block)?;
+            from = from.plus(block.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// Output commit of what was absorbed here in the session's epoch: returns when it is stable.
+    pub(super) fn share(&self, session: &Session) -> Result<()> {
+        let epoch = session.task.epoch_key();
+        let _turn = locked(&self.sharing);
+        let tasks = locked(&self.store).take_fresh(&epoch);
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        let shared = self.share_all(session, &tasks);
+        if shared.is_err() {
+            locked(&self.store).not_shared(&epoch, tasks);
+        }
+        shared
+    }
+
+    fn share_all(&self, session: &Session, tasks: &[TaskId]) -> Result<()> {
+        let wanted = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
+        let agents = self.registrar.agents(&self.links, &session.grant);
+        let candidates = placement::candidates(&session.task, self.info.id, &self.info.host, &agents);
+        let mut holders = vec![self.info.id];
+        let pending = self.persist_copies(session, tasks)?;
+        for peer in candidates {
+            if holders.len() > wanted {
+                break;
+            }
+            match self.share_with(&peer, tasks) {
+                Ok(()) => holders.push(peer.id),
+                Err(error) => tracing::info!(peer = %peer.addr, %error, "not a peer for absorbed logs"),
+            }
+        }
+        for (task, index, written) in pending {
+            let place = written.wait()?;
+            locked(&self.store).durable(&task, index, place);
+        }
+        self.registrar.tell(&self.links, Request::Visible { tasks: tasks.to_vec(), holders })
+    }
+
+    /// Sends a peer what it lacks of these logs, in messages of bounded size.
+    fn share_with(&self, peer: &AgentInfo, tasks: &[TaskId]) -> Result<()> {
+        let channel = channel(Generation::NONE, peer);
+        let mut pieces = Vec::new();
+        let mut bytes = 0;
+        let sent = tasks.iter().try_for_each(|task| {
+            loop {
+                let outgoing = locked(&self.store).outgoing(task, channel);
+                let Some(Outgoing { from, blocks, .. }) = outgoing else { return Ok(()) };
+                let blocks = self.disk.read(&blocks)?;
+                bytes += blocks.iter().map(|block| block.len() as u64).sum::<u64>();
+                pieces.push(Piece { task: task.clone(), from, blocks });
+                if bytes >= PIECE_BYTES {
+                    self.send_pieces(peer, std::mem::take(&mut pieces), std::mem::take(&mut bytes))?;
+                }
+            }
+        });
+        let sent = sent.and_then(|()| self.send_pieces(peer, pieces, bytes));
+        if sent.is_err() {
+            // What it has is not known: the next try sends all of it again.
+            let mut store = locked(&self.store);
+            for task in tasks {
+                store.rewind(task, channel, LogOffset::START);
+            }
+        }
+        sent
+    }
+
+    fn send_pieces(&self, peer: &AgentInfo, pieces: Vec<Piece>, bytes: u64) -> Result<()> {
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        self.links.call(&peer.addr, &Request::Share { pieces })?;
+        self.sent_bytes.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Queues what this agent's segment lacks of these logs.
+    fn persist_copies(
+        &self,
+        session: &Session,
+        tasks: &[TaskId],
+    ) -> Result<Vec<(TaskId, usize, super::segment::Pending)>> {
+        let mut pending = Vec::new();
+        if !self.disk.has_segments() {
+            return Ok(pending);
+        }
+        for task in tasks {
+            let (mut from, mut index) = (LogOffset::START, 0);
+            loop {
+                let blocks = self.read(task, from)?;
+                if blocks.is_empty() {
+                    break;
+                }
+                for block in blocks {
+                    let durable = locked(&self.store).is_block_durable(task, index);
+                    if !durable {
+                        let record = self.copy_record(session, task, from, &block);
+                        pending.extend(self.disk.submit(record).map(|written| (task.clone(), index, written)));
+                    }
+                    from = from.plus(block.len() as u64);
+                    index += 1;
+                }
+            }
+        }
+        Ok(pending)
+    }
+
+    fn copy_record(&self, session: &Session, task: &TaskId, at: LogOffset, block: &Bytes) -> SegmentRecord {
+        let layout = session.grant.layout;
+        SegmentRecord {
+            task: task.clone(),
+            generation: Generation::NONE,
+            app: layout.app,
+            stage: 0,
+            tasks: None,
+            offset: at,
+            block: block.clone(),
+        }
+    }
+
+    // The in-flight log.
+
+    /// Appends frames to the task's in-flight log.
+    pub(super) fn send(&self, session: &mut Session, frames: &[Bytes]) -> Result<()> {
+        let (log, generation) = (session.task.in_flight(), session.grant.generation);
+        if !session.sends {
+            locked(&self.store).begin(&log, generation, session.grant.layout)?;
+            session.sends = true;
+        }
+        for frame in frames {
+            let from = locked(&self.store).end(&log).unwrap_or_default();
+            self.hold(&log, generation, from, frame)?;
+        }
+        if self.frames_due(&log) {
+            self.spill_due.ring();
+        }
+        Ok(())
+    }
+
+    /// A piece of the frames that an earlier attempt sent, from whoever has them.
+    pub(super) fn resend(&self, session: &Session, from: LogOffset) -> Result<Reply> {
+        let log = session.task.in_flight();
+        let holder = session.grant.frames.as_ref();
+        let holder = holder.ok_or_else(|| Error::CausalLogLost { task: session.task.clone() })?;
+        if holder.id == self.info.id {
+            return self.read(&log, from).map(Reply::Blocks);
+        }
+        match self.links.call(&holder.addr, &Request::Read { task: log, from })? {
+            reply @ Reply::Blocks(_) => Ok(reply),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// The log was recorded with inputs that are gone.
+    pub(super) fn discard(&self, session: &Session) -> Result<()> {
+        let (task, generation) = (session.task.clone(), session.grant.generation);
+        tracing::warn!(%task, "the log of a task is discarded: what it was recorded with is lost");
+        self.registrar.tell(&self.links, Request::Discarded { task: task.clone(), generation })?;
+        for agent in self.registrar.agents(&self.links, &session.grant) {
+            if agent.id == self.info.id {
+                locked(&self.store).forget(&task);
+            } else if let Err(error) = self.links.call(&agent.addr, &Request::Forget { task: task.clone() }) {
+                // The next open disregards its copy, and a consumer that meets it drops it.
+                tracing::info!(%task, agent = %agent.addr, %error, "a discarded log could not be dropped");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the frames of an earlier attempt can be read where they are.
+    pub(super) fn reach_frames(&self, grant: &mut Grant) -> bool {
+        let log = grant.task.in_flight();
+        let there = grant.frames.clone().and_then(|holder| self.fence(&log, grant, &holder));
+        if there.is_none() {
+            grant.frames = None;
+        }
+        there.is_some()
+    }
+
+    /// How many tasks sent to the session's task under this operator, where known.
+    pub(super) fn senders(&self, session: &Session, operator: String) -> Result<Reply> {
+        let task = TaskId { operator: operator.into(), ..session.task.clone() };
+        self.registrar.tasks_of(&self.links, &task).map(Reply::Tasks)
+    }
+}
