@@ -111,6 +111,13 @@ impl TaskId {
         self.operator.ends_with(IN_FLIGHT)
     }
 
+    /// The task whose in-flight log this names, if it names one.
+    #[must_use]
+    pub fn sender(&self) -> Option<Self> {
+        let operator = self.operator.strip_suffix(IN_FLIGHT)?;
+        Some(Self { operator: operator.into(), ..self.clone() })
+    }
+
     /// The epoch this task belongs to.
     #[must_use]
     pub fn epoch_key(&self) -> EpochKey {

@@ -9,6 +9,7 @@ from clonos.errors import ConfigError
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*$", re.IGNORECASE)
 FULL_DEPTH = 2**32 - 1
+RESOLUTION_SECONDS_MAX = 60
 
 
 def parse_size(setting: str, value: int | str) -> int:
@@ -75,7 +76,7 @@ def parse_resolution(value: float) -> int:
     ConfigError
         If the value is not between 0 and one minute.
     """
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 60:
+    if type(value) in {int, float} and 0 <= value <= RESOLUTION_SECONDS_MAX:
         return round(value * 1e9)
     message = f"clock_resolution={value!r} is not between 0 and 60 seconds"
     raise ConfigError(message, "CONFIG")

@@ -24,6 +24,9 @@ class SessionConfig:
         sharing_depth: int,
         memory_bytes: int,
         disk_bytes: int,
+        spill_policy: str,
+        clock_resolution_ns: int,
+        compress_frames: bool,
         spill_dir: str | None,
         checkpoint_dir: str | None,
         agent_scope: str,
@@ -48,6 +51,8 @@ class SessionConfig:
     def guarantee(self) -> str: ...
     @property
     def sharing_depth(self) -> int: ...
+    @property
+    def spill_policy(self) -> str: ...
     @property
     def agent_scope(self) -> str: ...
     @property
@@ -178,6 +183,42 @@ class ServiceTask:
         """Give the log back, finished or not. Never raises."""
 
 @final
+class Stage:
+    """The exchanges at both ends of one attempt: frames in, frames out."""
+
+    def __new__(
+        cls,
+        task: ServiceTask | None,
+        config: SessionConfig | None,
+        *,
+        query: str,
+        epoch: int | str,
+        operator: str,
+        partition: int,
+        sender: str | None,
+        scatters: tuple[list[int], int] | None,
+    ) -> Stage:
+        """`sender`: operator that sends to it; `scatters`: key columns and number of channels."""
+    @property
+    def has_frames(self) -> bool:
+        """Whether all frames of an earlier attempt can be read."""
+    def offer(self, frames: pa.Array) -> None:
+        """Frames have come: a binary array without nulls."""
+    def take(self) -> list[pa.RecordBatch] | None:
+        """The next frame's rows; ``None`` until more frames come."""
+    def end_input(self) -> None:
+        """The input is at its end; raises `InputCutShort` if it was cut short."""
+    def push(self, batch: pa.RecordBatch) -> bool:
+        """Take rows to be sent; whether a round is full and `cut` due."""
+    def cut(self, last: bool) -> pa.RecordBatch | None:
+        """Frames of a round, as ``(pid, frame)``; the last has one for each channel."""
+    def resend(self, start: int) -> tuple[pa.RecordBatch, int] | None:
+        """Frames of an earlier attempt from byte `start` on, and where the next ones start."""
+
+def partition_ids(keys: Sequence[pa.Array], partitions: int) -> bytes:
+    """Partition of each row by its keys, as little-endian 32-bit numbers."""
+
+@final
 class Agent:
     """The driver's agent, with the registry."""
 
@@ -193,6 +234,8 @@ class Agent:
         """``host:port`` where other agents reach it."""
     def commit_epoch(self, query: str, epoch: int | str) -> None:
         """Drop the logs of an epoch everywhere."""
+    def check_epoch(self, query: str, epoch: int | str) -> None:
+        """Raise `InconsistentEpoch` unless what the epoch's tasks took in belongs together."""
     def live_epochs(self) -> list[tuple[str, int | str]]:
         """Epochs of which some log is held."""
     def stats(self) -> str:

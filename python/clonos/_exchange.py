@@ -1,8 +1,8 @@
 """``exchange``: the edge between two causal operators, over Spark's own shuffle.
 
-`exchange` and `map_in_arrow` return ordinary DataFrames that remember how they were made, so that an
-operator and the exchanges on both sides of it run in one Python task: the DataFrame with the rows
-in between is there if it is asked for, and never computed if it is not.
+`exchange` and `map_in_arrow` return ordinary DataFrames that remember how they were made, so that
+an operator and the exchanges on both sides of it run in one Python task: the DataFrame with the
+rows in between is there if it is asked for, and never computed if it is not.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def map_in_arrow(
 
     `func` runs again at replay and gets the recorded outcomes from `clonos.time`, `clonos.random`,
     `clonos.call` and the others. Its input must come back in the same order: after a shuffle, sort
-    within partitions first, or use `clonos.exchange` in the shuffle's place, which records the order.
+    within partitions first, or put `clonos.exchange` in its place, which records the order.
 
     Parameters
     ----------

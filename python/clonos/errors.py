@@ -77,11 +77,11 @@ class UpstreamChanged(CausalLogLost):
 
 
 class InputCutShort(ClonosError):
-    """Spark ended a task's input early, as it does when a fetch fails; nothing was decided on it."""
+    """Spark ended a task's input early, as after a failed fetch; nothing was decided on it."""
 
 
 class InconsistentEpoch(ClonosError):
-    """Consumers of one epoch used different versions of a log; its results do not belong together."""
+    """Consumers of one epoch used different versions of a log: its results do not fit together."""
 
 
 class Fenced(ClonosError):

@@ -128,17 +128,7 @@ impl Client {
             from = from.plus(blocks.iter().map(|block| block.len() as u64).sum());
             prior.extend(blocks);
         }
-        Ok(Opened {
-            task,
-            session,
-            generation,
-            prior,
-            same_stage,
-            layout_changed,
-            lost,
-            tasks,
-            has_frames,
-        })
+        Ok(Opened { task, session, generation, prior, same_stage, layout_changed, lost, tasks, has_frames })
     }
 
     /// Sends a block to be appended; does not wait.

@@ -25,10 +25,15 @@ pub(super) fn cluster_stats(handler: &Handler) -> Result<ClusterStats> {
         (registry.alive(local.now_ms()), registry.task_stats(), registry.totals())
     };
     let mut sizes: HashMap<TaskId, (u64, u64)> = HashMap::new();
+    let mut in_flight: HashMap<TaskId, u64> = HashMap::new();
     let mut summaries = Vec::new();
     for agent in agents {
         let answer = stats_of(handler, &agent);
         for held in answer.iter().flat_map(|stats| &stats.held) {
+            if let Some(task) = held.task.sender() {
+                *in_flight.entry(task).or_default() += held.bytes;
+                continue;
+            }
             let size = sizes.entry(held.task.clone()).or_default();
             *size = (size.0.max(held.bytes), size.1.max(held.spilled));
         }
@@ -38,6 +43,7 @@ pub(super) fn cluster_stats(handler: &Handler) -> Result<ClusterStats> {
         let (bytes, spilled) = sizes.get(&task).copied().unwrap_or_default();
         stats.bytes = bytes;
         stats.spilled = spilled;
+        stats.in_flight = in_flight.get(&task).copied().unwrap_or_default();
         stats.sent = bytes * (stats.holders.len() as u64).saturating_sub(1);
         stats
     });

@@ -145,7 +145,8 @@ impl Handler {
                     let durable = locked(&self.store).is_block_durable(task, index);
                     if !durable {
                         let record = self.copy_record(session, task, from, &block);
-                        pending.extend(self.disk.submit(record).map(|written| (task.clone(), index, written)));
+                        pending
+                            .extend(self.disk.submit(record).map(|written| (task.clone(), index, written)));
                     }
                     from = from.plus(block.len() as u64);
                     index += 1;

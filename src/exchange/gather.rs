@@ -67,8 +67,8 @@ pub struct Taken {
     pub opening: Opening,
     /// Its delta.
     pub groups: Vec<Group>,
-    /// Its rows, if it has any.
-    pub batch: Option<RecordBatch>,
+    /// Its rows, in one batch or several.
+    pub batches: Vec<RecordBatch>,
     /// Rows in it.
     pub rows: u32,
     /// Checksum, which stands for its rows.
@@ -150,7 +150,7 @@ impl<P: Park> Gather<P> {
         let Some(number) = sender.waiting.pop_front() else { return Ok(None) };
         self.parked -= 1;
         let frame = frame::read(&self.park.unpark(number)?)?;
-        let batch = sender.accept(&frame)?;
+        let batches = sender.accept(&frame)?;
         let opening = sender.opening.clone().ok_or_else(|| corrupt("no opening".into()))?;
         self.tasks = self.tasks.or(opening.tasks);
         self.operator.get_or_insert_with(|| opening.task.operator.to_string());
@@ -161,7 +161,7 @@ impl<P: Park> Gather<P> {
         Ok(Some(Taken {
             opening,
             groups: decode_groups(&frame.delta)?,
-            batch,
+            batches,
             rows: frame.head.rows,
             sum: frame.sum,
             order,
@@ -230,7 +230,7 @@ impl<P: Park> Gather<P> {
 
 impl Sender {
     /// Checks a frame's place and decodes it.
-    fn accept(&mut self, frame: &Frame) -> Result<Option<RecordBatch>> {
+    fn accept(&mut self, frame: &Frame) -> Result<Vec<RecordBatch>> {
         let head = &frame.head;
         let place = format!("frame {} of partition {}", head.sequence, head.partition);
         if self.closed {
@@ -251,15 +251,17 @@ impl Sender {
         self.next += 1;
         self.closed = head.closes;
         self.version = head.log;
-        if head.rows == 0 {
-            return Ok(None);
-        }
         let mut payload = Buffer::from(frame.payload.clone());
-        let batch = self.decoder.decode(&mut payload).map_err(|error| corrupt(format!("{place}: {error}")))?;
-        match batch {
-            Some(batch) if batch.num_rows() == head.rows as usize && payload.is_empty() => Ok(Some(batch)),
-            _ => Err(corrupt(format!("{place} does not hold the {} rows it announces", head.rows))),
+        let mut batches = Vec::new();
+        while !payload.is_empty() {
+            let batch = self.decoder.decode(&mut payload);
+            batches.extend(batch.map_err(|error| corrupt(format!("{place}: {error}")))?);
         }
+        let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+        if rows == head.rows as usize {
+            return Ok(batches);
+        }
+        Err(corrupt(format!("{place} has {rows} rows and announces {}", head.rows)))
     }
 }
 

@@ -111,7 +111,8 @@ impl Piggyback {
         if hops <= self.depth {
             let mut at = from;
             for block in &new {
-                let piece = Piece { operator, partition: group.partition, hops, from: at, block: block.clone() };
+                let piece =
+                    Piece { operator, partition: group.partition, hops, from: at, block: block.clone() };
                 at = at.plus(block.len() as u64);
                 self.push(piece);
             }

@@ -16,6 +16,9 @@ use crate::error::{Error, Result};
 use crate::frame::{Head, Opening, encode_groups, seal};
 use crate::id::Partition;
 
+/// Rows that one channel gets of a sorted batch, on average, or more: below that the messages around them
+/// would cost more than another copy.
+const PART_ROWS: usize = 512;
 /// Arrow buffers start at multiples of this many bytes in a payload.
 const BUFFER_ALIGNMENT: usize = 8;
 
@@ -40,9 +43,7 @@ pub struct ScatterOptions {
     pub partitions: u32,
     /// Compression of payloads.
     pub compression: Compression,
-    /// Rows of a round; it is over when this many or more have come.
-    pub round_rows: usize,
-    /// Bytes of a round, likewise.
+    /// Bytes of a round; it is over when this many or more have come.
     pub round_bytes: usize,
 }
 
@@ -95,7 +96,10 @@ impl Round {
     pub fn frames(&self) -> impl Iterator<Item = (u32, Bytes)> + '_ {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         let ranges = starts.zip(&self.ends);
-        self.channels.iter().zip(ranges).map(|(channel, (start, end))| (*channel, self.bytes.slice(start..*end)))
+        self.channels
+            .iter()
+            .zip(ranges)
+            .map(|(channel, (start, end))| (*channel, self.bytes.slice(start..*end)))
     }
 }
 
@@ -105,9 +109,12 @@ impl Round {
 pub struct Scatter {
     options: ScatterOptions,
     task: u64,
+    /// Batches of this round that were not sorted yet.
     pending: Vec<RecordBatch>,
     pending_rows: usize,
-    pending_bytes: usize,
+    /// Batches of this round whose rows stand in the order of their channels.
+    sorted: Vec<Sorted>,
+    round_bytes: usize,
     channels: Vec<Channel>,
     round: u32,
     dealt: u64,
@@ -126,7 +133,8 @@ impl Scatter {
             task,
             pending: Vec::new(),
             pending_rows: 0,
-            pending_bytes: 0,
+            sorted: Vec::new(),
+            round_bytes: 0,
             channels,
             round: 0,
             dealt: 0,
@@ -136,13 +144,33 @@ impl Scatter {
     }
 
     /// Takes a batch; whether a round is full, and [`Scatter::cut`] due.
-    pub fn push(&mut self, batch: RecordBatch) -> bool {
+    ///
+    /// # Errors
+    /// As [`Scatter::cut`].
+    pub fn push(&mut self, batch: RecordBatch) -> Result<bool> {
+        self.round_bytes += sliced_bytes(&batch);
         self.pending_rows += batch.num_rows();
-        self.pending_bytes += sliced_bytes(&batch);
         if batch.num_rows() > 0 {
             self.pending.push(batch);
         }
-        self.pending_rows >= self.options.round_rows || self.pending_bytes >= self.options.round_bytes
+        // Sorted while it is still in the processor's cache, but in parts that are worth a message each.
+        if self.pending_rows >= PART_ROWS * self.options.partitions as usize {
+            self.sort_pending()?;
+        }
+        Ok(self.round_bytes >= self.options.round_bytes)
+    }
+
+    fn sort_pending(&mut self) -> Result<()> {
+        let batches = std::mem::take(&mut self.pending);
+        self.pending_rows = 0;
+        let Some(first) = batches.first() else { return Ok(()) };
+        let whole = match batches.as_slice() {
+            [only] => only.clone(),
+            _ => concat_batches(&first.schema(), &batches)?,
+        };
+        let sorted = self.sort(&whole)?;
+        self.sorted.push(sorted);
+        Ok(())
     }
 
     /// Number of the round that is cut next.
@@ -171,23 +199,16 @@ impl Scatter {
     }
 
     fn send(&mut self, piggyback: &mut Piggyback, closes: bool) -> Result<Round> {
-        let batches = std::mem::take(&mut self.pending);
-        (self.pending_rows, self.pending_bytes) = (0, 0);
+        self.sort_pending()?;
+        let sorted = std::mem::take(&mut self.sorted);
+        self.round_bytes = 0;
         self.round += 1;
-        let sorted = match batches.first() {
-            Some(first) => {
-                let schema = first.schema();
-                let whole = concat_batches(&schema, &batches)?;
-                Some(self.sort(&whole)?)
-            }
-            None => None,
-        };
         let mut out = Vec::with_capacity(self.capacity);
         let mut round = Round::default();
         for number in 0..self.options.partitions {
-            let part = sorted.as_ref().and_then(|sorted| sorted.part(number));
-            if part.is_some() || closes {
-                self.frame(number, part, closes, piggyback, &mut out, &mut round)?;
+            let parts: Vec<_> = sorted.iter().filter_map(|sorted| sorted.part(number)).collect();
+            if !parts.is_empty() || closes {
+                self.frame(number, &parts, closes, piggyback, &mut out, &mut round)?;
             }
         }
         // The next round is about as large; growing a buffer step by step would copy it several times.
@@ -200,7 +221,7 @@ impl Scatter {
     fn frame(
         &mut self,
         number: u32,
-        part: Option<RecordBatch>,
+        parts: &[RecordBatch],
         closes: bool,
         piggyback: &Piggyback,
         out: &mut Vec<u8>,
@@ -209,13 +230,14 @@ impl Scatter {
         let Some(channel) = self.channels.get_mut(number as usize) else { return Ok(()) };
         let mut delta = Vec::new();
         encode_groups(&piggyback.delta(&mut channel.cursor), &mut delta)?;
-        let rows = part.as_ref().map_or(0, RecordBatch::num_rows);
+        let rows: usize = parts.iter().map(RecordBatch::num_rows).sum();
         let head = Head {
             task: self.task,
             partition: self.options.opening.task.partition,
             channel: Partition(number),
             sequence: channel.sequence,
-            rows: u32::try_from(rows).map_err(|_| Error::Misuse { what: "too many rows in a frame".into() })?,
+            rows: u32::try_from(rows)
+                .map_err(|_| Error::Misuse { what: "too many rows in a frame".into() })?,
             log: piggyback.version(),
             closes,
         };
@@ -225,9 +247,7 @@ impl Scatter {
         let mut payload = 0;
         seal(out, &head, opening, &delta, |out| {
             let before = out.len();
-            if let Some(part) = &part {
-                write_part(writer, compression, part, out)?;
-            }
+            parts.iter().try_for_each(|part| write_part(writer, compression, part, out))?;
             payload = out.len() - before;
             Ok(())
         })?;
@@ -265,6 +285,7 @@ fn column(batch: &RecordBatch, index: usize) -> Result<ArrayRef> {
 }
 
 /// A batch whose rows stand in the order of their channels.
+#[derive(Debug)]
 struct Sorted {
     batch: RecordBatch,
     /// Where each channel's rows start, and where the last one's end.

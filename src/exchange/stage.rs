@@ -35,8 +35,8 @@ pub struct Stage<P> {
 /// What a frame brought.
 #[derive(Debug)]
 pub struct Input {
-    /// Its rows, if it has any.
-    pub batch: Option<RecordBatch>,
+    /// Its rows, in one batch or several.
+    pub batches: Vec<RecordBatch>,
     /// Determinants to be held by the agent before anything that depends on them leaves the task.
     pub absorb: Vec<Group>,
 }
@@ -105,7 +105,7 @@ impl<P: Park> Stage<P> {
                 input.map_err(|error| upstream_changed(error, sender))?;
             }
         }
-        Ok(Some(Input { batch: taken.batch, absorb }))
+        Ok(Some(Input { batches: taken.batches, absorb }))
     }
 
     /// The end of input: the senders' operator, and a hash over the versions of their logs.
@@ -126,9 +126,9 @@ impl<P: Park> Stage<P> {
     /// Takes a batch to be sent; whether [`Stage::cut`] is due.
     ///
     /// # Errors
-    /// [`Error::Misuse`] if this stage does not send.
+    /// [`Error::Misuse`] if this stage does not send; see [`Scatter::cut`].
     pub fn push(&mut self, batch: RecordBatch) -> Result<bool> {
-        Ok(self.scatter()?.push(batch))
+        self.scatter()?.push(batch)
     }
 
     /// The frames of all batches since the last cut, with everything that led to them; if `last`, one for

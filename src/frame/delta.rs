@@ -57,7 +57,8 @@ pub fn decode_groups(bytes: &[u8]) -> Result<Vec<Group>> {
         return Err(corrupt("is followed by other bytes"));
     }
     let fits = |group: &Group| {
-        let bytes = group.blocks.iter().try_fold(group.from.0, |at, block| at.checked_add(block.len() as u64));
+        let bytes =
+            group.blocks.iter().try_fold(group.from.0, |at, block| at.checked_add(block.len() as u64));
         bytes.is_some()
     };
     if groups.iter().all(fits) { Ok(groups) } else { Err(corrupt("has a position that is too high")) }

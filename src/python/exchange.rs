@@ -24,9 +24,11 @@ use crate::exchange::{Compression, Gather, Round, Scatter, ScatterOptions, Stage
 use crate::frame::{Opening, read_head};
 use crate::id::{LogOffset, Partition, TaskId};
 
-/// Rows and bytes of a round: large enough that frames are, small enough that a task needs little memory.
-const ROUND_ROWS: usize = 128 << 10;
-const ROUND_BYTES: usize = 16 << 20;
+/// Bytes of a frame, on average, before compression: large enough that what stands around the rows does not
+/// count, small enough that Java's collector (G1, with regions of 1 MiB) takes it for an ordinary object.
+const FRAME_BYTES: usize = 128 << 10;
+/// Bytes of a round, however many channels there are.
+const ROUND_BYTES_MAX: usize = 64 << 20;
 /// Messages to the agent that may be under way while the task goes on.
 const UNDER_WAY_MAX: usize = 8;
 
@@ -71,8 +73,7 @@ impl Ends {
             keys,
             partitions,
             compression: if compressed { Compression::Lz4 } else { Compression::None },
-            round_rows: ROUND_ROWS,
-            round_bytes: ROUND_BYTES,
+            round_bytes: ROUND_BYTES_MAX.min(FRAME_BYTES * partitions as usize),
         }))
     }
 
@@ -121,8 +122,8 @@ impl PyStage {
         })
     }
 
-    /// The next rows; ``None`` until more frames come.
-    fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+    /// The next rows, in one batch or several; ``None`` until more frames come.
+    fn take(&self, py: Python<'_>) -> PyResult<Option<Vec<Py<PyAny>>>> {
         let task = self.task.as_ref().map(|task| task.get());
         let taken = enter(py, || {
             let mut stage = lock(&self.stage);
@@ -131,16 +132,16 @@ impl PyStage {
                     Some(task) => stage.take(Some(&mut lock(&task.inner).task)),
                     None => stage.take(None),
                 };
-                let Some(input) = taken.or_else(|error| Err(discarding(task, error)))? else { return Ok(None) };
+                let Some(input) = taken.map_err(|error| discarding(task, error))? else { return Ok(None) };
                 if let Some(task) = task.filter(|_| !input.absorb.is_empty()) {
                     task.absorbed(input.absorb)?;
                 }
-                if let Some(batch) = input.batch {
-                    return Ok(Some(batch));
+                if !input.batches.is_empty() {
+                    return Ok(Some(input.batches));
                 }
             }
         })?;
-        taken.map(|batch| to_pyarrow(py, batch)).transpose()
+        taken.map(|batches| batches.into_iter().map(|batch| to_pyarrow(py, batch)).collect()).transpose()
     }
 
     /// The input is at its end; raises if it was cut short.
@@ -269,7 +270,8 @@ impl AsRef<[u8]> for Owned {
 
 /// The frames of a column, without copying them.
 fn frames_of(column: &ArrayRef) -> Result<Vec<Bytes>> {
-    let wrong = || Error::UnsupportedType { data_type: format!("{} (frames are binary)", column.data_type()) };
+    let wrong =
+        || Error::UnsupportedType { data_type: format!("{} (frames are binary)", column.data_type()) };
     if *column.data_type() != DataType::Binary || column.null_count() > 0 {
         return Err(wrong());
     }
@@ -286,7 +288,8 @@ fn frames_batch(round: Round) -> Result<RecordBatch> {
     let too_large = || Error::Misuse { what: "a round of more than 2 GiB; use smaller batches".into() };
     let number = |value: usize| i32::try_from(value).map_err(|_| too_large());
     let offsets = std::iter::once(0).chain(round.ends).map(number).collect::<Result<Vec<_>>>()?;
-    let channels = round.channels.iter().map(|channel| number(*channel as usize)).collect::<Result<Vec<_>>>()?;
+    let channels =
+        round.channels.iter().map(|channel| number(*channel as usize)).collect::<Result<Vec<_>>>()?;
     let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
     let frames = BinaryArray::try_new(offsets, Buffer::from(round.bytes), None)?;
     let schema = Schema::new(vec![

@@ -16,6 +16,11 @@ mod service_task;
 
 use pyo3::prelude::*;
 
+/// Columns come and go by the megabyte; the system's allocator gives their pages back each time, and getting
+/// them again costs more than all that is done with them.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Module `clonos._core`.
 #[pymodule(gil_used = false)]
 mod _core {

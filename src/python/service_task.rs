@@ -217,7 +217,9 @@ impl PyServiceTask {
             match block {
                 Some(block) => self.publisher.publish(Some(block)),
                 // What leaves depends on what was absorbed, though nothing new was recorded.
-                None if absorbed => self.publisher.start(&Request::Commit { session: self.publisher.session() }),
+                None if absorbed => {
+                    self.publisher.start(&Request::Commit { session: self.publisher.session() })
+                }
                 None => Ok(()),
             }
         })

@@ -62,6 +62,8 @@ def causal_batch_function(
             fn(batch, number)
             # The seed of clonos.random may be the only thing not published yet.
             publish()
+            # Before Spark commits the batch: afterwards nothing could be refused.
+            session.check(query, number)
         finally:
             current.reset(token)
             task.close()

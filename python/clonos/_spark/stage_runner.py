@@ -24,8 +24,8 @@ def run(
     """Run `func` between the exchanges of `ends`; without a function, the rows go through."""
     task = open_task(spec, None, inside=ends.schema is not None)
     runner = StageRunner(spec, ends, task)
-    if runner.stage.has_frames:
-        return runner.resent()
+    if task is not None and runner.stage.has_frames:
+        return runner.resent(task)
     outputs = runner.inputs(batches)
     if func is not None:
         outputs = iter(func(outputs))
@@ -65,7 +65,7 @@ class StageRunner:
         for batch in batches:
             stage.offer(batch.column(1))
             while (rows := stage.take()) is not None:
-                yield rows
+                yield from rows
         stage.end_input()
 
     def frames(self, outputs: Batches, schema: pa.Schema) -> Batches:
@@ -90,10 +90,8 @@ class StageRunner:
             if task is not None:
                 task.close()
 
-    def resent(self) -> Batches:
+    def resent(self, task: _core.ServiceTask) -> Batches:
         """The frames of an earlier attempt, from the in-flight log; no input is read."""
-        task = self._task
-        assert task is not None
         try:
             piece = self.stage.resend(0)
             while piece is not None:
