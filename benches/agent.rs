@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use clonos::agent::protocol::OpenTask;
+use clonos::agent::protocol::{Ending, OpenTask};
 use clonos::config::SessionConfig;
 use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::edge::client::Client;
@@ -66,7 +66,7 @@ fn opening(partition: usize, attempt: usize) -> OpenTask {
     let partition = Partition(u32::try_from(partition).unwrap());
     let (query, operator) = ("bench".into(), "append".into());
     let task = TaskId { query, operator, epoch: Epoch::Batch(1), partition };
-    OpenTask { task, app: 1, stage: 1, attempt: attempt as u64, worker: 1 }
+    OpenTask { task, app: 1, stage: 1, attempt: attempt as u64, worker: 1, inside: false }
 }
 
 /// Appends, each waited for; then running ahead.
@@ -93,18 +93,18 @@ fn appends(what: &str, client: &mut Client, partition: usize) {
     }
     let rate = (APPENDS * LARGE) as f64 / began.elapsed().as_secs_f64() / 1e6;
     println!("{:<52} {rate:>12.0} MB/s", format!("{what}, {LARGE} bytes, {WINDOW} under way"));
-    client.close(session, true, Summary::default()).unwrap();
+    client.close(session, Summary::default(), Ending { done: true, ..Ending::default() }).unwrap();
 }
 
 fn opens(what: &str, client: &mut Client, base: usize) {
     let times = timed(OPENS, |number| {
         let session = client.open(opening(base + number, number)).unwrap().session;
-        client.close(session, true, Summary::default()).unwrap();
+        client.close(session, Summary::default(), Ending { done: true, ..Ending::default() }).unwrap();
     });
     report(&format!("{what}, open and close of an empty log"), times);
     let times = timed(20, |number| {
         let session = client.open(opening(0, base + number)).unwrap().session;
-        client.close(session, true, Summary::default()).unwrap();
+        client.close(session, Summary::default(), Ending { done: true, ..Ending::default() }).unwrap();
     });
     report(&format!("{what}, open of partition 0 with its log"), times);
 }

@@ -101,7 +101,7 @@ pub struct SessionConfig {
     /// Nanoseconds between two different readings of the clock; default 1 ms, 0 for each reading as it
     /// is. Since 0.1.
     pub clock_resolution_ns: u64,
-    /// Whether frames are compressed with LZ4; default not. Since 0.1.
+    /// Whether frames are compressed with LZ4; default yes. Since 0.1.
     pub compress_frames: bool,
     /// Folder for spilled logs; default the system's temporary folder. Since 0.1.
     pub spill_dir: Option<String>,
@@ -133,7 +133,7 @@ impl SessionConfig {
             disk_bytes: DISK_BYTES_DEFAULT,
             spill_policy: SpillPolicy::default(),
             clock_resolution_ns: CLOCK_RESOLUTION_NS_DEFAULT,
-            compress_frames: false,
+            compress_frames: true,
             spill_dir: None,
             checkpoint_dir: None,
             agent_scope: AgentScope::default(),

@@ -111,7 +111,9 @@ pub enum Error {
         reason: String,
     },
     /// The input of an exchange ended before each sender's last frame.
-    #[error("the input from operator {operator:?} ended early: {missing} did not come; nothing was decided on it")]
+    #[error(
+        "the input from operator {operator:?} ended early: {missing} did not come; nothing was decided on it"
+    )]
     InputCutShort {
         /// The senders' operator.
         operator: String,

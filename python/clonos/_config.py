@@ -68,6 +68,19 @@ def one_of(setting: str, value: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
+def parse_spill_policy(value: str | None, agent_scope: str) -> str:
+    """Spill policy; where agents share their executors' fate, keeping frames is off by default.
+
+    Raises
+    ------
+    ConfigError
+        If the value is no policy.
+    """
+    if value is None:
+        return "availability" if agent_scope == "host" else "off"
+    return one_of("spill_policy", value, ("availability", "eager", "epoch", "off"))
+
+
 def parse_resolution(value: float) -> int:
     """Nanoseconds of a clock's resolution in seconds.
 

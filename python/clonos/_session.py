@@ -15,16 +15,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from clonos import _core
-from clonos._config import one_of, parse_depth, parse_resolution, parse_size
+from clonos._config import (
+    one_of,
+    parse_depth,
+    parse_resolution,
+    parse_size,
+    parse_spill_policy,
+)
 from clonos._spark import worker
 from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 _current: Session | None = None
 _lock = threading.Lock()
 EXECUTION_POLL_SECONDS = 1.0
+BATCH_BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
+BATCH_BYTES = "4MB"
 EPOCH_NAME_MAX = 200
 
 
@@ -59,6 +68,9 @@ class Session:
         self._agent = agent
         self._folder = folder
         self._stopped = threading.Event()
+        self._smaller_batches = not spark.conf._jconf.contains(BATCH_BYTES_SETTING)
+        if self._smaller_batches:
+            spark.conf.set(BATCH_BYTES_SETTING, BATCH_BYTES)
         self._listener = _progress_listener(self)
         spark.streams.addListener(self._listener)
         self._watcher = threading.Thread(
@@ -176,6 +188,8 @@ class Session:
                 _current = None
         with contextlib.suppress(Exception):
             self.spark.streams.removeListener(self._listener)
+            if self._smaller_batches:
+                self.spark.conf.unset(BATCH_BYTES_SETTING)
         self._agent.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -226,10 +240,10 @@ def attach(
     sharing_depth: int | str = 1,
     memory: int | str = "512MiB",
     disk: int | str = "16GiB",
-    spill_policy: str = "availability",
+    spill_policy: str | None = None,
     spill_dir: str | os.PathLike[str] | None = None,
     clock_resolution: float = 0.001,
-    compression: str = "none",
+    compression: str = "lz4",
     guarantee: str = "exactly_once",
     agent_scope: str = "executor",
     on_lost: str = "rollback",
@@ -252,18 +266,19 @@ def attach(
         Bytes of logs each agent keeps in memory; past it they spill to `spill_dir`.
     disk : int or str
         Bytes each agent may spill; past it writers are slowed, then refused.
-    spill_policy : {"availability", "eager", "epoch", "off"}
+    spill_policy : {"availability", "eager", "epoch", "off"}, optional
         When the frames of an `exchange` that are kept to be sent again go to disk: past half of
         `memory`, at once, or when the next epoch begins. ``"off"`` keeps none: a task that Spark
-        runs again is replayed from its determinants.
+        runs again is replayed from its determinants. Default: ``"availability"`` where agents
+        outlive executors (``agent_scope="host"``), else ``"off"``: the frames would be lost
+        together with the shuffle files that they stand in for.
     spill_dir : path, optional
         Folder for spilled logs; default: the system's temporary folder.
     clock_resolution : float
         Seconds between two different readings of `clonos.time`. Equal readings in a row cost no
         space, which matters where determinants ride in frames; 0 records each as it is.
-    compression : {"none", "lz4"}
-        Of the frames of an `exchange`. Spark's shuffle compresses what it writes anyway
-        (``spark.shuffle.compress``).
+    compression : {"lz4", "none"}
+        Of the frames of an `exchange`, column by column, before Spark has them.
     guarantee : {"exactly_once", "at_least_once", "at_most_once"}
         Only ``"exactly_once"`` records determinants.
     agent_scope : {"executor", "host"}
@@ -286,6 +301,12 @@ def attach(
     ------
     ConfigError
         If a setting is out of range, or the session is a Spark Connect one.
+
+    Notes
+    -----
+    Unless you set it, ``spark.sql.execution.arrow.maxBytesPerBatch`` becomes 4 MiB while the
+    session is attached: Spark's 64 MiB make it hand over frames in batches so large that neither
+    side works while the other does.
 
     Examples
     --------
@@ -314,9 +335,7 @@ def attach(
         sharing_depth=parse_depth(sharing_depth),
         memory_bytes=parse_size("memory", memory),
         disk_bytes=parse_size("disk", disk),
-        spill_policy=one_of(
-            "spill_policy", spill_policy, ("availability", "eager", "epoch", "off")
-        ),
+        spill_policy=parse_spill_policy(spill_policy, agent_scope),
         clock_resolution_ns=parse_resolution(clock_resolution),
         compress_frames=one_of("compression", compression, ("none", "lz4")) == "lz4",
         spill_dir=None if spill_dir is None else os.fspath(spill_dir),
@@ -329,14 +348,7 @@ def attach(
     bind_host, reached_as = _driver_hosts(settings, driver_host, local)
     config = config.with_driver_addr(reached_as)
 
-    stages: Any = context._jsc.sc().dagScheduler().stageIdToStage()
-
-    def stage_tasks(stage: int) -> int | None:
-        # Not the status tracker's number, which counts only the tasks of a stage's last attempt.
-        found = stages.get(stage)
-        return int(found.get().numPartitions()) if found.isDefined() else None
-
-    agent = _core.Agent.start(config, bind_host, driver_port, stage_tasks)
+    agent = _core.Agent.start(config, bind_host, driver_port, _stage_tasks(context))
     advertised = config.with_driver_addr(agent.addr)
     _write_private(folder / "session", advertised.to_bytes())
     session = Session(spark, agent, advertised, folder)
@@ -344,6 +356,21 @@ def attach(
         _current = session
     atexit.register(session.stop)
     return session
+
+
+def _stage_tasks(context: SparkContext) -> Callable[[int], int | None]:
+    """Return what tells how many partitions a stage has.
+
+    Not the status tracker's number of tasks: that counts those of a stage's last attempt, which
+    are only the missing ones after a failure.
+    """
+    stages: Any = context._jsc.sc().dagScheduler().stageIdToStage()
+
+    def stage_tasks(stage: int) -> int | None:
+        found = stages.get(stage)
+        return int(found.get().numPartitions()) if found.isDefined() else None
+
+    return stage_tasks
 
 
 def _driver_hosts(settings: Any, driver_host: str | None, local: bool) -> tuple[str, str]:

@@ -83,11 +83,13 @@ impl CausalLog {
     }
 
     /// Appends one block; the offset at which it starts.
-    pub fn append(&mut self, block: Bytes) -> LogOffset {
-        let len = u32::try_from(block.len()).unwrap_or(u32::MAX);
-        debug_assert_eq!(len as usize, block.len(), "blocks are bounded by the frame limit");
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for a block of 4 GiB or more. The log is unchanged then.
+    pub fn append(&mut self, block: Bytes) -> Result<LogOffset> {
+        let len = block_len(block.len())?;
         self.memory_bytes += u64::from(len);
-        self.push(len, Place::Memory(block))
+        Ok(self.push(len, Place::Memory(block)))
     }
 
     fn push(&mut self, len: u32, place: Place) -> LogOffset {
@@ -110,13 +112,15 @@ impl CausalLog {
         self.blocks.get(first..).unwrap_or_default()
     }
 
-    /// What `channel` has not been sent; it counts as sent from now on.
+    /// What `channel` has not been sent; it counts as sent from now on. A channel that was rewound into
+    /// a block gets the whole block again, as blocks are never split.
     pub fn delta(&mut self, channel: ChannelId) -> Option<Delta> {
         let from = self.cursors.get(&channel).copied().unwrap_or_default();
         if from >= self.end {
             return None;
         }
         let blocks = self.blocks(from).to_vec();
+        let from = blocks.first()?.offset;
         self.cursors.insert(channel, self.end);
         Some(Delta { from, blocks })
     }
@@ -135,7 +139,8 @@ impl CausalLog {
     ///
     /// # Errors
     /// [`Error::LogGap`] if they start beyond the end; [`Error::LogFork`] if they differ from what
-    /// this log has, or cut its blocks elsewhere. The log is unchanged then.
+    /// this log has, or cut its blocks elsewhere; [`Error::Misuse`] for a block of 4 GiB or more. The log
+    /// is unchanged then.
     pub fn absorb(&mut self, from: LogOffset, blocks: &[Bytes]) -> Result<u64> {
         if from > self.end {
             return Err(Error::LogGap { from, end: self.end });
@@ -148,9 +153,11 @@ impl CausalLog {
             at = at.plus(block.len() as u64);
             new = rest;
         }
+        // All are looked at first, so that none is taken if one is refused.
+        new.iter().try_for_each(|block| block_len(block.len()).map(drop))?;
         let before = self.end;
         for block in new {
-            self.append(block.clone());
+            self.append(block.clone())?;
         }
         Ok(self.end.0 - before.0)
     }
@@ -212,4 +219,10 @@ impl CausalLog {
             block.place = Place::Spilled(spilled);
         }
     }
+}
+
+/// A block's length as logs and spill files state it.
+pub(super) fn block_len(bytes: usize) -> Result<u32> {
+    u32::try_from(bytes)
+        .map_err(|_| Error::Misuse { what: format!("a block of {bytes} bytes: a log takes less than 4 GiB") })
 }

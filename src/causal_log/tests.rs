@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 
+use super::log::block_len;
 use super::{CausalLog, Place, SpillRef};
 use crate::error::Error;
 use crate::id::{ChannelId, LogOffset};
@@ -25,12 +26,12 @@ fn contents(log: &CausalLog) -> Vec<Bytes> {
 fn a_channel_is_sent_nothing_twice() {
     let mut log = CausalLog::new();
     assert_eq!(log.delta(CHANNEL), None);
-    log.append(block("one"));
-    log.append(block("three"));
+    log.append(block("one")).unwrap();
+    log.append(block("three")).unwrap();
     let delta = log.delta(CHANNEL).expect("two blocks");
     assert_eq!((delta.from, delta.blocks.len()), (LogOffset::START, 2));
     assert_eq!(log.delta(CHANNEL), None);
-    log.append(block("x"));
+    log.append(block("x")).unwrap();
     assert_eq!(log.delta(CHANNEL).expect("one more").from, LogOffset(8));
     assert_eq!(log.delta(ChannelId(8)).expect("another consumer").blocks.len(), 3);
     log.rewind(CHANNEL, LogOffset(3));
@@ -40,9 +41,35 @@ fn a_channel_is_sent_nothing_twice() {
 }
 
 #[test]
+fn a_delta_starts_where_its_first_block_does() {
+    let mut log = CausalLog::new();
+    for text in ["one", "three", "x"] {
+        log.append(block(text)).unwrap();
+    }
+    for (to, from) in [(0, 0), (2, 0), (3, 3), (5, 3), (8, 8)] {
+        log.rewind(CHANNEL, LogOffset(to));
+        let delta = log.delta(CHANNEL).expect("not all was sent");
+        assert_eq!(
+            (delta.from, delta.blocks[0].offset),
+            (LogOffset(from), LogOffset(from)),
+            "rewound to {to}"
+        );
+        let blocks: Vec<Bytes> = contents(&log).split_off(3 - delta.blocks.len());
+        assert_eq!(log.absorb(delta.from, &blocks).expect("the same blocks at the same place"), 0);
+    }
+}
+
+#[test]
+fn a_block_whose_length_no_log_can_state_is_refused() {
+    assert_eq!(block_len(u32::MAX as usize).expect("the longest"), u32::MAX);
+    let refused = block_len(u32::MAX as usize + 1);
+    assert!(matches!(refused, Err(Error::Misuse { what }) if what.contains("4294967296 bytes")));
+}
+
+#[test]
 fn a_gap_is_refused() {
     let mut log = CausalLog::new();
-    log.append(block("abc"));
+    log.append(block("abc")).unwrap();
     let refused = log.absorb(LogOffset(4), &[block("z")]);
     assert!(matches!(refused, Err(Error::LogGap { from: LogOffset(4), end: LogOffset(3) })));
     assert_eq!(contents(&log), [block("abc")]);
@@ -51,7 +78,7 @@ fn a_gap_is_refused() {
 #[test]
 fn a_copy_that_differs_is_a_fork() {
     let mut log = CausalLog::new();
-    log.append(block("abc"));
+    log.append(block("abc")).unwrap();
     for other in [vec![block("abd")], vec![block("ab"), block("c")], vec![block("abcd")]] {
         let refused = log.absorb(LogOffset::START, &other);
         assert!(matches!(refused, Err(Error::LogFork { at: LogOffset(0) })), "{other:?}");
@@ -63,7 +90,7 @@ fn a_copy_that_differs_is_a_fork() {
 fn spilling_the_oldest_frees_their_memory() {
     let mut log = CausalLog::new();
     for text in ["aaaa", "bbbb", "cccc"] {
-        log.append(block(text));
+        log.append(block(text)).unwrap();
     }
     assert_eq!(log.spill_candidates(5), [0, 1]);
     log.mark_spilled(0, SpillRef { file: 1, pos: 0, len: 4 });

@@ -3,7 +3,8 @@
 //! Slicing, dictionary encoding, offset widths and validity buffers do not count; types that say the
 //! same thing in other widths (`Utf8` and `LargeUtf8`) agree. A null differs from every value.
 //! Mixing is by XXH3 (Collet, 2019) for bytes, and for words by a 64 to 128-bit multiply folded in half,
-//! as in wyhash (Wang Yi, 2019). The numbers are part of the log format: they must never change.
+//! as in wyhash (Wang Yi, 2019), with its factors added so that a factor of zero loses nothing. The numbers
+//! are part of the log format: they must never change.
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, downcast_primitive_array};
@@ -21,29 +22,41 @@ const TRUE: u64 = 0x1b03_7387_1234_5678;
 const FALSE: u64 = 0x5851_f42d_4c95_7f2d;
 
 /// Folds `value` into `state`; not commutative.
+///
+/// Both factors depend on the state, so no value makes one of them zero in every state; where one is, the
+/// sum still tells what the other was.
 #[inline]
 fn mix(state: u64, value: u64) -> u64 {
-    let product = u128::from(state ^ COLUMN) * u128::from(value ^ SEED);
-    ((product >> 64) as u64 ^ product as u64).rotate_left(23) ^ state
+    let (left, right) = (state ^ COLUMN, value ^ state.rotate_left(32));
+    let product = u128::from(left) * u128::from(right);
+    ((product >> 64) as u64 ^ product as u64).rotate_left(23) ^ left.wrapping_add(right)
+}
+
+/// [`mix`] for what may be null. A null goes into the complement of the state: no constant stands for it
+/// that a value could be equal to.
+#[inline]
+fn mix_optional(state: u64, value: Option<u64>) -> u64 {
+    value.map_or_else(|| mix(!state, NULL), |value| mix(state, value))
 }
 
 /// Appends one fingerprint per row of `columns` to `out`.
 ///
 /// # Errors
 /// [`Error::UnsupportedType`] names a type without a fingerprint; [`Error::Misuse`] if the columns
-/// differ in length.
+/// differ in length. `out` is as it was then.
 pub fn row_fingerprints(columns: &[ArrayRef], out: &mut Vec<u64>) -> Result<()> {
     let rows = columns.first().map_or(0, |column| column.len());
+    if columns.iter().any(|column| column.len() != rows) {
+        return Err(Error::Misuse { what: "columns of one batch differ in length".into() });
+    }
     let start = out.len();
     out.resize(start + rows, SEED);
     let states = out.get_mut(start..).unwrap_or_default();
-    for column in columns {
-        if column.len() != rows {
-            return Err(Error::Misuse { what: "columns of one batch differ in length".into() });
-        }
-        fold(column.as_ref(), states)?;
+    let folded = columns.iter().try_for_each(|column| fold(column.as_ref(), states));
+    if folded.is_err() {
+        out.truncate(start);
     }
-    Ok(())
+    folded
 }
 
 /// Fingerprint of a whole batch: of its rows, in order.
@@ -73,14 +86,14 @@ fn fold(array: &dyn Array, states: &mut [u64]) -> Result<()> {
                 }
             } else {
                 for (state, value) in states.iter_mut().zip(array.iter()) {
-                    *state = mix(*state, value.map_or(NULL, Word::word));
+                    *state = mix_optional(*state, value.map(Word::word));
                 }
             }
         },
-        DataType::Null => states.iter_mut().for_each(|state| *state = mix(*state, NULL)),
+        DataType::Null => states.iter_mut().for_each(|state| *state = mix_optional(*state, None)),
         DataType::Boolean => {
             for (state, value) in states.iter_mut().zip(array.as_boolean().iter()) {
-                *state = mix(*state, value.map_or(NULL, |v| if v { TRUE } else { FALSE }));
+                *state = mix_optional(*state, value.map(|v| if v { TRUE } else { FALSE }));
             }
         },
         DataType::Utf8 => fold_bytes(array.as_string::<i32>().iter(), states),
@@ -97,7 +110,7 @@ fn fold(array: &dyn Array, states: &mut [u64]) -> Result<()> {
 
 fn fold_bytes<T: AsRef<[u8]>>(values: impl Iterator<Item = Option<T>>, states: &mut [u64]) {
     for (state, value) in states.iter_mut().zip(values) {
-        *state = mix(*state, value.map_or(NULL, |bytes| xxh3_64(bytes.as_ref())));
+        *state = mix_optional(*state, value.map(|bytes| xxh3_64(bytes.as_ref())));
     }
 }
 
@@ -141,23 +154,29 @@ fn fold_nested(array: &dyn Array, states: &mut [u64]) -> Result<()> {
 
 fn fold_each(array: &dyn Array, states: &mut [u64], hash: impl Fn(usize) -> Option<u64>) {
     for (row, state) in states.iter_mut().enumerate() {
-        let value = if array.is_null(row) { None } else { hash(row) };
-        *state = mix(*state, value.unwrap_or(NULL));
+        *state = mix_optional(*state, if array.is_null(row) { None } else { hash(row) });
     }
 }
 
+/// Hashes only the children that the offsets cover: a slice of lists keeps those of the whole array.
 fn fold_lists<O: ArrowNativeType>(
     array: &dyn Array,
     values: &ArrayRef,
     offsets: &[O],
     states: &mut [u64],
 ) -> Result<()> {
-    let mut items = vec![SEED; values.len()];
-    fold(values.as_ref(), &mut items)?;
+    let (Some(first), Some(last)) = (offsets.first(), offsets.last()) else { return Ok(()) };
+    let (first, last) = (first.as_usize(), last.as_usize());
+    if first > last || last > values.len() {
+        return Err(Error::Misuse { what: "a list's offsets lie outside of its values".into() });
+    }
+    let mut items = vec![SEED; last - first];
+    fold(values.slice(first, last - first).as_ref(), &mut items)?;
     fold_each(array, states, |row| {
-        let (from, to) = (offsets.get(row)?.as_usize(), offsets.get(row + 1)?.as_usize());
-        let length = mix(SEED, (to - from) as u64);
-        Some(items.get(from..to)?.iter().fold(length, |state, item| mix(state, *item)))
+        let from = offsets.get(row)?.as_usize().checked_sub(first)?;
+        let to = offsets.get(row + 1)?.as_usize().checked_sub(first)?;
+        let items = items.get(from..to)?;
+        Some(items.iter().fold(mix(SEED, items.len() as u64), |state, item| mix(state, *item)))
     });
     Ok(())
 }

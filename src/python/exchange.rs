@@ -67,7 +67,7 @@ impl Ends {
 
     fn scatter(&self, id: &TaskId, tasks: Option<u32>, config: Option<&SessionConfig>) -> Option<Scatter> {
         let (keys, partitions) = self.scatters.clone()?;
-        let compressed = config.is_some_and(|config| config.compress_frames);
+        let compressed = config.is_none_or(|config| config.compress_frames);
         Some(Scatter::new(ScatterOptions {
             opening: Opening { task: id.clone(), tasks },
             keys,

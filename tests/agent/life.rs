@@ -1,6 +1,7 @@
 //! Guarantees 2, 4 and 5 of the design: what was published is replayed, the newest attempt is the only
 //! one, nothing is forgotten before its epoch is committed.
 
+use clonos::agent::protocol::Ending;
 use clonos::error::Error;
 use clonos::id::{Epoch, LogOffset, Partition};
 use clonos::task::Summary;
@@ -275,10 +276,16 @@ fn attempts_are_counted() {
     let opened = open(&mut worker, &task(0), 1, 1);
     append(&mut worker, opened.session, &numbered(1, 100)).unwrap();
     let summary = Summary { rows: 10, live: 10, bytes: 100, ..Summary::default() };
-    worker.close(opened.session, true, summary).unwrap();
+    worker.close(opened.session, summary, Ending { done: true, ..Ending::default() }).unwrap();
     let again = open(&mut worker, &task(0), 1, 2);
     assert_eq!(again.prior.len() as u64, LogOffset(1).0);
-    worker.close(again.session, true, Summary { rows: 10, replayed: 10, ..Summary::default() }).unwrap();
+    worker
+        .close(
+            again.session,
+            Summary { rows: 10, replayed: 10, ..Summary::default() },
+            Ending { done: true, ..Ending::default() },
+        )
+        .unwrap();
     for stats in [world.driver.stats().unwrap(), worker.cluster_stats().unwrap()] {
         assert_eq!(stats.agents.len(), 2);
         let [task] = stats.tasks.as_slice() else { panic!("one task: {:?}", stats.tasks) };

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use clonos::agent::protocol::{OpenTask, Opened};
+use clonos::agent::protocol::{Ending, OpenTask, Opened};
 use clonos::config::SessionConfig;
 use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::edge::client::Client;
@@ -131,7 +131,7 @@ pub fn task_in(epoch: Epoch, partition: u32) -> TaskId {
 
 /// The opening of an attempt, by a worker whose identity is the attempt's number.
 pub fn opening(task: &TaskId, stage: u32, attempt: u64) -> OpenTask {
-    OpenTask { task: task.clone(), app: APP, stage, attempt, worker: attempt }
+    OpenTask { task: task.clone(), app: APP, stage, attempt, worker: attempt, inside: false }
 }
 
 pub fn open(client: &mut Client, task: &TaskId, stage: u32, attempt: u64) -> Opened {
@@ -145,7 +145,7 @@ pub fn append(client: &mut Client, session: u64, block: &Bytes) -> clonos::error
 }
 
 pub fn close(client: &mut Client, session: u64) {
-    client.close(session, true, Summary::default()).unwrap();
+    client.close(session, Summary::default(), Ending { done: true, ..Ending::default() }).unwrap();
 }
 
 pub fn text(text: &str) -> Bytes {

@@ -1,0 +1,33 @@
+//! Any bytes as results: Arrow's reader behind the checks of ours, and fingerprints of what comes out.
+#![no_main]
+
+use arrow_array::Array;
+use clonos::determinant::{decode_results, encode_results, row_fingerprints};
+use clonos::error::Error;
+use libfuzzer_sys::fuzz_target;
+
+/// The fuzzer's own hook ends the process at every panic, also at Arrow's, which decoding catches. A panic
+/// that nobody catches still ends it, further out.
+fn let_panics_be_caught() {
+    std::panic::set_hook(Box::new(|panic| {
+        let by_arrow = panic.location().is_some_and(|at| at.file().contains("/arrow-"));
+        if !by_arrow {
+            eprintln!("{panic}");
+        }
+    }));
+}
+
+fuzz_target!(init: let_panics_be_caught(), |bytes: &[u8]| {
+    match decode_results(bytes) {
+        Ok(values) => {
+            let mut rows = Vec::new();
+            match row_fingerprints(std::slice::from_ref(&values), &mut rows) {
+                Ok(()) => assert_eq!(rows.len(), values.len()),
+                Err(_) => assert!(rows.is_empty()),
+            }
+            let _ = encode_results(&values);
+        }
+        Err(Error::CorruptBlock { .. }) => (),
+        Err(other) => panic!("{other:?}"),
+    }
+});
