@@ -128,6 +128,14 @@ pub enum Error {
         /// The sender.
         upstream: TaskId,
     },
+    /// A frame of an attempt that was given up, taken after the sender had begun anew.
+    #[error(
+        "a frame of {upstream} is of an attempt that nobody can repeat: this attempt stops, the next one is given the frames that count"
+    )]
+    StaleFrame {
+        /// The sender.
+        upstream: TaskId,
+    },
     /// Consumers of one epoch used different versions of a log.
     #[error("{what}: the epoch's results do not belong together; run it again, and raise sharing_depth")]
     InconsistentEpoch {
@@ -284,6 +292,7 @@ impl Error {
             Self::CorruptFrame { .. } => "CORRUPT_FRAME",
             Self::InputCutShort { .. } => "INPUT_CUT_SHORT",
             Self::UpstreamChanged { .. } => "UPSTREAM_CHANGED",
+            Self::StaleFrame { .. } => "STALE_FRAME",
             Self::InconsistentEpoch { .. } => "INCONSISTENT_EPOCH",
             Self::CorruptSegment { .. } => "CORRUPT_SEGMENT",
             Self::UnsupportedVersion { .. } => "UNSUPPORTED_VERSION",

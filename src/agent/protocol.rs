@@ -350,6 +350,8 @@ pub enum Request {
         task: TaskId,
         /// Lower generations are refused from now on.
         generation: Generation,
+        /// Who has the log from now on, if its determinants travel in frames.
+        reopened_at: Option<AgentInfo>,
     },
     /// Agent to agent: hold a copy.
     Replicate {

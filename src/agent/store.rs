@@ -5,11 +5,14 @@
 mod copies;
 mod policy;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use bytes::Bytes;
 
-use super::protocol::{AgentStats, HeldStats, Layout, PIECE_BYTES};
+use super::protocol::{AgentInfo, AgentStats, HeldStats, Layout, PIECE_BYTES};
 use crate::causal_log::{BlockRef, CausalLog, Place, SpillRef};
 use crate::error::{Error, Result};
 use crate::id::{ChannelId, EpochKey, Generation, LogOffset, TaskId};
@@ -27,12 +30,15 @@ struct Held {
     /// Whether all of it came with frames: it is a copy of another task's log.
     absorbed: bool,
     in_flight: bool,
+    /// How far consumers here have absorbed it, be it that it was here before.
+    depended_on: LogOffset,
 }
 
 impl Held {
     fn new(log: CausalLog, task: &TaskId, generation: Generation, layout: Layout, version: u64) -> Self {
         let (durable, in_flight) = (HashMap::new(), task.is_in_flight());
-        Self { log, generation, layout, version, durable, absorbed: false, in_flight }
+        let depended_on = LogOffset::START;
+        Self { log, generation, layout, version, durable, absorbed: false, in_flight, depended_on }
     }
 }
 
@@ -47,12 +53,14 @@ pub struct Victims {
 }
 
 /// What became of a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Absorbed {
     /// It stands in memory, at this index of its log (or did so before).
     At(usize),
     /// Something must be spilled first; nothing has changed.
     NoRoom,
+    /// The sender was opened again: this agent has the log that counts, and must say that it has the block.
+    Unconfirmed(AgentInfo),
 }
 
 /// The part of a log that a peer has not been sent.
@@ -81,6 +89,8 @@ pub struct Store {
     versions: u64,
     /// Absorbed logs that have blocks which were not shared with peers yet.
     fresh: HashMap<EpochKey, BTreeSet<TaskId>>,
+    /// Senders that were opened again, and who has the log that counts since.
+    reopened: HashMap<TaskId, AgentInfo>,
 }
 
 impl Store {
@@ -95,6 +105,7 @@ impl Store {
             in_flight_bytes: 0,
             versions: 0,
             fresh: HashMap::new(),
+            reopened: HashMap::new(),
         }
     }
 
@@ -138,6 +149,7 @@ impl Store {
         layout: Layout,
         blocks: impl IntoIterator<Item = SpillRef>,
     ) {
+        self.remove(task);
         self.versions += 1;
         let log = CausalLog::from_spilled(blocks);
         let held = Held::new(log, task, generation, layout, self.versions);
@@ -178,8 +190,8 @@ impl Store {
         if from == held.log.end() && self.memory_bytes.saturating_add(bytes) > self.memory_bytes_max {
             return Ok(Absorbed::NoRoom);
         }
-        let index = held.log.blocks(LogOffset::START).len();
         let new_bytes = held.log.absorb(from, std::slice::from_ref(block))?;
+        let index = held.log.blocks(LogOffset::START).partition_point(|known| known.offset < from);
         if new_bytes > 0 {
             self.memory_bytes += new_bytes;
             self.in_flight_bytes += if held.in_flight { new_bytes } else { 0 };

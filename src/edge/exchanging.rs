@@ -22,7 +22,7 @@ impl Handler {
     }
 
     /// Holds copies of the logs that came with a frame.
-    pub(super) fn absorb(&self, session: &Session, groups: Vec<Group>) -> Result<()> {
+    pub(super) fn absorb(&self, session: &mut Session, groups: Vec<Group>) -> Result<()> {
         for group in groups {
             let task = TaskId {
                 operator: group.operator.into(),
@@ -30,6 +30,36 @@ impl Handler {
                 ..session.task.clone()
             };
             self.absorb_piece(&task, group.from, &group.blocks)?;
+            session.absorbed.insert(task);
+        }
+        Ok(())
+    }
+
+    /// At the end of a task whose output stays inside: sees to it that the logs it has absorbed stand on as
+    /// many agents as are wanted before Spark shows that output to anyone. The sender's agent has each, and so
+    /// has this one; where they are the same, or more are wanted, others are given a copy.
+    pub(super) fn spread(&self, session: &Session) -> Result<()> {
+        let depth = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
+        let own = |task: &&TaskId| locked(&self.store).is_own(task);
+        let (here, elsewhere): (Vec<_>, Vec<_>) = session.absorbed.iter().partition(own);
+        let (few, many) = (depth.saturating_sub(1), depth);
+        if (here.is_empty() || many == 0) && (elsewhere.is_empty() || few == 0) {
+            return Ok(());
+        }
+        let agents = self.registrar.agents(&self.links, &session.grant);
+        let peers = placement::candidates(&session.task, self.info.id, &self.info.host, &agents);
+        for (wanted, tasks) in [(many, here), (few, elsewhere)] {
+            let tasks: Vec<TaskId> = tasks.into_iter().cloned().collect();
+            let mut left = wanted;
+            for peer in peers.iter().take_while(|_| !tasks.is_empty()) {
+                if left == 0 {
+                    break;
+                }
+                match self.share_with(peer, &tasks) {
+                    Ok(()) => left -= 1,
+                    Err(error) => tracing::info!(peer = %peer.addr, %error, "not a peer for absorbed logs"),
+                }
+            }
         }
         Ok(())
     }
@@ -46,6 +76,32 @@ impl Handler {
         for block in blocks {
             self.hold_copy(task, from, block)?;
             from = from.plus(block.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// Reads from `holder` what counts of a log beyond what is here; [`Error::StaleFrame`] if that is nothing.
+    pub(super) fn confirm(&self, task: &TaskId, holder: &AgentInfo) -> Result<()> {
+        let stale = || Error::StaleFrame { upstream: task.clone() };
+        if holder.id == self.info.id {
+            return Err(stale());
+        }
+        let from = locked(&self.store).end(task).unwrap_or_default();
+        let blocks = match self.links.call(&holder.addr, &Request::Read { task: task.clone(), from }) {
+            Ok(Reply::Blocks(blocks)) if !blocks.is_empty() => blocks,
+            Ok(_) | Err(Error::CausalLogLost { .. }) => return Err(stale()),
+            Err(error) => {
+                if self.registrar.is_alive(&self.links, holder) {
+                    return Err(error);
+                }
+                locked(&self.store).nobody_confirms(task);
+                return Ok(());
+            }
+        };
+        let mut at = from;
+        for block in &blocks {
+            self.hold_confirmed(task, at, block)?;
+            at = at.plus(block.len() as u64);
         }
         Ok(())
     }
@@ -221,7 +277,7 @@ impl Handler {
     /// Whether the frames of an earlier attempt can be read where they are.
     pub(super) fn reach_frames(&self, grant: &mut Grant) -> bool {
         let log = grant.task.in_flight();
-        let there = grant.frames.clone().and_then(|holder| self.fence(&log, grant, &holder));
+        let there = grant.frames.clone().and_then(|holder| self.fence(&log, grant, &holder, false));
         if there.is_none() {
             grant.frames = None;
         }

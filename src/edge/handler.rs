@@ -1,5 +1,6 @@
 //! What an agent does for each request; opening and publishing have files of their own.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -32,12 +33,14 @@ pub(super) struct Session {
     pub(super) inside: bool,
     /// Whether its in-flight log was begun.
     pub(super) sends: bool,
+    /// Tasks whose logs it has absorbed.
+    pub(super) absorbed: BTreeSet<TaskId>,
 }
 
 impl Session {
-    pub(super) const fn new(task: TaskId, grant: Grant, lost: bool, inside: bool) -> Self {
-        let peers = Vec::new();
-        Self { task, grant, peers, published: false, lost, failed: None, inside, sends: false }
+    pub(super) fn new(task: TaskId, grant: Grant, lost: bool, inside: bool) -> Self {
+        let (peers, absorbed) = (Vec::new(), BTreeSet::new());
+        Self { task, grant, peers, published: false, lost, failed: None, inside, sends: false, absorbed }
     }
 }
 

@@ -54,7 +54,7 @@ impl Handler {
         }
         let (found, copies) = match grant.discarded {
             true => (Found::Nothing, Copies::new()),
-            false => self.gather(&task, &grant)?,
+            false => self.gather(&task, &grant, open.inside && grant.reopened)?,
         };
         let lost = matches!(found, Found::Lost);
         let has_frames = self.reach_frames(&mut grant);
@@ -99,11 +99,11 @@ impl Handler {
     }
 
     /// Fences every holder that answers, and finds the longest copy.
-    fn gather(&self, task: &TaskId, grant: &Grant) -> Result<(Found, Copies)> {
+    fn gather(&self, task: &TaskId, grant: &Grant, inside: bool) -> Result<(Found, Copies)> {
         let mut copies = Copies::new();
         let mut best: Option<(LogOffset, &AgentInfo)> = None;
         for holder in &grant.holders {
-            let Some(length) = self.fence(task, grant, holder) else { continue };
+            let Some(length) = self.fence(task, grant, holder, inside) else { continue };
             copies.push((holder.id, length));
             // This agent's own copy wins a tie: nothing needs to be moved then.
             let better = |(longest, _): (LogOffset, _)| {
@@ -123,13 +123,24 @@ impl Handler {
         Ok((found, copies))
     }
 
-    /// Raises the fence at a holder; the length of its copy, if it answers and has one.
-    pub(super) fn fence(&self, task: &TaskId, grant: &Grant, holder: &AgentInfo) -> Option<LogOffset> {
+    /// Raises the fence at a holder; the length of its copy, if it answers and has one. With `inside` the
+    /// holder takes what consumers absorb of this log only from here from now on.
+    pub(super) fn fence(
+        &self,
+        task: &TaskId,
+        grant: &Grant,
+        holder: &AgentInfo,
+        inside: bool,
+    ) -> Option<LogOffset> {
+        let (generation, reopened_at) = (grant.generation, inside.then(|| self.info.clone()));
         if holder.id == self.info.id {
-            return locked(&self.store).fence(task, grant.generation);
+            let mut store = locked(&self.store);
+            return match reopened_at {
+                Some(own) => store.reopened(task, generation, own),
+                None => store.fence(task, generation),
+            };
         }
-        let fence = Request::Fence { task: task.clone(), generation: grant.generation };
-        match self.links.call(&holder.addr, &fence) {
+        match self.links.call(&holder.addr, &Request::Fence { task: task.clone(), generation, reopened_at }) {
             Ok(Reply::Fenced(length)) => length,
             Ok(_) => None,
             Err(error) => {

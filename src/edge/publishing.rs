@@ -22,7 +22,9 @@ impl Handler {
         if let Some(error) = &session.failed {
             return Err(error.clone());
         }
-        let appended = self.append_stable(session, block).and_then(|()| self.share(session));
+        // What the block depends on is stable before the block is: else, if this agent dies in between, the
+        // block would be found again and what it was recorded with would not.
+        let appended = self.share(session).and_then(|()| self.append_stable(session, block));
         if let Err(error) = &appended {
             session.failed = Some(error.clone());
         }

@@ -158,6 +158,14 @@ impl Registrar {
         }
     }
 
+    /// Whether an agent is alive, as far as the registry knows; yes if that cannot be asked.
+    pub(super) fn is_alive(&self, links: &Links, agent: &AgentInfo) -> bool {
+        match self.ask(links, &Request::Agents) {
+            Ok(Reply::AgentsAre(agents)) => agents.iter().any(|known| known.id == agent.id),
+            _ => true,
+        }
+    }
+
     /// Agents that are alive now; those of the grant if the registry does not answer.
     pub(super) fn agents(&self, links: &Links, grant: &Grant) -> Vec<AgentInfo> {
         match self {

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use super::handler::Handler;
 use super::locked;
 use super::server::Server;
+use crate::agent::protocol::AgentInfo;
 use crate::agent::store::{Absorbed, Store, Victims};
 use crate::config::SpillPolicy;
 use crate::error::{Error, Result};
@@ -18,6 +19,12 @@ use crate::id::{Generation, LogOffset, TaskId};
 const PAUSE: Duration = Duration::from_millis(20);
 /// How soon the background writer notices that the agent stops.
 const IDLE: Duration = Duration::from_millis(100);
+
+/// What became of a block for which there was room.
+enum Held {
+    At(usize),
+    Unconfirmed(AgentInfo),
+}
 
 impl Handler {
     /// Puts a block into a log that is here; its index there. Spills until it fits, and slows the
@@ -29,23 +36,39 @@ impl Handler {
         from: LogOffset,
         block: &Bytes,
     ) -> Result<usize> {
-        self.hold_with(block, |store| store.absorb(task, generation, from, block))
+        match self.hold_with(block, |store| store.absorb(task, generation, from, block))? {
+            Held::At(index) => Ok(index),
+            Held::Unconfirmed(_) => Err(Error::Misuse { what: "an own log needs no confirmation".into() }),
+        }
     }
 
     /// Puts a block of an absorbed log beside the logs that are here; spills as [`Handler::hold`] does.
     pub(super) fn hold_copy(&self, task: &TaskId, from: LogOffset, block: &Bytes) -> Result<usize> {
-        self.hold_with(block, |store| store.absorb_copy(task, from, block))
+        loop {
+            let held = self.hold_with(block, |store| store.absorb_copy(task, from, block))?;
+            match held {
+                Held::At(index) => return Ok(index),
+                Held::Unconfirmed(holder) => self.confirm(task, &holder)?,
+            }
+        }
     }
 
-    fn hold_with(&self, block: &Bytes, absorb: impl Fn(&mut Store) -> Result<Absorbed>) -> Result<usize> {
+    /// Puts a block of an absorbed log here that counts.
+    pub(super) fn hold_confirmed(&self, task: &TaskId, from: LogOffset, block: &Bytes) -> Result<()> {
+        self.hold_with(block, |store| store.absorb_confirmed(task, from, block)).map(drop)
+    }
+
+    fn hold_with(&self, block: &Bytes, absorb: impl Fn(&mut Store) -> Result<Absorbed>) -> Result<Held> {
         let (bytes, limit) = (block.len() as u64, self.config.memory_bytes);
         if bytes > limit {
             return Err(Error::MemoryBudget { bytes, limit });
         }
         let deadline = Instant::now() + Duration::from_millis(self.config.io_timeout_ms);
         loop {
-            if let Absorbed::At(index) = absorb(&mut locked(&self.store))? {
-                return Ok(index);
+            match absorb(&mut locked(&self.store))? {
+                Absorbed::At(index) => return Ok(Held::At(index)),
+                Absorbed::Unconfirmed(holder) => return Ok(Held::Unconfirmed(holder)),
+                Absorbed::NoRoom => {}
             }
             match self.spill_for(bytes) {
                 Ok(()) if Instant::now() < deadline => {}

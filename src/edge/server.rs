@@ -178,18 +178,20 @@ impl Server {
             }
             Request::Close { session, summary, ending } => {
                 let session = sessions.remove(&session).ok_or_else(|| not_open(session))?;
+                if ending.done && session.inside {
+                    handler.spread(&session)?;
+                }
                 handler.close(&session, summary, ending).map(|()| Reply::Done)
             }
             Request::Keep { session, block } => {
-                handler.keep(known(sessions, session)?, &block).map(|()| Reply::Done)
+                guarded(sessions, session, |session| handler.keep(session, &block))
             }
             Request::Absorb { session, groups } => {
-                handler.absorb(known(sessions, session)?, groups).map(|()| Reply::Done)
+                guarded(sessions, session, |session| handler.absorb(session, groups))
             }
-            Request::Commit { session } => handler.share(known(sessions, session)?).map(|()| Reply::Done),
+            Request::Commit { session } => guarded(sessions, session, |session| handler.share(session)),
             Request::Send { session, frames } => {
-                let session = sessions.get_mut(&session).ok_or_else(|| not_open(session))?;
-                handler.send(session, &frames).map(|()| Reply::Done)
+                guarded(sessions, session, |session| handler.send(session, &frames))
             }
             Request::Resend { session, from } => handler.resend(known(sessions, session)?, from),
             Request::Discard { session } => handler.discard(known(sessions, session)?).map(|()| Reply::Done),
@@ -201,8 +203,12 @@ impl Server {
             Request::Share { pieces } => handler.shared(pieces).map(|()| Reply::Done),
             Request::Pool { session } => handler.pool(known(sessions, session)?),
             Request::Read { task, from } => handler.read(&task, from).map(Reply::Blocks),
-            Request::Fence { task, generation } => {
-                Ok(Reply::Fenced(locked(&handler.store).fence(&task, generation)))
+            Request::Fence { task, generation, reopened_at } => {
+                let mut store = locked(&handler.store);
+                Ok(Reply::Fenced(match reopened_at {
+                    Some(holder) => store.reopened(&task, generation, holder),
+                    None => store.fence(&task, generation),
+                }))
             }
             Request::Replicate { .. } => handler.replicated(request).map(|()| Reply::Done),
             Request::Stats => Ok(Reply::Stats(handler.stats())),
@@ -243,6 +249,23 @@ impl Server {
         // It may be gone already.
         let _ = std::fs::remove_file(socket);
     }
+}
+
+/// Does something for a session of which nothing has failed before: what follows a failure depends on it.
+fn guarded(
+    sessions: &mut HashMap<u64, Session>,
+    session: u64,
+    work: impl FnOnce(&mut Session) -> Result<()>,
+) -> Result<Reply> {
+    let session = sessions.get_mut(&session).ok_or_else(|| not_open(session))?;
+    if let Some(error) = &session.failed {
+        return Err(error.clone());
+    }
+    let done = work(session);
+    if let Err(error) = &done {
+        session.failed = Some(error.clone());
+    }
+    done.map(|()| Reply::Done)
 }
 
 fn known(sessions: &HashMap<u64, Session>, session: u64) -> Result<&Session> {

@@ -1,6 +1,7 @@
 //! The consumer's side: frames taken in an order that is recorded, and turned back into batches.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
@@ -190,6 +191,9 @@ impl<P: Park> Gather<P> {
         if self.parked > 0 {
             return cut_short(format!("what was recorded before {} frames that came", self.parked));
         }
+        if let Some(run) = self.plan.front() {
+            return cut_short(format!("{} recorded frames of partition {}", run.frames, run.channel));
+        }
         Ok(self.senders.iter().map(|(partition, sender)| (Partition(*partition), sender.version)).collect())
     }
 
@@ -254,8 +258,10 @@ impl Sender {
         let mut payload = Buffer::from(frame.payload.clone());
         let mut batches = Vec::new();
         while !payload.is_empty() {
-            let batch = self.decoder.decode(&mut payload);
-            batches.extend(batch.map_err(|error| corrupt(format!("{place}: {error}")))?);
+            // Arrow panics on some messages that contradict themselves; the sums hold, so a sender wrote them.
+            let decoded = catch_unwind(AssertUnwindSafe(|| self.decoder.decode(&mut payload)));
+            let decoded = decoded.map_err(|_| corrupt(format!("{place} is no Arrow stream")))?;
+            batches.extend(decoded.map_err(|error| corrupt(format!("{place}: {error}")))?);
         }
         let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
         if rows == head.rows as usize {

@@ -59,7 +59,11 @@ pub fn decode_groups(bytes: &[u8]) -> Result<Vec<Group>> {
     let fits = |group: &Group| {
         let bytes =
             group.blocks.iter().try_fold(group.from.0, |at, block| at.checked_add(block.len() as u64));
-        bytes.is_some()
+        bytes.is_some() && group.blocks.iter().all(|block| !block.is_empty())
     };
-    if groups.iter().all(fits) { Ok(groups) } else { Err(corrupt("has a position that is too high")) }
+    if groups.iter().all(fits) {
+        Ok(groups)
+    } else {
+        Err(corrupt("has an empty block, or a position that is too high"))
+    }
 }

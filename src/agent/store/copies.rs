@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{Absorbed, Held, Store};
-use crate::agent::protocol::Layout;
+use crate::agent::protocol::{AgentInfo, Layout};
 use crate::causal_log::CausalLog;
 use crate::error::{Error, Result};
 use crate::id::{EpochKey, Generation, LogOffset, TaskId};
@@ -12,13 +12,28 @@ use crate::id::{EpochKey, Generation, LogOffset, TaskId};
 const NO_LAYOUT: Layout = Layout { app: 0, stage: 0, tasks: None };
 
 impl Store {
-    /// Holds a block that came with a frame. Whoever delivered the frame has decided that it counts, so no
-    /// fence is asked.
+    /// Holds a block that came with a frame.
+    ///
+    /// A sender that was opened again has taken over what agents had absorbed until then. What a consumer
+    /// absorbs later may come from a frame of the attempt before, which it had in hand all the time: such a
+    /// block is held only if the new attempt's agent has it too.
     ///
     /// # Errors
-    /// [`Error::LogGap`]; [`Error::LogFork`] if the copy here is of another run of the task: it is dropped,
-    /// so that a second try takes the new one.
+    /// [`Error::LogGap`]; [`Error::StaleFrame`] if it is not what the new attempt has; [`Error::LogFork`] if
+    /// the copy here is of another run, which is dropped, so that a second try takes the new one.
     pub fn absorb_copy(&mut self, task: &TaskId, from: LogOffset, block: &Bytes) -> Result<Absorbed> {
+        let beyond = from.plus(block.len() as u64) > self.end(task).unwrap_or_default();
+        if let Some(holder) = self.reopened.get(task).filter(|_| beyond) {
+            return Ok(Absorbed::Unconfirmed(holder.clone()));
+        }
+        self.absorb_confirmed(task, from, block)
+    }
+
+    /// As [`Store::absorb_copy`], for a block that counts.
+    ///
+    /// # Errors
+    /// As [`Store::absorb_copy`].
+    pub fn absorb_confirmed(&mut self, task: &TaskId, from: LogOffset, block: &Bytes) -> Result<Absorbed> {
         if !self.held.contains_key(task) {
             self.versions += 1;
             let mut held = Held::new(CausalLog::new(), task, Generation::NONE, NO_LAYOUT, self.versions);
@@ -26,21 +41,52 @@ impl Store {
             self.held.insert(task.clone(), held);
         }
         let generation = self.generation(task).unwrap_or(Generation::NONE);
-        let before = self.end(task);
         let absorbed = self.absorb(task, generation, from, block);
         if matches!(absorbed, Err(Error::LogFork { .. })) {
+            // What a task that ran here has recorded counts, and so does what a new attempt has confirmed.
+            if self.is_own(task) || self.reopened.contains_key(task) {
+                return Err(Error::StaleFrame { upstream: task.clone() });
+            }
             self.remove(task);
         }
-        if self.end(task) > before {
+        let end = from.plus(block.len() as u64);
+        // Also where the sender ran here and its log is no news: others may not have it.
+        if matches!(absorbed, Ok(Absorbed::At(_)))
+            && let Some(held) = self.held.get_mut(task).filter(|held| end > held.depended_on)
+        {
+            held.depended_on = end;
             self.fresh.entry(task.epoch_key()).or_default().insert(task.clone());
         }
         absorbed
+    }
+
+    /// A sender is opened again, at `holder`: raises the fence; the length of the log, if it is here.
+    pub fn reopened(
+        &mut self,
+        task: &TaskId,
+        generation: Generation,
+        holder: AgentInfo,
+    ) -> Option<LogOffset> {
+        self.reopened.insert(task.clone(), holder);
+        self.fence(task, generation)
+    }
+
+    /// The agent that had the log that counts is gone, and the log with it.
+    pub fn nobody_confirms(&mut self, task: &TaskId) {
+        self.reopened.remove(task);
     }
 
     /// Drops what is here of a log that was discarded.
     pub fn forget(&mut self, task: &TaskId) {
         self.remove(task);
         self.remove(&task.in_flight());
+        self.reopened.remove(task);
+    }
+
+    /// Whether the log of a task that ran here is here, and not only a copy.
+    #[must_use]
+    pub fn is_own(&self, task: &TaskId) -> bool {
+        self.held.get(task).is_some_and(|held| !held.absorbed)
     }
 
     /// Absorbed logs of an epoch with blocks that were not shared yet; they count as shared from now on.
@@ -61,5 +107,6 @@ impl Store {
 
     pub(super) fn forget_fresh(&mut self, key: &EpochKey) {
         self.fresh.retain(|epoch, _| !key.covers(epoch));
+        self.reopened.retain(|task, _| !key.covers(&task.epoch_key()));
     }
 }

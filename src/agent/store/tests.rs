@@ -1,0 +1,432 @@
+//! The store: copies, what is spilled when, and that it knows how much memory it uses.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::SpillPolicy;
+use crate::id::{Epoch, Partition};
+
+const LAYOUT: Layout = Layout { app: 1, stage: 2, tasks: Some(3) };
+const MEMORY: u64 = 1_000;
+
+fn task(operator: &str, epoch: u64, partition: u32) -> TaskId {
+    TaskId {
+        query: "orders".into(),
+        operator: operator.into(),
+        epoch: Epoch::Batch(epoch),
+        partition: Partition(partition),
+    }
+}
+
+fn epoch(number: u64) -> EpochKey {
+    task("up", number, 0).epoch_key()
+}
+
+fn block(byte: u8, len: usize) -> Bytes {
+    Bytes::from(vec![byte; len])
+}
+
+/// A log that is there, with blocks of these lengths.
+fn with_log(store: &mut Store, task: &TaskId, blocks: &[usize]) {
+    store.begin(task, Generation(1), LAYOUT).unwrap();
+    for len in blocks {
+        let from = store.end(task).unwrap();
+        let absorbed = store.absorb(task, Generation(1), from, &block(7, *len)).unwrap();
+        assert!(matches!(absorbed, Absorbed::At(_)));
+    }
+}
+
+fn bytes_of(victims: &[Victims]) -> Vec<(TaskId, Vec<usize>)> {
+    let blocks = |victims: &Victims| victims.blocks.iter().map(|(index, _)| *index).collect();
+    victims.iter().map(|victims| (victims.task.clone(), blocks(victims))).collect()
+}
+
+fn spill(store: &mut Store, all: Vec<Victims>) {
+    for victims in all {
+        let place = |(index, block): &(usize, Bytes)| SpillRef {
+            file: 9,
+            pos: *index as u64,
+            len: block.len() as u32,
+        };
+        let places: Vec<_> = victims.blocks.iter().map(place).collect();
+        store.spilled(&victims, &places);
+    }
+}
+
+/// What the store says of its memory is what its logs say, and each block in memory can be spilled.
+fn check(store: &Store, under_way: &[Victims]) {
+    let sum = |only_frames: bool| -> u64 {
+        let logs = store.held.iter().filter(|(task, _)| !only_frames || task.is_in_flight());
+        logs.map(|(_, held)| held.log.memory_bytes()).sum()
+    };
+    assert_eq!(store.memory_bytes, sum(false));
+    assert_eq!(store.in_flight_bytes(), sum(true));
+    let stats = store.stats();
+    assert_eq!(stats.memory_bytes, sum(false));
+    assert_eq!(stats.spilled_bytes, stats.held.iter().map(|held| held.spilled).sum::<u64>());
+    for (task, held) in &store.held {
+        for (index, found) in held.log.blocks(LogOffset::START).iter().enumerate() {
+            let place = (task.clone(), held.version, index);
+            let leaves = |v: &&Victims| v.version == held.version && v.blocks.iter().any(|b| b.0 == index);
+            let queued = store.queue.iter().filter(|queued| **queued == place).count();
+            let known = queued + under_way.iter().filter(leaves).count();
+            let wanted = usize::from(matches!(found.place, Place::Memory(_)));
+            // A block that became durable while it was written is gone already.
+            assert!(known == wanted || wanted == 0, "block {index} of {task} waits {known} times");
+        }
+    }
+}
+
+#[test]
+fn a_copy_is_absorbed_by_position() {
+    let mut store = Store::new(MEMORY);
+    let up = task("up", 1, 0);
+    let absorb =
+        |store: &mut Store, from, byte, len| store.absorb_copy(&up, LogOffset(from), &block(byte, len));
+    assert_eq!(absorb(&mut store, 0, 1, 10).unwrap(), Absorbed::At(0));
+    assert_eq!(absorb(&mut store, 10, 2, 5).unwrap(), Absorbed::At(1));
+    // Again, as it comes with every channel.
+    absorb(&mut store, 0, 1, 10).unwrap();
+    assert_eq!((store.end(&up), store.generation(&up)), (Some(LogOffset(15)), Some(Generation::NONE)));
+    let gap = absorb(&mut store, 16, 3, 5);
+    assert!(matches!(gap, Err(Error::LogGap { from: LogOffset(16), end: LogOffset(15) })), "{gap:?}");
+    assert_eq!(store.end(&up), Some(LogOffset(15)));
+    assert_eq!(absorb(&mut store, 15, 3, 1_000).unwrap(), Absorbed::NoRoom);
+    assert_eq!(store.end(&up), Some(LogOffset(15)));
+    check(&store, &[]);
+}
+
+#[test]
+fn a_gap_at_the_beginning_of_a_copy_is_refused() {
+    let mut store = Store::new(MEMORY);
+    let gap = store.absorb_copy(&task("up", 1, 0), LogOffset(3), &block(1, 5));
+    assert!(matches!(gap, Err(Error::LogGap { .. })), "{gap:?}");
+    assert!(!store.has_fresh(&epoch(1)));
+    check(&store, &[]);
+}
+
+#[test]
+fn a_fork_drops_the_copy_so_that_the_next_try_takes_the_new_one() {
+    let mut store = Store::new(MEMORY);
+    let up = task("up", 1, 0);
+    for (from, byte) in [(0, 1), (10, 2)] {
+        store.absorb_copy(&up, LogOffset(from), &block(byte, 10)).unwrap();
+    }
+    let fork = store.absorb_copy(&up, LogOffset(0), &block(9, 10));
+    assert!(matches!(fork, Err(Error::LogFork { at: LogOffset(0) })), "{fork:?}");
+    assert_eq!((store.end(&up), store.memory_bytes), (None, 0));
+    assert!(!store.holds(&epoch(1)));
+    assert_eq!(store.absorb_copy(&up, LogOffset(0), &block(9, 10)).unwrap(), Absorbed::At(0));
+    assert_eq!(store.take_fresh(&epoch(1)), [up]);
+    // Places of the dropped copy in the queue are not mistaken for the new one's.
+    assert_eq!(bytes_of(&store.make_room(MEMORY)), [(task("up", 1, 0), vec![0])]);
+}
+
+#[test]
+fn a_fork_with_a_frame_of_an_older_run_leaves_the_tasks_own_log_alone() {
+    let mut store = Store::new(MEMORY);
+    let up = task("up", 1, 0);
+    with_log(&mut store, &up, &[10]);
+    let fork = store.absorb_copy(&up, LogOffset(0), &block(9, 10));
+    assert!(matches!(fork, Err(Error::StaleFrame { .. })), "{fork:?}");
+    assert_eq!(store.end(&up), Some(LogOffset(10)));
+}
+
+#[test]
+fn a_block_that_is_here_already_stands_where_it_stood() {
+    let mut store = Store::new(MEMORY);
+    let up = task("up", 1, 0);
+    with_log(&mut store, &up, &[10, 20, 30]);
+    for (from, index, len) in [(0, 0, 10), (10, 1, 20), (30, 2, 30)] {
+        let again = store.absorb(&up, Generation(1), LogOffset(from), &block(7, len)).unwrap();
+        assert_eq!(again, Absorbed::At(index));
+    }
+}
+
+#[test]
+fn what_was_absorbed_is_shared_once_unless_that_failed() {
+    let mut store = Store::new(MEMORY);
+    let (a, b, other) = (task("up", 1, 0), task("up", 1, 1), task("up", 2, 0));
+    for (number, task) in [&b, &a, &other].into_iter().enumerate() {
+        store.absorb_copy(task, LogOffset(0), &block(number as u8, 5)).unwrap();
+    }
+    assert!(store.has_fresh(&epoch(1)));
+    let taken = store.take_fresh(&epoch(1));
+    assert_eq!(taken, [a.clone(), b.clone()]);
+    assert!(!store.has_fresh(&epoch(1)) && store.has_fresh(&epoch(2)));
+    assert_eq!(store.take_fresh(&epoch(1)), []);
+    // Nothing new came, so nothing is to be shared.
+    store.absorb_copy(&a, LogOffset(0), &block(1, 5)).unwrap();
+    assert!(!store.has_fresh(&epoch(1)));
+    store.not_shared(&epoch(1), taken);
+    store.absorb_copy(&b, LogOffset(5), &block(8, 5)).unwrap();
+    assert_eq!(store.take_fresh(&epoch(1)), [a, b]);
+}
+
+#[test]
+fn a_task_that_is_opened_here_records_on_a_copy_but_its_own_blocks_are_not_fresh() {
+    let mut store = Store::new(MEMORY);
+    let up = task("up", 1, 0);
+    store.absorb_copy(&up, LogOffset(0), &block(1, 5)).unwrap();
+    store.take_fresh(&epoch(1));
+    store.reopen(&up, Generation(4), LAYOUT).unwrap();
+    store.absorb(&up, Generation(4), LogOffset(5), &block(2, 5)).unwrap();
+    assert!(!store.has_fresh(&epoch(1)));
+    // A frame asks no fence.
+    store.absorb_copy(&up, LogOffset(10), &block(3, 5)).unwrap();
+    assert_eq!(store.generation(&up), Some(Generation(4)));
+    assert!(store.has_fresh(&epoch(1)));
+}
+
+#[test]
+fn a_commit_forgets_logs_frames_and_what_was_not_shared() {
+    let mut store = Store::new(MEMORY);
+    for number in 1..=3 {
+        with_log(&mut store, &task("score", number, 0), &[10]);
+        with_log(&mut store, &task("score", number, 0).in_flight(), &[20]);
+        store.absorb_copy(&task("up", number, 0), LogOffset(0), &block(1, 5)).unwrap();
+    }
+    assert_eq!(store.commit(&epoch(2), Generation(9)), [epoch(1), epoch(2)]);
+    for number in [1, 2] {
+        assert!(!store.holds(&epoch(number)) && !store.has_fresh(&epoch(number)));
+    }
+    assert!(store.holds(&epoch(3)) && store.has_fresh(&epoch(3)));
+    assert_eq!((store.memory_bytes, store.in_flight_bytes(), store.queue.len()), (35, 20, 3));
+    // Logs of a later run of the epoch are not meant.
+    assert_eq!(store.commit(&epoch(3), Generation(1)), [epoch(3)]);
+    assert_eq!(store.end(&task("score", 3, 0)), Some(LogOffset(10)));
+    check(&store, &[]);
+}
+
+#[test]
+fn a_discarded_log_goes_with_its_frames() {
+    let mut store = Store::new(MEMORY);
+    let score = task("score", 1, 0);
+    with_log(&mut store, &score, &[10]);
+    with_log(&mut store, &score.in_flight(), &[20]);
+    with_log(&mut store, &task("score", 1, 1), &[5]);
+    store.forget(&score);
+    assert_eq!((store.memory_bytes, store.in_flight_bytes()), (5, 0));
+    assert_eq!(store.end(&score.in_flight()), None);
+    check(&store, &[]);
+}
+
+/// Causal logs and frames of epochs 1 and 2, block by block in turn, 500 bytes of each kind.
+fn mixed() -> Store {
+    let mut store = Store::new(2_000);
+    for _ in 0..5 {
+        for number in [1, 2] {
+            for task in [task("score", number, 0), task("score", number, 0).in_flight()] {
+                let from = store.end(&task);
+                if from.is_none() {
+                    store.begin(&task, Generation(1), LAYOUT).unwrap();
+                }
+                store.absorb(&task, Generation(1), from.unwrap_or_default(), &block(1, 50)).unwrap();
+            }
+        }
+    }
+    store
+}
+
+fn frames_log(number: u64) -> TaskId {
+    task("score", number, 0).in_flight()
+}
+
+#[test]
+fn without_an_in_flight_log_nothing_is_due() {
+    assert!(mixed().overdue(SpillPolicy::Off, Some(&epoch(9))).is_empty());
+}
+
+#[test]
+fn eager_spilling_moves_all_frames_and_nothing_else() {
+    let mut store = mixed();
+    let victims = store.overdue(SpillPolicy::Eager, None);
+    let moved: u64 = victims.iter().flat_map(|v| &v.blocks).map(|(_, block)| block.len() as u64).sum();
+    assert_eq!(moved, 500);
+    assert!(victims.iter().all(|victims| victims.task.is_in_flight()));
+    check(&store, &victims);
+    assert!(store.overdue(SpillPolicy::Eager, None).is_empty(), "they are under way");
+    spill(&mut store, victims);
+    assert_eq!((store.memory_bytes, store.in_flight_bytes()), (500, 0));
+    check(&store, &[]);
+    // What is left can still be spilled when memory runs out, oldest first.
+    let rest = store.make_room(2_000);
+    assert_eq!(rest[0].task, task("score", 1, 0));
+}
+
+#[test]
+fn frames_of_earlier_epochs_are_due_when_a_later_one_has_begun() {
+    let mut store = mixed();
+    for newest in [None, Some(epoch(0)), Some(epoch(1))] {
+        assert!(store.overdue(SpillPolicy::Epoch, newest.as_ref()).is_empty());
+    }
+    let other = EpochKey { query: "other".into(), epoch: Epoch::Batch(5) };
+    assert!(store.overdue(SpillPolicy::Epoch, Some(&other)).is_empty());
+    let victims = store.overdue(SpillPolicy::Epoch, Some(&epoch(2)));
+    assert_eq!(bytes_of(&victims), [(frames_log(1), vec![0, 1, 2, 3, 4])]);
+    spill(&mut store, victims);
+    check(&store, &[]);
+    assert_eq!(store.in_flight_bytes(), 250);
+    assert_eq!(
+        bytes_of(&store.overdue(SpillPolicy::Epoch, Some(&epoch(3)))),
+        [(frames_log(2), vec![0, 1, 2, 3, 4])]
+    );
+}
+
+#[test]
+fn frames_are_due_by_availability_above_half_of_the_memory_down_to_a_quarter() {
+    let mut store = mixed();
+    assert!(!store.is_half_full());
+    assert!(store.overdue(SpillPolicy::Availability, None).is_empty());
+    with_log(&mut store, &task("score", 3, 0), &[50]);
+    assert!(store.is_half_full());
+    let victims = store.overdue(SpillPolicy::Availability, None);
+    // 1,050 bytes: all 500 of frames leave, more than that has to stay.
+    let moved: usize = victims.iter().map(|victims| victims.blocks.len()).sum();
+    assert_eq!(moved, 10);
+    assert_eq!(bytes_of(&victims)[0], (frames_log(1), vec![0]));
+    spill(&mut store, victims);
+    check(&store, &[]);
+
+    let mut frames = Store::new(2_000);
+    with_log(&mut frames, &frames_log(1), &[100; 11]);
+    let victims = frames.overdue(SpillPolicy::Availability, None);
+    assert_eq!(bytes_of(&victims), [(frames_log(1), vec![0, 1, 2, 3, 4, 5])]);
+    spill(&mut frames, victims);
+    assert_eq!(frames.memory_bytes, 500);
+    check(&frames, &[]);
+}
+
+#[test]
+fn frames_that_stand_in_a_segment_leave_memory_without_being_written() {
+    let mut store = Store::new(MEMORY);
+    with_log(&mut store, &frames_log(1), &[100, 100]);
+    store.durable(&frames_log(1), 0, SpillRef { file: 1, pos: 0, len: 100 });
+    let victims = store.overdue(SpillPolicy::Eager, None);
+    assert_eq!(bytes_of(&victims), [(frames_log(1), vec![1])]);
+    assert_eq!(store.in_flight_bytes(), 100);
+    store.not_spilled(&victims[0]);
+    check(&store, &[]);
+    assert_eq!(bytes_of(&store.overdue(SpillPolicy::Eager, None)), [(frames_log(1), vec![1])]);
+}
+
+#[test]
+fn a_recovered_log_in_place_of_one_in_memory_frees_it() {
+    let mut store = Store::new(MEMORY);
+    let score = task("score", 1, 0);
+    with_log(&mut store, &score, &[100]);
+    store.recovered(&score, Generation(2), LAYOUT, [SpillRef { file: 1, pos: 0, len: 100 }]);
+    check(&store, &[]);
+}
+
+/// One thing that happens to a store; numbers choose among what there is.
+#[derive(Debug, Clone)]
+enum Op {
+    Begin(usize, u64),
+    Reopen(usize, u64),
+    Fence(usize, u64),
+    Absorb(usize, u8, usize),
+    AbsorbCopy(usize, u8, usize),
+    Again(usize, usize, bool),
+    Durable(usize, usize),
+    MakeRoom(u64),
+    Overdue(SpillPolicy, u64),
+    Spilled(usize),
+    NotSpilled(usize),
+    Forget(usize),
+    Recovered(usize, usize),
+    Commit(u64, u64),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let policies = vec![SpillPolicy::Availability, SpillPolicy::Eager, SpillPolicy::Epoch, SpillPolicy::Off];
+    let log = 0_usize..8;
+    let op = prop_oneof![
+        3 => (log.clone(), 0_u64..5).prop_map(|(log, generation)| Op::Begin(log, generation)),
+        1 => (log.clone(), 0_u64..5).prop_map(|(log, generation)| Op::Reopen(log, generation)),
+        1 => (log.clone(), 0_u64..5).prop_map(|(log, generation)| Op::Fence(log, generation)),
+        9 => (log.clone(), 0_u8..2, 1_usize..300).prop_map(|(log, byte, len)| Op::Absorb(log, byte, len)),
+        9 => (log.clone(), 0_u8..2, 1_usize..300).prop_map(|(log, byte, len)| Op::AbsorbCopy(log, byte, len)),
+        3 => (log.clone(), 0_usize..6, any::<bool>()).prop_map(|(log, at, forks)| Op::Again(log, at, forks)),
+        3 => (log.clone(), 0_usize..6).prop_map(|(log, index)| Op::Durable(log, index)),
+        3 => (0_u64..1_200).prop_map(Op::MakeRoom),
+        3 => (prop::sample::select(policies), 0_u64..3)
+            .prop_map(|(policy, newest)| Op::Overdue(policy, newest)),
+        4 => (0_usize..4).prop_map(Op::Spilled),
+        2 => (0_usize..4).prop_map(Op::NotSpilled),
+        1 => log.clone().prop_map(Op::Forget),
+        1 => (log, 0_usize..4).prop_map(|(log, blocks)| Op::Recovered(log, blocks)),
+        1 => (0_u64..3, 0_u64..6).prop_map(|(epoch, below)| Op::Commit(epoch, below)),
+    ];
+    prop::collection::vec(op, 0..120)
+}
+
+/// Causal logs and frames of two partitions in two epochs.
+fn log_of(number: usize) -> TaskId {
+    let task = task("score", number as u64 / 4, number as u32 / 2 % 2);
+    if number.is_multiple_of(2) { task } else { task.in_flight() }
+}
+
+fn apply(store: &mut Store, under_way: &mut Vec<Victims>, op: &Op) {
+    match *op {
+        Op::Begin(log, generation) => drop(store.begin(&log_of(log), Generation(generation), LAYOUT)),
+        Op::Reopen(log, generation) => drop(store.reopen(&log_of(log), Generation(generation), LAYOUT)),
+        Op::Fence(log, generation) => drop(store.fence(&log_of(log), Generation(generation))),
+        Op::Absorb(log, byte, len) => {
+            let from = store.end(&log_of(log)).unwrap_or_default();
+            drop(store.absorb(&log_of(log), Generation(4), from, &block(byte, len)));
+        }
+        Op::AbsorbCopy(log, byte, len) => {
+            let from = store.end(&log_of(log)).unwrap_or_default();
+            store.absorb_copy(&log_of(log), from, &block(byte, len)).unwrap();
+        }
+        Op::Again(log, at, forks) => {
+            let blocks = store.piece(&log_of(log), LogOffset::START).unwrap_or_default();
+            let Some(found) = blocks.get(at) else { return };
+            let (from, len) = (found.offset, found.len as usize + usize::from(forks));
+            drop(store.absorb_copy(&log_of(log), from, &block(0, len)));
+        }
+        Op::Durable(log, index) => {
+            let blocks = store.piece(&log_of(log), LogOffset::START).unwrap_or_default();
+            let Some(found) = blocks.get(index) else { return };
+            store.durable(&log_of(log), index, SpillRef { file: 1, pos: 0, len: found.len });
+        }
+        Op::MakeRoom(bytes) => under_way.extend(store.make_room(bytes)),
+        Op::Overdue(policy, newest) => under_way.extend(store.overdue(policy, Some(&epoch(newest)))),
+        Op::Spilled(at) if at < under_way.len() => {
+            let victims = under_way.swap_remove(at);
+            spill(store, vec![victims]);
+        }
+        Op::NotSpilled(at) if at < under_way.len() => store.not_spilled(&under_way.swap_remove(at)),
+        Op::Spilled(_) | Op::NotSpilled(_) => {}
+        Op::Forget(log) => store.forget(&log_of(log)),
+        Op::Recovered(log, blocks) => {
+            // At the start, before anything else is here.
+            if store.end(&log_of(log)).is_none() {
+                let place = |pos| SpillRef { file: 2, pos, len: 40 };
+                store.recovered(&log_of(log), Generation(1), LAYOUT, (0..blocks as u64).map(place));
+            }
+        }
+        Op::Commit(number, below) => {
+            store.commit(&epoch(number), Generation(below));
+            assert!(!store.has_fresh(&epoch(number)));
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_store_knows_what_it_holds_in_memory_whatever_happens(ops in ops()) {
+        let (mut store, mut under_way) = (Store::new(MEMORY), Vec::new());
+        for op in &ops {
+            apply(&mut store, &mut under_way, op);
+            check(&store, &under_way);
+            prop_assert!(store.memory_bytes <= MEMORY);
+        }
+        under_way.drain(..).for_each(|victims| store.not_spilled(&victims));
+        let rest = store.make_room(u64::MAX);
+        spill(&mut store, rest);
+        check(&store, &[]);
+        prop_assert_eq!((store.memory_bytes, store.in_flight_bytes()), (0, 0));
+    }
+}

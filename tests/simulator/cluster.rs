@@ -1,0 +1,453 @@
+//! Agents and their registry, without sockets: each request is carried out at once, in the order and with
+//! the state machines that `src/edge` uses, and any host may die between two.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use clonos::agent::placement;
+use clonos::agent::protocol::{AgentInfo, Ending, Grant, OpenTask, Piece};
+use clonos::agent::registry::{Granted, Registry};
+use clonos::agent::store::{Absorbed, Store};
+use clonos::causal_log::Place;
+use clonos::error::{Error, Result};
+use clonos::frame::Group;
+use clonos::id::{AgentId, ChannelId, Epoch, EpochKey, Generation, LogOffset, TaskId};
+use clonos::task::Summary;
+
+use crate::dice::Dice;
+use crate::{Count, Mutation};
+
+const APP: u64 = 7;
+
+/// One host: its agent, and how often it has died.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) info: AgentInfo,
+    pub(crate) store: Store,
+    pub(crate) lives: u64,
+}
+
+/// All hosts and the registry. Host 0 is the driver's: it runs no tasks and does not die.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) registry: Registry,
+    pub(crate) depth: usize,
+    pub(crate) mutation: Mutation,
+    pub(crate) count: Count,
+    now: u64,
+}
+
+/// An open task.
+#[derive(Debug, Clone)]
+pub(crate) struct Session {
+    pub(crate) task: TaskId,
+    pub(crate) grant: Grant,
+    pub(crate) host: usize,
+    pub(crate) lost: bool,
+    peers: Vec<AgentInfo>,
+    published: bool,
+    absorbed: BTreeSet<TaskId>,
+}
+
+fn info(number: usize, lives: u64) -> AgentInfo {
+    let id = AgentId(number as u64 + 1000 * lives);
+    AgentInfo { id, addr: format!("{number}"), host: format!("h{number}"), driver: number == 0 }
+}
+
+fn channel(generation: Generation, peer: &AgentInfo) -> ChannelId {
+    ChannelId(peer.id.0.rotate_left(17) ^ generation.0)
+}
+
+pub(crate) fn epoch() -> EpochKey {
+    EpochKey { query: "sim".into(), epoch: Epoch::Batch(1) }
+}
+
+impl Cluster {
+    pub(crate) fn new(hosts: usize, depth: usize, mutation: Mutation) -> Self {
+        let mut registry = Registry::new();
+        let host = |number| Host { info: info(number, 0), store: Store::new(1 << 40), lives: 0 };
+        let hosts: Vec<Host> = (0..=hosts).map(host).collect();
+        hosts.iter().for_each(|host| registry.register(host.info.clone(), 0));
+        Self { hosts, registry, depth, mutation, count: Count::default(), now: 0 }
+    }
+
+    /// A host dies with its agent; another agent comes up in its place, empty.
+    pub(crate) fn crash(&mut self, number: usize) {
+        // Long enough for the registry to take the dead one for dead; the others go on beating.
+        self.now += 5_000;
+        let host = &mut self.hosts[number];
+        host.lives += 1;
+        host.store = Store::new(1 << 40);
+        host.info = info(number, host.lives);
+        for host in &self.hosts {
+            self.registry.register(host.info.clone(), self.now);
+        }
+    }
+
+    fn agent(&mut self, id: AgentId) -> Option<&mut Store> {
+        self.hosts.iter_mut().find(|host| host.info.id == id).map(|host| &mut host.store)
+    }
+
+    /// As `edge/opening.rs`.
+    pub(crate) fn open(
+        &mut self,
+        task: &TaskId,
+        stage: u32,
+        attempt: u64,
+        host: usize,
+        inside: bool,
+    ) -> Result<Option<(Session, Vec<Bytes>)>> {
+        self.count.agent += 1;
+        self.count.registry += 1;
+        let open = OpenTask { task: task.clone(), app: APP, stage, attempt, worker: attempt, inside };
+        let own = self.hosts[host].info.clone();
+        let Granted::Yes(grant) = self.registry.grant(&open, own.id, 0, None, self.now) else {
+            return Ok(None);
+        };
+        let mut grant = *grant;
+        if inside && grant.reopened {
+            let more: Vec<_> = grant.agents.iter().filter(|a| !grant.holders.contains(a)).cloned().collect();
+            grant.holders.extend(more);
+        }
+        let reopened = grant.reopened;
+        let mut best: Option<(LogOffset, AgentId)> = None;
+        if !grant.discarded {
+            for holder in grant.holders.clone() {
+                self.count.agent += 1;
+                let (generation, skip) = (grant.generation, self.mutation == Mutation::NoFence);
+                let Some(store) = self.agent(holder.id) else { continue };
+                let length = match (skip, inside && reopened) {
+                    (true, _) => store.end(task),
+                    (false, true) => store.reopened(task, generation, own.clone()),
+                    (false, false) => store.fence(task, generation),
+                };
+                let Some(length) = length else { continue };
+                if best
+                    .is_none_or(|(longest, _)| length > longest || (length == longest && holder.id == own.id))
+                {
+                    best = Some((length, holder.id));
+                }
+            }
+        }
+        let lost = best.is_none() && grant.published && !grant.discarded;
+        let prior = match best.filter(|(length, _)| *length > LogOffset::START) {
+            Some((_, holder)) => self.log(holder, task),
+            None => Vec::new(),
+        };
+        let here = best.is_some_and(|(_, holder)| holder == own.id) && !prior.is_empty();
+        let store = &mut self.hosts[host].store;
+        if here {
+            store.reopen(task, grant.generation, grant.layout)?;
+        } else {
+            store.begin(task, grant.generation, grant.layout)?;
+            hold_all(store, task, grant.generation, LogOffset::START, &prior)?;
+        }
+        let mut session = Session {
+            task: task.clone(),
+            grant,
+            host,
+            lost,
+            peers: Vec::new(),
+            published: false,
+            absorbed: BTreeSet::new(),
+        };
+        if !inside {
+            let all = placement::candidates(task, own.id, &own.host, &session.grant.agents);
+            session.peers = all.into_iter().take(self.depth).collect();
+            if !prior.is_empty() {
+                self.replicate(&mut session)?;
+                self.tell_holders(&session, Some(LogOffset(prior.iter().map(|b| b.len() as u64).sum())))?;
+                session.published = true;
+            }
+        }
+        Ok(Some((session, prior)))
+    }
+
+    /// All blocks of a log at one agent.
+    pub(crate) fn log(&mut self, holder: AgentId, task: &TaskId) -> Vec<Bytes> {
+        self.agent(holder).map(|store| blocks(store, task)).unwrap_or_default()
+    }
+
+    /// As `Handler::keep`.
+    pub(crate) fn keep(&mut self, session: &Session, block: &Bytes) -> Result<()> {
+        self.count.agent += 1;
+        let store = &mut self.hosts[session.host].store;
+        let from = store.end(&session.task).unwrap_or_default();
+        hold_all(store, &session.task, session.grant.generation, from, std::slice::from_ref(block))
+    }
+
+    /// As `Handler::absorb`.
+    pub(crate) fn absorb(&mut self, session: &mut Session, groups: &[Group]) -> Result<()> {
+        self.count.agent += 1;
+        if self.mutation == Mutation::SkipAbsorb {
+            return Ok(());
+        }
+        for group in groups {
+            let task = TaskId {
+                operator: group.operator.as_str().into(),
+                partition: group.partition,
+                ..session.task.clone()
+            };
+            self.absorb_at(session.host, &task, group.from, &group.blocks)?;
+            session.absorbed.insert(task);
+        }
+        Ok(())
+    }
+
+    /// As `Handler::hold_copy` and `Handler::confirm`.
+    fn absorb_at(&mut self, host: usize, task: &TaskId, mut from: LogOffset, blocks: &[Bytes]) -> Result<()> {
+        for block in blocks {
+            loop {
+                let holder = match self.hosts[host].store.absorb_copy(task, from, block)? {
+                    Absorbed::Unconfirmed(_) if self.mutation == Mutation::NoConfirmation => {
+                        self.hosts[host].store.nobody_confirms(task);
+                        continue;
+                    }
+                    Absorbed::Unconfirmed(holder) => holder,
+                    _ => break,
+                };
+                self.count.agent += 1;
+                let stale = || Error::StaleFrame { upstream: task.clone() };
+                if holder.id == self.hosts[host].info.id {
+                    return Err(stale());
+                }
+                let end = self.hosts[host].store.end(task).unwrap_or_default();
+                let Some(other) = self.agent(holder.id) else {
+                    self.hosts[host].store.nobody_confirms(task);
+                    continue;
+                };
+                let piece = other.piece(task, end).map(|piece| in_memory(&piece)).unwrap_or_default();
+                if piece.is_empty() {
+                    return Err(stale());
+                }
+                let mut at = end;
+                for block in &piece {
+                    self.hosts[host].store.absorb_confirmed(task, at, block)?;
+                    at = at.plus(block.len() as u64);
+                }
+            }
+            from = from.plus(block.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// As `Handler::append`: what the last operator does before a batch leaves. `dies` says whether the host
+    /// dies in the middle of it.
+    pub(crate) fn append(
+        &mut self,
+        session: &mut Session,
+        block: Option<&Bytes>,
+        dies: &mut impl FnMut() -> bool,
+    ) -> Result<()> {
+        if self.mutation == Mutation::OwnBlockFirst {
+            self.append_stable(session, block, dies)?;
+            return if dies() { Err(died()) } else { self.share(session) };
+        }
+        self.share(session)?;
+        if dies() {
+            return Err(died());
+        }
+        self.append_stable(session, block, dies)
+    }
+
+    fn append_stable(
+        &mut self,
+        session: &mut Session,
+        block: Option<&Bytes>,
+        dies: &mut impl FnMut() -> bool,
+    ) -> Result<()> {
+        let Some(block) = block else { return Ok(()) };
+        self.keep(session, block)?;
+        if dies() {
+            return Err(died());
+        }
+        self.replicate(session)?;
+        if !session.published {
+            self.tell_holders(session, None)?;
+            session.published = true;
+        }
+        Ok(())
+    }
+
+    /// As `Handler::spread`.
+    pub(crate) fn spread(&mut self, session: &Session) -> Result<()> {
+        if self.mutation == Mutation::NoSpread {
+            return Ok(());
+        }
+        let own = self.hosts[session.host].info.clone();
+        let agents = self.registry.alive(self.now);
+        let peers = placement::candidates(&session.task, own.id, &own.host, &agents);
+        for task in &session.absorbed {
+            let here = self.hosts[session.host].store.is_own(task);
+            let wanted = if here { self.depth } else { self.depth - 1 };
+            for peer in peers.iter().take(wanted) {
+                self.count.agent += 1;
+                let pieces = self.pieces(session.host, peer, std::slice::from_ref(task));
+                let number = self.hosts.iter().position(|host| host.info.id == peer.id);
+                for piece in pieces {
+                    self.absorb_at(number.unwrap_or_default(), &piece.task, piece.from, &piece.blocks)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn replicate(&mut self, session: &mut Session) -> Result<()> {
+        let (task, generation) = (session.task.clone(), session.grant.generation);
+        let mut peers = session.peers.clone();
+        let alive =
+            |cluster: &Self, peer: &AgentInfo| cluster.hosts.iter().any(|host| host.info.id == peer.id);
+        let before = peers.len();
+        peers.retain(|peer| alive(self, peer));
+        if peers.len() < before {
+            let own = self.hosts[session.host].info.clone();
+            let agents = self.registry.alive(self.now);
+            let more = placement::candidates(&task, own.id, &own.host, &agents);
+            let more =
+                more.into_iter().filter(|c| !peers.iter().any(|p| p.id == c.id)).take(before - peers.len());
+            peers.extend(more.collect::<Vec<_>>());
+        }
+        for peer in &peers {
+            while let Some(outgoing) =
+                self.hosts[session.host].store.outgoing(&task, channel(generation, peer))
+            {
+                self.count.agent += 1;
+                let blocks = in_memory(&outgoing.blocks);
+                let Some(store) = self.agent(peer.id) else { break };
+                if outgoing.reset {
+                    store.begin(&task, generation, outgoing.layout)?;
+                }
+                hold_all(store, &task, generation, outgoing.from, &blocks)?;
+            }
+        }
+        if peers != session.peers {
+            session.published = false;
+            session.peers = peers;
+        }
+        Ok(())
+    }
+
+    fn tell_holders(&mut self, session: &Session, adopted: Option<LogOffset>) -> Result<()> {
+        self.count.registry += 1;
+        let own = self.hosts[session.host].info.id;
+        let holders: Vec<AgentId> =
+            std::iter::once(own).chain(session.peers.iter().map(|peer| peer.id)).collect();
+        let adopted = adopted.map(|length| (length, session.grant.layout));
+        self.registry.holding(&session.task, session.grant.generation, &holders, adopted, true)
+    }
+
+    /// As `edge/exchanging.rs`.
+    fn share(&mut self, session: &Session) -> Result<()> {
+        if self.mutation == Mutation::SkipShare {
+            return Ok(());
+        }
+        let own = self.hosts[session.host].info.clone();
+        let tasks = self.hosts[session.host].store.take_fresh(&epoch());
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        let agents = self.registry.alive(self.now);
+        let peers = placement::candidates(&session.task, own.id, &own.host, &agents);
+        let mut holders = vec![own.id];
+        for peer in peers.into_iter().take(self.depth) {
+            self.count.agent += 1;
+            let pieces = self.pieces(session.host, &peer, &tasks);
+            let Some(number) = self.hosts.iter().position(|host| host.info.id == peer.id) else { continue };
+            for piece in pieces {
+                self.absorb_at(number, &piece.task, piece.from, &piece.blocks)?;
+            }
+            holders.push(peer.id);
+        }
+        self.count.registry += 1;
+        self.registry.visible(&tasks, &holders);
+        Ok(())
+    }
+
+    fn pieces(&mut self, host: usize, peer: &AgentInfo, tasks: &[TaskId]) -> Vec<Piece> {
+        let store = &mut self.hosts[host].store;
+        let mut pieces = Vec::new();
+        for task in tasks {
+            while let Some(outgoing) = store.outgoing(task, channel(Generation::NONE, peer)) {
+                pieces.push(Piece {
+                    task: task.clone(),
+                    from: outgoing.from,
+                    blocks: in_memory(&outgoing.blocks),
+                });
+            }
+        }
+        pieces
+    }
+
+    /// As `Handler::discard`.
+    pub(crate) fn discard(&mut self, session: &Session) -> Result<()> {
+        self.registry.discarded(&session.task, session.grant.generation)?;
+        self.hosts.iter_mut().for_each(|host| host.store.forget(&session.task));
+        Ok(())
+    }
+
+    pub(crate) fn close(&mut self, session: &Session, ending: Ending) {
+        self.count.agent += 1;
+        self.count.registry += 1;
+        let own = self.hosts[session.host].info.id;
+        self.registry.closed(
+            &session.task,
+            session.grant.generation,
+            &Summary::default(),
+            ending,
+            own,
+            session.lost,
+        );
+    }
+
+    pub(crate) fn commit(&mut self) {
+        self.registry.commit(&epoch());
+        let (committed, _) = self.registry.commits_since(0);
+        for host in &mut self.hosts {
+            committed.iter().for_each(|commit| drop(host.store.commit(&commit.key, commit.below)));
+        }
+    }
+
+    /// A host that runs tasks.
+    pub(crate) fn any_host(&self, dice: &mut Dice) -> usize {
+        dice.between(1, self.hosts.len() - 1)
+    }
+}
+
+/// What an attempt sees of its host's death.
+pub(crate) fn died() -> Error {
+    Error::AgentUnreachable { agent: "its own".into(), reason: "the host died".into() }
+}
+
+fn in_memory(blocks: &[clonos::causal_log::BlockRef]) -> Vec<Bytes> {
+    let bytes = |place: &Place| match place {
+        Place::Memory(bytes) => bytes.clone(),
+        Place::Spilled(_) => unreachable!("memory is not bounded here"),
+    };
+    blocks.iter().map(|block| bytes(&block.place)).collect()
+}
+
+/// All blocks of a log in a store.
+pub(crate) fn blocks(store: &Store, task: &TaskId) -> Vec<Bytes> {
+    let mut all = Vec::new();
+    let mut from = LogOffset::START;
+    while let Some(piece) = store.piece(task, from).filter(|piece| !piece.is_empty()) {
+        from = piece.last().map_or(from, clonos::causal_log::BlockRef::end);
+        all.extend(in_memory(&piece));
+    }
+    all
+}
+
+fn hold_all(
+    store: &mut Store,
+    task: &TaskId,
+    generation: Generation,
+    mut from: LogOffset,
+    blocks: &[Bytes],
+) -> Result<()> {
+    for block in blocks {
+        assert!(matches!(store.absorb(task, generation, from, block)?, Absorbed::At(_)));
+        from = from.plus(block.len() as u64);
+    }
+    Ok(())
+}

@@ -1,0 +1,466 @@
+//! A job and its scheduler, as Spark's: stages with a shuffle between them, lost outputs computed again,
+//! consumers rolled back when an output that is computed again has other contents.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use clonos::error::{Error, Result};
+use clonos::id::TaskId;
+
+use crate::attempt::{Attempt, Shape, Step, task_id};
+use crate::cluster::{Cluster, blocks, epoch};
+use crate::dice::Dice;
+use crate::{Mutation, Setting};
+
+/// Steps after which a job that goes nowhere is given up.
+const STEPS_MAX: usize = 2_000_000;
+
+/// A finished task's output.
+#[derive(Debug, Clone)]
+struct Output {
+    host: usize,
+    frames: Vec<Vec<Bytes>>,
+}
+
+/// How a job ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It completed, and its result is that of one run.
+    Good,
+    /// It did not complete, and said why.
+    Reported(String),
+}
+
+/// One job on one cluster.
+pub(crate) struct Job {
+    pub(crate) setting: Setting,
+    pub(crate) cluster: Cluster,
+    dice: Dice,
+    running: Vec<Attempt>,
+    outputs: BTreeMap<(usize, usize), Output>,
+    /// Order-independent checksums of outputs, as Spark keeps them.
+    sums: BTreeMap<(usize, usize), u64>,
+    /// What became visible, by task of the last stage and place.
+    visible: BTreeMap<(usize, usize), i64>,
+    finished: Vec<usize>,
+    /// Logs of the attempts whose output counts, kept where no host's death reaches them.
+    truth: BTreeMap<TaskId, Vec<Bytes>>,
+    attempts: u64,
+    crashes: usize,
+    clock: i64,
+    pub(crate) trace: Vec<String>,
+}
+
+type Check = std::result::Result<(), String>;
+
+impl Job {
+    pub(crate) fn new(setting: Setting) -> Self {
+        let cluster = Cluster::new(setting.hosts, setting.depth, setting.mutation);
+        let dice = Dice::new(setting.seed);
+        Self {
+            cluster,
+            dice,
+            running: Vec::new(),
+            outputs: BTreeMap::new(),
+            sums: BTreeMap::new(),
+            visible: BTreeMap::new(),
+            finished: Vec::new(),
+            truth: BTreeMap::new(),
+            attempts: 0,
+            crashes: 0,
+            clock: 1_000,
+            trace: Vec::new(),
+            setting,
+        }
+    }
+
+    fn last(&self) -> usize {
+        self.setting.tasks.len() - 1
+    }
+
+    fn note(&mut self, line: impl FnOnce() -> String) {
+        if self.setting.traced {
+            self.trace.push(line());
+        }
+    }
+
+    /// Runs the job to its end.
+    pub(crate) fn run(&mut self) -> std::result::Result<Outcome, String> {
+        for _ in 0..STEPS_MAX {
+            if self.finished.len() == self.setting.tasks[self.last()] {
+                if self.setting.mutation == Mutation::None {
+                    self.check_copies()?;
+                }
+                if let Err(error) = self.cluster.registry.check_epoch(&epoch()) {
+                    return Ok(Outcome::Reported(error.to_string()));
+                }
+                self.check_story()?;
+                self.cluster.commit();
+                self.check_forgotten()?;
+                return Ok(Outcome::Good);
+            }
+            if let Some(outcome) = self.turn()? {
+                return Ok(outcome);
+            }
+        }
+        Err("the job goes nowhere".into())
+    }
+
+    fn turn(&mut self) -> std::result::Result<Option<Outcome>, String> {
+        self.clock += 1;
+        if self.crashes < self.setting.crashes && self.attempts > 1 && self.dice.below(self.setting.calm) == 0
+        {
+            self.crash();
+        }
+        if self.setting.mutation == Mutation::TruncateEarly && self.dice.chance(1) {
+            self.cluster.commit();
+        }
+        let start = self.running.len() < 2 * self.setting.hosts && self.dice.chance(40);
+        if (start || self.running.is_empty()) && self.start()? {
+            return Ok(None);
+        }
+        if self.running.is_empty() {
+            return Ok(None);
+        }
+        let number = self.dice.below(self.running.len());
+        if self.dice.chance(30) {
+            let delivered = self.running[number].deliver(&mut self.cluster);
+            return delivered.map(drop).or_else(|error| self.failed(number, &error)).map(|()| None);
+        }
+        if self.dice.below(self.setting.calm * 4) == 0 && self.setting.crashes > 0 {
+            self.note(|| "a connection breaks".into());
+            self.running.swap_remove(number);
+            return Ok(None);
+        }
+        self.step(number)
+    }
+
+    fn step(&mut self, number: usize) -> std::result::Result<Option<Outcome>, String> {
+        let mut sudden = false;
+        let may_die = self.crashes < self.setting.crashes;
+        let mut luck = self.dice.clone();
+        luck.next();
+        let mut dies = || {
+            sudden = may_die && !sudden && luck.chance(2);
+            sudden
+        };
+        let attempt = &mut self.running[number];
+        let stepped = attempt.step(&mut self.cluster, &mut self.dice, self.clock, &mut dies);
+        let (host, partition, stage) = (attempt.session.host, attempt.partition, attempt.shape.stage);
+        if sudden {
+            self.crash_host(host);
+            return Ok(None);
+        }
+        match stepped {
+            Ok(Step::Going) => Ok(None),
+            Ok(Step::Rows(place, state)) => {
+                self.note(|| format!("op{stage}/{partition} shows row {place}: {state}"));
+                match self.visible.insert((partition, place), state) {
+                    Some(before) if before != state => {
+                        Err(format!("row {place} of partition {partition} was {before} and is {state}"))
+                    }
+                    _ => Ok(None),
+                }
+            }
+            Ok(Step::Done(frames)) => self.done(number, frames),
+            Err(error) => self.failed(number, &error).map(|()| None),
+        }
+    }
+
+    /// An attempt ended with an error; the next one is started in its turn.
+    fn failed(&mut self, number: usize, error: &Error) -> Check {
+        let attempt = self.running.swap_remove(number);
+        let task = attempt.session.task.clone();
+        self.note(|| format!("{task} fails: {error}"));
+        match error {
+            Error::UpstreamChanged { .. } if self.bounded() => Err(format!("{task}: {error}")),
+            Error::UpstreamChanged { .. } => match self.cluster.discard(&attempt.session) {
+                Ok(()) | Err(Error::Fenced { .. }) => Ok(()),
+                Err(Error::CausalLogLost { task }) => Err(format!("REPORTED the log of {task} is lost")),
+                Err(error) => Err(error.to_string()),
+            },
+            Error::Fenced { .. }
+            | Error::StaleFrame { .. }
+            | Error::InputCutShort { .. }
+            | Error::AgentUnreachable { .. } => Ok(()),
+            Error::LogFork { .. } | Error::LogGap { .. } if !self.bounded() => Ok(()),
+            Error::Divergence(_) if !self.bounded() => Ok(()),
+            other => Err(format!("{task}: {other}")),
+        }
+    }
+
+    /// Whether no more was lost than the sharing depth covers.
+    fn bounded(&self) -> bool {
+        self.setting.crashes <= self.setting.depth
+    }
+
+    fn done(
+        &mut self,
+        number: usize,
+        frames: Vec<Vec<Bytes>>,
+    ) -> std::result::Result<Option<Outcome>, String> {
+        let attempt = self.running.swap_remove(number);
+        let (stage, partition) = (attempt.shape.stage, attempt.partition);
+        let task = attempt.session.task.clone();
+        self.note(|| format!("{task} is done on host {}", attempt.session.host));
+        if stage == self.last() {
+            if !self.finished.contains(&partition) {
+                self.finished.push(partition);
+                self.remember(&task, attempt.session.host);
+            }
+            return Ok(None);
+        }
+        if self.outputs.contains_key(&(stage, partition)) {
+            return Ok(None);
+        }
+        let sum = frames.iter().flatten().fold(0_u64, |sum, frame| sum.wrapping_add(u64::from(crc(frame))));
+        self.remember(&task, attempt.session.host);
+        let before = self.sums.insert((stage, partition), sum);
+        self.outputs.insert((stage, partition), Output { host: attempt.session.host, frames });
+        if before.is_some_and(|before| before != sum) {
+            return self.roll_back(stage, &task);
+        }
+        Ok(None)
+    }
+
+    fn remember(&mut self, task: &TaskId, host: usize) {
+        self.truth.insert(task.clone(), blocks(&self.cluster.hosts[host].store, task));
+    }
+
+    /// Spark notices that an output has other contents than before.
+    fn roll_back(&mut self, stage: usize, task: &TaskId) -> std::result::Result<Option<Outcome>, String> {
+        if !self.finished.is_empty() {
+            let what = format!("{task} ran again with other outcomes after results had left");
+            return if self.bounded() { Err(what) } else { Ok(Some(Outcome::Reported(what))) };
+        }
+        self.note(|| format!("Spark rolls back what read {task}"));
+        self.running.retain(|attempt| attempt.shape.stage <= stage);
+        self.outputs.retain(|(of, _), _| *of <= stage);
+        Ok(None)
+    }
+
+    fn crash(&mut self) {
+        let host = self.cluster.any_host(&mut self.dice);
+        self.crash_host(host);
+        // Several at once, sometimes.
+        if self.crashes < self.setting.crashes && self.dice.chance(30) {
+            let host = self.cluster.any_host(&mut self.dice);
+            self.crash_host(host);
+        }
+    }
+
+    fn crash_host(&mut self, host: usize) {
+        self.crashes += 1;
+        self.note(|| format!("host {host} dies"));
+        self.cluster.crash(host);
+        self.running.retain(|attempt| attempt.session.host != host);
+        self.outputs.retain(|_, output| output.host != host);
+        for attempt in &mut self.running {
+            let before = attempt.inputs.len();
+            attempt.inputs.retain(|(on, _)| *on != host);
+            attempt.cut_short |= attempt.inputs.len() < before;
+        }
+    }
+
+    /// Starts an attempt of some task that is due; whether there was one.
+    fn start(&mut self) -> std::result::Result<bool, String> {
+        let Some((stage, partition)) = self.due() else { return Ok(false) };
+        let host = self.cluster.any_host(&mut self.dice);
+        self.attempts += 1;
+        let task = task_id(stage, partition);
+        let inside = stage < self.last();
+        let opened = self.cluster.open(&task, stage as u32, self.attempts, host, inside);
+        let (session, prior) = match opened {
+            Ok(Some(opened)) => opened,
+            Ok(None) | Err(Error::Fenced { .. }) => return Ok(true),
+            Err(error) => return Err(format!("{task}: {error}")),
+        };
+        if session.lost {
+            return if self.bounded() {
+                Err(format!("the log of {task} is lost"))
+            } else {
+                self.give_up(&task)
+            };
+        }
+        self.note(|| format!("{task} starts on host {host} with {} blocks", prior.len()));
+        let consumers = if inside { self.setting.tasks[stage + 1] } else { 0 };
+        let senders = stage.checked_sub(1).map_or(0, |before| self.setting.tasks[before]);
+        let shape =
+            Shape { stage, tasks: self.setting.tasks[stage], senders, consumers, depth: self.setting.depth };
+        let inputs = self.inputs(stage, partition);
+        let attempt = Attempt::new(session, partition, shape, &prior, inputs, self.setting.mutation);
+        self.running.push(attempt.map_err(|error| error.to_string())?);
+        Ok(true)
+    }
+
+    fn give_up(&mut self, task: &TaskId) -> std::result::Result<bool, String> {
+        // on_lost="rollback": the job is over, and says so.
+        Err(format!("REPORTED the log of {task} is lost"))
+    }
+
+    /// A task whose output is missing, of the first stage that has one; now and then one that runs already.
+    fn due(&mut self) -> Option<(usize, usize)> {
+        for stage in 0..=self.last() {
+            let missing = |partition: &usize| {
+                if stage == self.last() {
+                    !self.finished.contains(partition)
+                } else {
+                    !self.outputs.contains_key(&(stage, *partition))
+                }
+            };
+            let missing: Vec<usize> = (0..self.setting.tasks[stage]).filter(missing).collect();
+            if missing.is_empty() {
+                continue;
+            }
+            let runs = |p: usize| self.running.iter().any(|a| a.shape.stage == stage && a.partition == p);
+            let idle: Vec<usize> = missing.iter().copied().filter(|p| !runs(*p)).collect();
+            let pool = if !idle.is_empty() {
+                idle
+            } else if self.dice.below(50 + 20 * self.setting.tasks.iter().sum::<usize>()) == 0 {
+                // A copy of one that runs, as by speculation.
+                missing
+            } else {
+                return None;
+            };
+            return Some((stage, pool[self.dice.below(pool.len())]));
+        }
+        None
+    }
+
+    /// Frames for a consumer: those of one sender in order, senders in any, whole or interleaved.
+    fn inputs(&mut self, stage: usize, partition: usize) -> VecDeque<(usize, Bytes)> {
+        let mut inputs = VecDeque::new();
+        if stage == 0 {
+            return inputs;
+        }
+        let mut queues: Vec<VecDeque<(usize, Bytes)>> = (0..self.setting.tasks[stage - 1])
+            .filter_map(|sender| self.outputs.get(&(stage - 1, sender)))
+            .map(|output| output.frames[partition].iter().map(|frame| (output.host, frame.clone())).collect())
+            .collect();
+        let interleaved = self.dice.chance(50);
+        while !queues.is_empty() {
+            let number = self.dice.below(queues.len());
+            inputs.extend(queues[number].pop_front());
+            while !interleaved && !queues[number].is_empty() {
+                inputs.extend(queues[number].pop_front());
+            }
+            queues.retain(|queue| !queue.is_empty());
+        }
+        inputs
+    }
+
+    // What must hold.
+
+    /// All copies of one log that count are prefixes of one another. Of the last operator's logs those count
+    /// that the registry knows of: what a fenced attempt appended last stands in none of them.
+    fn check_copies(&mut self) -> Check {
+        if !self.bounded() {
+            return Ok(());
+        }
+        let known: BTreeMap<TaskId, Vec<String>> = self
+            .cluster
+            .registry
+            .task_stats()
+            .into_iter()
+            .map(|(task, stats)| (task, stats.holders))
+            .collect();
+        for task in self.tasks() {
+            let inside = task.operator.as_ref() != format!("op{}", self.last());
+            let mut longest: Vec<Bytes> = Vec::new();
+            for host in &self.cluster.hosts {
+                let counts = known.get(&task).is_some_and(|holders| holders.contains(&host.info.addr));
+                if !inside && !counts {
+                    continue;
+                }
+                let copy = blocks(&host.store, &task);
+                if !copy.iter().zip(&longest).all(|(a, b)| a == b) {
+                    return Err(format!("two copies of the log of {task} differ"));
+                }
+                if copy.len() > longest.len() {
+                    longest = copy;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn tasks(&self) -> Vec<TaskId> {
+        let stage =
+            |(stage, count): (usize, &usize)| (0..*count).map(move |partition| task_id(stage, partition));
+        self.setting.tasks.iter().enumerate().flat_map(stage).collect()
+    }
+
+    /// Runs the whole job once more without failures, from the logs alone: it must show the same rows.
+    fn check_story(&mut self) -> Check {
+        let mut frames: BTreeMap<(usize, usize), Output> = BTreeMap::new();
+        let mut scratch = Cluster::new(1, 0, Mutation::None);
+        for (stage, count) in self.setting.tasks.clone().into_iter().enumerate() {
+            for partition in 0..count {
+                let task = task_id(stage, partition);
+                let log = self.log_that_counts(&task, stage);
+                let made = self.replayed(&mut scratch, stage, partition, &log, &frames);
+                let output = made.map_err(|error| format!("{task} cannot be replayed: {error}"))?;
+                frames.insert((stage, partition), Output { host: 1, frames: output });
+            }
+        }
+        Ok(())
+    }
+
+    /// What the story is told from: the longest copy of a log, among those that the registry knows of if it is the last operator's.
+    fn log_that_counts(&self, task: &TaskId, stage: usize) -> Vec<Bytes> {
+        if !self.bounded() {
+            // Copies may be gone; whether what was shown is one story can still be told.
+            return self.truth.get(task).cloned().unwrap_or_default();
+        }
+        let stats = self.cluster.registry.task_stats();
+        let holders = stats.into_iter().find(|(known, _)| known == task).map(|(_, stats)| stats.holders);
+        let holders = holders.unwrap_or_default();
+        let counts = |addr: &String| stage < self.last() || holders.contains(addr);
+        let hosts = self.cluster.hosts.iter().filter(|host| counts(&host.info.addr));
+        hosts.map(|host| blocks(&host.store, task)).max_by_key(Vec::len).unwrap_or_default()
+    }
+
+    fn replayed(
+        &mut self,
+        scratch: &mut Cluster,
+        stage: usize,
+        partition: usize,
+        log: &[Bytes],
+        before: &BTreeMap<(usize, usize), Output>,
+    ) -> Result<Vec<Vec<Bytes>>> {
+        let kept = std::mem::replace(&mut self.outputs, before.clone());
+        let inputs = self.inputs(stage, partition);
+        self.outputs = kept;
+        let inside = stage < self.last();
+        let opened = scratch.open(&task_id(stage, partition), stage as u32, 1, 1, inside)?;
+        let (session, _) = opened.ok_or_else(|| Error::Misuse { what: "busy".into() })?;
+        let consumers = if inside { self.setting.tasks[stage + 1] } else { 0 };
+        let senders = stage.checked_sub(1).map_or(0, |before| self.setting.tasks[before]);
+        let shape =
+            Shape { stage, tasks: self.setting.tasks[stage], senders, consumers, depth: self.setting.depth };
+        let mut attempt = Attempt::new(session, partition, shape, log, inputs, Mutation::None)?;
+        let mut dice = Dice::new(!self.setting.seed);
+        loop {
+            match attempt.step(scratch, &mut dice, i64::MAX, &mut || false)? {
+                Step::Going => {}
+                Step::Rows(place, state) => {
+                    if self.visible.get(&(partition, place)) != Some(&state) {
+                        let what = format!("row {place} of partition {partition} is of another run");
+                        return Err(Error::Misuse { what });
+                    }
+                }
+                Step::Done(frames) => return Ok(frames),
+            }
+        }
+    }
+
+    /// After the commit nothing is left.
+    fn check_forgotten(&self) -> Check {
+        let left = self.cluster.hosts.iter().any(|host| host.store.holds(&epoch()));
+        if left { Err("logs are left after their epoch's commit".into()) } else { Ok(()) }
+    }
+}
+
+fn crc(frame: &Bytes) -> u32 {
+    crc32fast::hash(frame)
+}

@@ -1,0 +1,256 @@
+//! A simulator of whole clusters (no Spark, no sockets, no clock): the state machines of the core, driven through
+//! random jobs, failures and orders of events, watched by an oracle. One seed is one job; a seed always
+//! does the same.
+//!
+//! `CLONOS_SIM_SEEDS=100000 cargo test --test simulator` is the nightly setting;
+//! `CLONOS_SIM_SEED=17 cargo test --test simulator -- --nocapture one_seed` shows one.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
+
+mod attempt;
+mod cluster;
+mod dice;
+mod job;
+
+use dice::Dice;
+use job::{Job, Outcome};
+
+const SEEDS: u64 = 2_000;
+
+/// What is left out on purpose, to show that the oracle notices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mutation {
+    None,
+    /// What comes with frames is not held.
+    SkipAbsorb,
+    /// Output leaves before what was absorbed is stable.
+    SkipShare,
+    /// A new attempt does not fence the older ones.
+    NoFence,
+    /// The recorded order of frames is not kept to.
+    IgnoreOrder,
+    /// An input that ends early counts as whole.
+    AcceptCut,
+    /// Determinants travel one hop less.
+    ShortDepth,
+    /// What consumers absorb of a sender that was opened again is not confirmed.
+    NoConfirmation,
+    /// A block of the last operator is stable before what it depends on is.
+    OwnBlockFirst,
+    /// A consumer on its sender's host does not give copies to others.
+    NoSpread,
+    /// Logs are dropped before their epoch's commit.
+    TruncateEarly,
+}
+
+/// Messages and bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Count {
+    pub(crate) agent: u64,
+    pub(crate) registry: u64,
+    pub(crate) frames: u64,
+    pub(crate) piggyback: u64,
+}
+
+/// One job.
+#[derive(Debug, Clone)]
+pub(crate) struct Setting {
+    pub(crate) seed: u64,
+    pub(crate) hosts: usize,
+    pub(crate) depth: usize,
+    /// Tasks of each stage.
+    pub(crate) tasks: Vec<usize>,
+    pub(crate) crashes: usize,
+    /// Turns between crashes, on average.
+    pub(crate) calm: usize,
+    pub(crate) mutation: Mutation,
+    pub(crate) traced: bool,
+}
+
+impl Setting {
+    /// A job in which no more is lost than the sharing depth covers.
+    fn bounded(seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        let depth = dice.between(1, 3);
+        let stages = dice.between(2, 4);
+        Self {
+            seed,
+            depth,
+            hosts: dice.between(depth + 2, 7),
+            tasks: (0..stages).map(|_| dice.between(1, 4)).collect(),
+            crashes: dice.between(0, depth),
+            calm: dice.between(20, 150),
+            mutation: Mutation::None,
+            traced: false,
+        }
+    }
+
+    /// A job in which more may be lost.
+    fn beyond(seed: u64) -> Self {
+        let bounded = Self::bounded(seed);
+        Self { crashes: bounded.depth + 1 + (seed % 3) as usize, ..bounded }
+    }
+}
+
+fn run(setting: &Setting) -> Result<Outcome, String> {
+    match Job::new(setting.clone()).run() {
+        Err(reported) if reported.starts_with("REPORTED") => Ok(Outcome::Reported(reported)),
+        ended => ended,
+    }
+}
+
+/// Makes a failing job smaller as long as it fails, and tells its story.
+fn shrunk(failing: &Setting) -> String {
+    let mut smallest = failing.clone();
+    let mut tries = 0;
+    while tries < 60 {
+        tries += 1;
+        let mut smaller = smallest.clone();
+        let mut dice = Dice::new(tries);
+        match tries % 4 {
+            0 if smaller.tasks.len() > 2 => drop(smaller.tasks.pop()),
+            1 if smaller.hosts > smaller.depth + 2 => smaller.hosts -= 1,
+            2 if smaller.crashes > 0 => smaller.crashes -= 1,
+            _ => {
+                let stage = dice.below(smaller.tasks.len());
+                smaller.tasks[stage] = (smaller.tasks[stage] - 1).max(1);
+            }
+        }
+        if run(&smaller).is_err() {
+            smallest = smaller;
+        }
+    }
+    let mut job = Job::new(Setting { traced: true, ..smallest.clone() });
+    let why = job.run().err().unwrap_or_default();
+    format!("{smallest:?}\n{}\n==> {why}", job.trace.join("\n"))
+}
+
+fn seeds() -> u64 {
+    std::env::var("CLONOS_SIM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS)
+}
+
+fn all_good(setting: impl Fn(u64) -> Setting) -> (u64, u64) {
+    let (mut good, mut reported) = (0, 0);
+    for seed in 0..seeds() {
+        let setting = setting(seed);
+        match run(&setting) {
+            Ok(Outcome::Good) => good += 1,
+            Ok(Outcome::Reported(_)) => reported += 1,
+            Err(why) => panic!("seed {seed}: {why}\n{}", shrunk(&setting)),
+        }
+    }
+    (good, reported)
+}
+
+#[test]
+fn within_the_sharing_depth_every_job_completes_as_one_run() {
+    let (good, reported) = all_good(Setting::bounded);
+    assert_eq!((good, reported), (seeds(), 0));
+}
+
+#[test]
+fn beyond_it_a_job_is_consistent_or_says_that_it_is_not() {
+    let (good, reported) = all_good(Setting::beyond);
+    assert!(good > 0 && good + reported == seeds(), "{good} good, {reported} reported");
+}
+
+#[test]
+fn thousands_of_tasks_and_agents() {
+    let setting = Setting {
+        hosts: 1_000,
+        tasks: vec![20, 1_000, 10],
+        depth: 1,
+        crashes: 1,
+        calm: 2_000,
+        ..Setting::bounded(5)
+    };
+    assert_eq!(run(&setting), Ok(Outcome::Good));
+}
+
+#[test]
+fn one_seed() {
+    let Ok(seed) = std::env::var("CLONOS_SIM_SEED") else { return };
+    let setting = Setting { traced: true, ..Setting::bounded(seed.parse().unwrap()) };
+    let mut job = Job::new(setting.clone());
+    let ended = job.run();
+    println!("{setting:?}\n{}\n==> {ended:?}", job.trace.join("\n"));
+}
+
+/// How many of the first seeds it takes until the oracle notices.
+fn noticed(mutation: Mutation) -> u64 {
+    let fails = |seed: &u64| {
+        let setting = Setting { mutation, ..Setting::bounded(*seed) };
+        let crashes = setting.depth;
+        std::panic::catch_unwind(|| run(&Setting { crashes, calm: 40, ..setting }))
+            .map_or(true, |ran| ran.is_err())
+    };
+    (0..SEEDS).find(fails).unwrap_or_else(|| panic!("nobody notices {mutation:?}"))
+}
+
+#[test]
+fn the_oracle_notices_that_absorbing_is_skipped() {
+    noticed(Mutation::SkipAbsorb);
+}
+
+#[test]
+fn the_oracle_notices_that_output_does_not_wait() {
+    noticed(Mutation::SkipShare);
+}
+
+#[test]
+fn the_oracle_notices_that_older_attempts_are_not_fenced() {
+    noticed(Mutation::NoFence);
+}
+
+#[test]
+fn the_oracle_notices_that_order_is_ignored() {
+    noticed(Mutation::IgnoreOrder);
+}
+
+#[test]
+fn the_oracle_notices_that_half_an_input_is_accepted() {
+    noticed(Mutation::AcceptCut);
+}
+
+#[test]
+fn the_oracle_notices_a_sharing_depth_that_is_too_short() {
+    noticed(Mutation::ShortDepth);
+}
+
+#[test]
+fn the_oracle_notices_that_stale_frames_are_taken() {
+    noticed(Mutation::NoConfirmation);
+}
+
+#[test]
+fn the_oracle_notices_that_a_block_is_stable_before_what_it_depends_on() {
+    noticed(Mutation::OwnBlockFirst);
+}
+
+#[test]
+fn the_oracle_notices_that_sender_and_consumer_die_together() {
+    noticed(Mutation::NoSpread);
+}
+
+#[test]
+fn the_oracle_notices_early_truncation() {
+    noticed(Mutation::TruncateEarly);
+}
+
+#[test]
+#[ignore = "prints a table for docs/exchange.md"]
+fn message_table() {
+    println!("| hosts | to agents | to the registry | frames | piggybacked bytes |\n|---|---|---|---|---|");
+    for hosts in [1, 10, 100, 1_000] {
+        let tasks = vec![hosts; 3];
+        let setting =
+            Setting { hosts, tasks, depth: 1, crashes: 0, calm: usize::MAX / 8, ..Setting::bounded(1) };
+        let mut job = Job::new(setting);
+        assert_eq!(job.run(), Ok(Outcome::Good));
+        let count = job.cluster.count;
+        let per_task = |n: u64| n as f64 / (3 * hosts) as f64;
+        let (agent, registry) = (per_task(count.agent), per_task(count.registry));
+        let (frames, bytes) = (per_task(count.frames), per_task(count.piggyback));
+        println!("| {hosts} | {agent:.1} | {registry:.1} | {frames:.1} | {bytes:.0} |");
+    }
+}
