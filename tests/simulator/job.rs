@@ -173,7 +173,8 @@ impl Job {
         let task = attempt.session.task.clone();
         self.note(|| format!("{task} fails: {error}"));
         match error {
-            Error::UpstreamChanged { .. } if self.bounded() => Err(format!("{task}: {error}")),
+            // Its log outlived what it was recorded with, as no frame of it was read by then: it is forgotten,
+            // unless somebody has seen what it caused, which is reported.
             Error::UpstreamChanged { .. } => match self.cluster.discard(&attempt.session) {
                 Ok(()) | Err(Error::Fenced { .. }) => Ok(()),
                 Err(Error::CausalLogLost { task }) => Err(format!("REPORTED the log of {task} is lost")),

@@ -182,7 +182,7 @@ fn noticed(mutation: Mutation) -> u64 {
         let setting = Setting { mutation, ..Setting::bounded(*seed) };
         let crashes = setting.depth;
         std::panic::catch_unwind(|| run(&Setting { crashes, calm: 40, ..setting }))
-            .map_or(true, |ran| ran.is_err())
+            .map_or(true, |ran| !matches!(ran, Ok(Outcome::Good)))
     };
     (0..SEEDS).find(fails).unwrap_or_else(|| panic!("nobody notices {mutation:?}"))
 }
