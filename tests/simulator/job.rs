@@ -84,9 +84,15 @@ impl Job {
         }
     }
 
+    /// A job that takes more turns than this goes nowhere.
+    fn steps_max(&self) -> usize {
+        let channels: usize = self.setting.tasks.windows(2).map(|pair| pair.iter().product::<usize>()).sum();
+        STEPS_MAX + 4 * channels
+    }
+
     /// Runs the job to its end.
     pub(crate) fn run(&mut self) -> std::result::Result<Outcome, String> {
-        for _ in 0..STEPS_MAX {
+        for _ in 0..self.steps_max() {
             if self.finished.len() == self.setting.tasks[self.last()] {
                 if self.setting.mutation == Mutation::None {
                     self.check_copies()?;
