@@ -176,6 +176,26 @@ pub enum Error {
         /// The task.
         task: TaskId,
     },
+    /// Two readers of one source's log.
+    #[error(
+        "the log {log} is being read by {owner}: two drivers run on one checkpoint, or two queries read one source; stop one, or give each query an option `name` of its own"
+    )]
+    SourceInUse {
+        /// Folder of the log.
+        log: String,
+        /// Who reads it.
+        owner: String,
+    },
+    /// Rows of a source's log that are not there any more.
+    #[error(
+        "row {position} of the source was asked for, but its log begins at {first}: the log and the checkpoint of the query do not belong together; give the query its own option `name`, or its old `logDir`"
+    )]
+    SourceTruncated {
+        /// The row.
+        position: u64,
+        /// First row that is there.
+        first: u64,
+    },
     /// The disk budget is used up.
     #[error("spilled logs reached the limit of {limit} bytes: raise `disk`, or commit epochs sooner")]
     DiskBudget {
@@ -299,6 +319,8 @@ impl Error {
             Self::Fenced { .. } => "FENCED",
             Self::OperatorUsedTwice { .. } => "OPERATOR_USED_TWICE",
             Self::CausalLogLost { .. } => "CAUSAL_LOG_LOST",
+            Self::SourceInUse { .. } => "SOURCE_IN_USE",
+            Self::SourceTruncated { .. } => "SOURCE_TRUNCATED",
             Self::DiskBudget { .. } => "DISK_BUDGET",
             Self::DiskFull { .. } => "DISK_FULL",
             Self::MemoryBudget { .. } => "MEMORY_BUDGET",

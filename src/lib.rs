@@ -11,6 +11,7 @@
 //! task                record and replay of one attempt of a task
 //! frame               the buffers that cross Spark's shuffle
 //! exchange            scatter, gather, and which determinants each frame carries
+//! source              logs of what can be received only once
 //! agent               logs of many tasks; registry, placement, protocol
 //! edge                files, sockets, threads, clocks
 //! python              PyO3
@@ -28,4 +29,5 @@ pub mod frame;
 pub mod id;
 #[cfg(feature = "python")]
 mod python;
+pub mod source;
 pub mod task;

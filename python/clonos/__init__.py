@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from clonos._exchange import exchange
     from clonos._operators import map_in_arrow, map_in_pandas, map_partitions
     from clonos._session import Session, attach
+    from clonos._sources import ReplayableSource
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CausalUDF",
+    "ReplayableSource",
     "Session",
     "attach",
     "call",
@@ -59,6 +61,7 @@ __all__ = [
 # What needs PySpark is imported when it is first asked for: an agent's process never does.
 _LAZY = {
     "CausalUDF": "clonos._causal",
+    "ReplayableSource": "clonos._sources",
     "Session": "clonos._session",
     "attach": "clonos._session",
     "causal": "clonos._causal",

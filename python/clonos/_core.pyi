@@ -242,6 +242,84 @@ class Agent:
         """What all agents hold, as JSON."""
     def stop(self) -> None: ...
 
+@final
+class SourceReceiver:
+    """The receiver's side of a source's log: takes in rows and serves those who read them."""
+
+    @staticmethod
+    def start(
+        *,
+        folder: str,
+        secret: bytes,
+        host: str,
+        ports: Sequence[int],
+        memory: int,
+        disk: int,
+        eager: bool,
+    ) -> SourceReceiver:
+        """Open the log in `folder` and listen on the first free one of `ports`."""
+    @property
+    def addr(self) -> str:
+        """``ip:port`` where readers reach it."""
+    @property
+    def taken(self) -> int:
+        """Items of the sender that are safe."""
+    @property
+    def stopping(self) -> bool: ...
+    def append(self, rows: pa.RecordBatch, taken: int) -> int:
+        """Position after the rows; waits while the log is full."""
+    def is_full(self, size: int) -> bool:
+        """Whether `append` would wait."""
+    def wait(self, position: int) -> None:
+        """Wait until the rows before `position` are safe."""
+    def receive_socket(
+        self,
+        *,
+        addr: str,
+        line_max: int,
+        mend: bool,
+        aside: bool,
+        acknowledge: bool,
+        back_off_max: float,
+    ) -> None:
+        """Receive lines until stopped."""
+    def receive_http(
+        self,
+        *,
+        addr: str,
+        path: str,
+        body_max: int,
+        mend: bool,
+        aside: bool,
+        token: str | None,
+        listening: Callable[[str], object],
+    ) -> None:
+        """Take posted events until stopped; `listening` is told the address."""
+    def is_idle(self, linger: float) -> bool:
+        """Whether nobody has read for `linger` seconds."""
+    def fail(self) -> None:
+        """Raise what keeps the log from taking in anything, if something does."""
+    def stop(self) -> None: ...
+    def stats(self) -> str:
+        """What was received, as JSON."""
+
+@final
+class SourceClient:
+    """A reader's side of a source's log."""
+
+    @staticmethod
+    def connect(addr: str, secret: bytes) -> SourceClient: ...
+    def claim(self, owner: str) -> None:
+        """Become the reader; `SourceInUse` if there is another one."""
+    def bounds(self) -> tuple[int, int]:
+        """Positions of the first row and after the last."""
+    def read(self, start: int, end: int) -> tuple[list[tuple[pa.Array, int]], int]:
+        """Rows as struct arrays with their time of receipt, and where the next ones begin."""
+    def commit(self, position: int) -> None: ...
+    def stats(self) -> str:
+        """What was received, as JSON."""
+    def release(self) -> None: ...
+
 def ensure_agent(config: SessionConfig, folder: str, spawn: Callable[[], Any]) -> str:
     """Socket of the agent in `folder`; calls `spawn` if none answers, under a file lock."""
 

@@ -352,10 +352,24 @@ def attach(
     advertised = config.with_driver_addr(agent.addr)
     _write_private(folder / "session", advertised.to_bytes())
     session = Session(spark, agent, advertised, folder)
+    register_formats(spark, advertised, "127.0.0.1" if local else reached_as or bind_host)
     with _lock:
         _current = session
     atexit.register(session.stop)
     return session
+
+
+def register_formats(
+    spark: SparkSession, config: _core.SessionConfig, bind_host: str = "127.0.0.1"
+) -> None:
+    """Register the sources and sinks of Clonos with a session, with its settings as defaults."""
+    from clonos._sources import HttpSource, SocketSource, with_defaults
+
+    defaults = {"bindHost": bind_host}
+    if config.checkpoint_dir is not None:
+        defaults["logDir"] = config.checkpoint_dir
+    for source in (SocketSource, HttpSource):
+        spark.dataSource.register(with_defaults(source, **defaults))
 
 
 def _stage_tasks(context: SparkContext) -> Callable[[int], int | None]:

@@ -9,6 +9,7 @@
     ├── InputCutShort         an exchange's input ended before each sender's last frame
     ├── InconsistentEpoch     consumers of one epoch used different versions of a log
     ├── Fenced                a newer attempt of the same task has taken over
+    ├── SourceInUse           two queries, or two drivers, read one source's log
     ├── OperatorUsedTwice     two uses of one operator in one task: give each a ``uid``
     ├── CorruptLog            bytes of a log that do not check out, or an unknown version
     ├── ResourceExhausted     ``memory`` or ``disk`` is used up, or a disk is full
@@ -39,6 +40,7 @@ __all__ = [
     "OperatorUsedTwice",
     "ReplayDivergence",
     "ResourceExhausted",
+    "SourceInUse",
     "UnsupportedType",
     "UpstreamChanged",
 ]
@@ -90,6 +92,10 @@ class Fenced(ClonosError):
 
 class OperatorUsedTwice(ClonosError):
     """One operator was used twice in a task; ``with_uid`` tells the uses apart."""
+
+
+class SourceInUse(ClonosError):
+    """Another query, or another driver on the same checkpoint, reads this source's log."""
 
 
 class CorruptLog(ClonosError):

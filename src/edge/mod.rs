@@ -21,6 +21,7 @@ mod room;
 pub mod segment;
 mod server;
 mod signal;
+pub mod source;
 pub mod spill;
 
 /// A mutex whose holder may have panicked: what is behind it is left consistent between statements.

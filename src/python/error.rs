@@ -14,6 +14,7 @@ const fn class_of(error: &Error) -> &'static str {
         Error::InputCutShort { .. } => "InputCutShort",
         Error::UpstreamChanged { .. } => "UpstreamChanged",
         Error::InconsistentEpoch { .. } => "InconsistentEpoch",
+        Error::SourceInUse { .. } => "SourceInUse",
         Error::OperatorUsedTwice { .. } => "OperatorUsedTwice",
         Error::LogGap { .. }
         | Error::LogFork { .. }
@@ -21,6 +22,7 @@ const fn class_of(error: &Error) -> &'static str {
         | Error::CorruptLog { .. }
         | Error::CorruptSegment { .. }
         | Error::CorruptFrame { .. }
+        | Error::SourceTruncated { .. }
         | Error::UnsupportedVersion { .. } => "CorruptLog",
         Error::DiskBudget { .. } | Error::DiskFull { .. } | Error::MemoryBudget { .. } => "ResourceExhausted",
         Error::Config { .. } => "ConfigError",

@@ -13,6 +13,7 @@ mod exchange;
 mod functions;
 mod result_task;
 mod service_task;
+mod source;
 
 use pyo3::prelude::*;
 
@@ -41,6 +42,8 @@ mod _core {
     use super::result_task::{PyPlan, PyResultTask};
     #[pymodule_export]
     use super::service_task::PyServiceTask;
+    #[pymodule_export]
+    use super::source::{PySourceClient, PySourceReceiver};
 }
 
 /// A mutex whose holder may have panicked: the state machines inside refuse by themselves after a

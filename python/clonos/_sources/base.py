@@ -1,0 +1,166 @@
+"""`ReplayableSource`: what turns a receiver into a source that Spark can read as often as it likes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource
+
+from clonos._sources.options import SourceOptions, source_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from clonos import _core
+    from clonos._sources.reader import LogReader
+
+TIMESTAMP = "timestamp"
+
+
+class SourceLog(Protocol):
+    """The log that a receiver fills."""
+
+    @property
+    def taken(self) -> int:
+        """Items that are safe, over all runs: where a sender that is acknowledged goes on."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `ReplayableSource.receive` should return."""
+
+    def append(self, rows: pa.RecordBatch | Sequence[tuple[Any, ...]]) -> int:
+        """Take in rows; returns when they are safe, held back while the log is full.
+
+        Parameters
+        ----------
+        rows : pyarrow.RecordBatch or sequence of tuples
+            With the columns of the source's schema, in that order.
+
+        Returns
+        -------
+        int
+            Rows that are safe, over all runs.
+        """
+
+
+class ReplayableSource(DataSource):
+    """Base class of sources that stand on a log: say what the rows are, and receive them.
+
+    `receive` runs in a process of its own beside the driver, the *receiver*. What it appends to the
+    log is on disk before `SourceLog.append` returns, and stays until Spark has committed it, so
+    batches can be read again after any failure. If `receive` raises or returns, it is called again
+    after a pause.
+
+    Every source of this kind has these options.
+
+    ====================== =========== =============================================================
+    option                 default     meaning
+    ====================== =========== =============================================================
+    ``name``               from others name of the log; each query needs its own
+    ``logDir``             see below   folder for logs; must survive what you want to survive
+    ``memory``             64MiB       rows kept in memory for the next batch
+    ``disk``               16GiB       rows that may wait to be committed; past it senders are slowed
+    ``spillPolicy``        eager       ``eager``: synced to disk before acknowledged;
+                                       ``availability``: to disk only when memory is full
+    ``maxRecordsPerBatch`` no limit    rows of one micro-batch
+    ``numPartitions``      processors  tasks of one micro-batch, at most
+    ``includeTimestamp``   false       a column ``timestamp`` with the time of receipt
+    ``lingerSeconds``      60          how long the receiver waits for another driver
+    ``bindHost``           127.0.0.1   interface on which executors reach the receiver
+    ====================== =========== =============================================================
+
+    After ``clonos.attach``, ``logDir`` is its ``checkpoint_dir`` and ``bindHost`` the driver's host
+    for Clonos's own sources; else ``logDir`` is the system's temporary folder.
+
+    Examples
+    --------
+    >>> class Ticks(clonos.ReplayableSource):
+    ...     @classmethod
+    ...     def name(cls):
+    ...         return "ticks"
+    ...
+    ...     def schema(self):
+    ...         return "symbol string, price double"
+    ...
+    ...     def receive(self, log):
+    ...         for message in connect(self.options["url"]):
+    ...             log.append([(message.symbol, message.price)])
+    >>> spark.dataSource.register(Ticks)  # doctest: +SKIP
+    """
+
+    defaults: ClassVar[Mapping[str, str]] = {}
+
+    def receive(self, log: SourceLog) -> None:
+        """Receive, and append to `log`, until ``log.stopping``; to be written by you."""
+        raise NotImplementedError(f"{type(self).__name__}.receive")
+
+    def log_name(self) -> str:
+        """Return the name of the log unless option ``name`` gives one."""
+        return self.name()
+
+    def log_options(self) -> SourceOptions:
+        """Return the options of the log, checked."""
+        from pyspark.sql.datasource import CaseInsensitiveDict
+
+        return source_options(
+            CaseInsensitiveDict({**self.defaults, **self.options}), self.log_name()
+        )
+
+    def streamReader(self, schema: StructType) -> LogReader:
+        """Return what Spark reads through."""
+        from clonos._sources.reader import LogReader
+
+        return LogReader(self, self.log_options(), schema)
+
+
+class ReceiverLog:
+    """The log, as `ReplayableSource.receive` gets it."""
+
+    def __init__(self, receiver: _core.SourceReceiver, schema: pa.Schema) -> None:
+        self._receiver = receiver
+        self._schema = schema
+
+    def __repr__(self) -> str:
+        return repr(self._receiver)
+
+    @property
+    def taken(self) -> int:
+        """See `SourceLog.taken`."""
+        return self._receiver.taken
+
+    @property
+    def stopping(self) -> bool:
+        """See `SourceLog.stopping`."""
+        return self._receiver.stopping
+
+    def receive_socket(self, **settings: Any) -> None:
+        """Receive lines in the core, until stopped."""
+        self._receiver.receive_socket(**settings)
+
+    def receive_http(self, **settings: Any) -> None:
+        """Take requests in the core, until stopped."""
+        self._receiver.receive_http(
+            **settings,
+            listening=lambda addr: print(f"events are taken on http://{addr}", flush=True),
+        )
+
+    def append(self, rows: pa.RecordBatch | Sequence[tuple[Any, ...]]) -> int:
+        """See `SourceLog.append`."""
+        if isinstance(rows, pa.RecordBatch):
+            batch = rows.cast(self._schema)
+        else:
+            columns = zip(*rows, strict=True) if rows else ([] for _ in self._schema)
+            arrays = [
+                pa.array(values, field.type)
+                for values, field in zip(columns, self._schema, strict=True)
+            ]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        if batch.num_rows == 0:
+            return self.taken
+        self._receiver.wait(self._receiver.append(batch, batch.num_rows))
+        return self.taken
+
+
+__all__ = ["TIMESTAMP", "ReceiverLog", "ReplayableSource", "SourceLog"]

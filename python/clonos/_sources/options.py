@@ -1,0 +1,145 @@
+"""Options that every replayable source has, read from the strings Spark hands over."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from clonos._config import one_of, parse_size
+from clonos.errors import ConfigError
+
+_NAME = re.compile(r"[\w.-]{1,100}")
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What a user may say about a source's log.
+
+    Attributes
+    ----------
+    folder : str
+        Folder of the log: option ``logDir`` and, in it, option ``name``.
+    memory, disk : int
+        Bytes kept in memory, and bytes that may wait to be committed.
+    eager : bool
+        Whether rows are on disk, synced, before they are acknowledged (``spillPolicy``).
+    max_rows : int or None
+        ``maxRecordsPerBatch``.
+    partitions : int
+        ``numPartitions``: into how many tasks a batch is split at most.
+    timestamps : bool
+        ``includeTimestamp``: a column with the time of receipt.
+    linger : float
+        Seconds for which the receiver waits for a new driver after the one it had is gone.
+    bind_host : str
+        Interface on which it serves executors.
+    """
+
+    folder: str
+    memory: int
+    disk: int
+    eager: bool
+    max_rows: int | None
+    partitions: int
+    timestamps: bool
+    linger: float
+    bind_host: str
+
+
+def source_options(options: Mapping[str, str], default_name: str) -> SourceOptions:
+    """Read the options of a source.
+
+    Parameters
+    ----------
+    options : mapping
+        As in ``DataSource.options``: names in any case, values as strings.
+    default_name : str
+        Name of the log unless option ``name`` gives one.
+
+    Raises
+    ------
+    ConfigError
+        Names the option and says what it may be.
+    """
+    name = options.get("name") or _as_name(default_name)
+    if not _NAME.fullmatch(name):
+        raise refused("name", name, "1 to 100 letters, digits, '.', '_' or '-'")
+    root = options.get("logDir") or str(Path(tempfile.gettempdir()) / f"clonos-{os.getuid()}")
+    policy = one_of("spillPolicy", options.get("spillPolicy", "eager"), ("eager", "availability"))
+    most = options.get("maxRecordsPerBatch")
+    return SourceOptions(
+        folder=str(Path(root).absolute() / "sources" / name),
+        memory=parse_size("memory", options.get("memory", "64MiB")),
+        disk=parse_size("disk", options.get("disk", "16GiB")),
+        eager=policy == "eager",
+        max_rows=None if most is None else whole(options, "maxRecordsPerBatch", 1),
+        partitions=whole(options, "numPartitions", os.cpu_count() or 1),
+        timestamps=truth(options, "includeTimestamp", default=False),
+        linger=seconds(options, "lingerSeconds", 60.0),
+        bind_host=options.get("bindHost", "127.0.0.1"),
+    )
+
+
+def refused(option: str, value: str | None, allowed: str) -> ConfigError:
+    """Return the error that says what an option may be."""
+    return ConfigError(f"option {option}={value!r}: it must be {allowed}", "CONFIG")
+
+
+def whole(options: Mapping[str, str], option: str, default: int) -> int:
+    """Return a whole number from 1 on.
+
+    Raises
+    ------
+    ConfigError
+        If it is none.
+    """
+    text = options.get(option, str(default))
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise refused(option, text, "a whole number from 1 on")
+    return int(text)
+
+
+def truth(options: Mapping[str, str], option: str, *, default: bool) -> bool:
+    """Return ``true`` or ``false``.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither.
+    """
+    text = str(options.get(option, default)).lower()
+    if text not in {"true", "false"}:
+        raise refused(option, text, "'true' or 'false'")
+    return text == "true"
+
+
+def seconds(options: Mapping[str, str], option: str, default: float) -> float:
+    """Return a number of seconds from 0 on.
+
+    Raises
+    ------
+    ConfigError
+        If it is none.
+    """
+    text = options.get(option, str(default))
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise refused(option, text, "a number of seconds from 0 on")
+    return value
+
+
+def _as_name(text: str) -> str:
+    """Return `text` as the name of a folder; what cannot stand in one is replaced by a hash."""
+    plain = re.sub(r"[^\w.-]", "-", text)[:80]
+    return plain if plain == text else f"{plain}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+__all__ = ["SourceOptions", "refused", "seconds", "source_options", "truth", "whole"]

@@ -1,0 +1,133 @@
+"""Finding the receiver of a log, or starting it."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clonos import _core
+from clonos.errors import AgentError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from clonos._sources.base import ReplayableSource
+    from clonos._sources.options import SourceOptions
+
+START_SECONDS = 30.0
+PAUSE_SECONDS = 0.05
+LOG_TAIL_BYTES = 2000
+SECRET_BYTES = 32
+# Exit code of a receiver that found the log's lock held by another one.
+HELD = 3
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a receiver is started with."""
+
+    source: ReplayableSource
+    options: SourceOptions
+    schema: StructType
+
+
+def prepare_folder(folder: str) -> Path:
+    """Make the folder of a log, private to the user, with the secret in it."""
+    path = Path(folder)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = path / "secret"
+    if not file.exists():
+        fresh = path / f"secret.{os.getpid()}"
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(secrets.token_bytes(SECRET_BYTES))
+        # Of two that make one at once, the first one's counts.
+        try:
+            file.hardlink_to(fresh)
+        except FileExistsError:
+            pass
+        finally:
+            fresh.unlink()
+    return path
+
+
+def secret_of(folder: Path) -> bytes:
+    """Return the secret of a log."""
+    return (folder / "secret").read_bytes()
+
+
+def address_of(folder: Path) -> str | None:
+    """Return where the receiver of a log was last reached."""
+    try:
+        addr = json.loads((folder / "receiver.json").read_text())["addr"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return str(addr)
+
+
+def find(folder: Path) -> tuple[_core.SourceClient, str] | None:
+    """Return a connection to the receiver of a log and its address, if one answers."""
+    addr = address_of(folder)
+    if addr is None:
+        return None
+    try:
+        return _core.SourceClient.connect(addr, secret_of(folder)), addr
+    except AgentError:
+        # Nobody listens on the port any more, or somebody else does.
+        return None
+
+
+def find_or_start(spec: Spec) -> tuple[_core.SourceClient, str]:
+    """Return a connection to the receiver of a log, which is started if none answers.
+
+    Raises
+    ------
+    AgentError
+        With the end of the receiver's log file, if it does not start.
+    """
+    folder = prepare_folder(spec.options.folder)
+    deadline = time.monotonic() + START_SECONDS
+    process: subprocess.Popen[bytes] | None = None
+    while time.monotonic() < deadline:
+        found = find(folder)
+        if found is not None:
+            return found
+        if process is None or process.poll() == HELD:
+            process = _start(spec, folder)
+        elif process.poll() is not None:
+            break
+        time.sleep(PAUSE_SECONDS)
+    log = folder / "receiver.log"
+    tail = log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace") if log.exists() else ""
+    message = f"the receiver of {folder} does not start; its log {log} ends with:\n{tail}"
+    raise AgentError(message, "AGENT_UNREACHABLE")
+
+
+def _start(spec: Spec, folder: Path) -> subprocess.Popen[bytes]:
+    """Start the receiver in a session of its own, so that it outlives the driver."""
+    from pyspark import cloudpickle
+
+    with (folder / "receiver.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "clonos._sources.receiver_main", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+    if process.stdin is not None:
+        with process.stdin as pipe:
+            pipe.write(cloudpickle.dumps(spec))
+    return process
+
+
+__all__ = ["HELD", "Spec", "address_of", "find", "find_or_start", "prepare_folder", "secret_of"]

@@ -1,0 +1,101 @@
+"""Main program of a receiver: one per log, held by a lock on the log's folder."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from clonos import _core
+from clonos._sources.base import TIMESTAMP, ReceiverLog
+from clonos._sources.receiver import HELD, Spec, address_of, secret_of
+
+LOOK_SECONDS = 0.25
+RESTART_SECONDS = (0.1, 10.0)
+
+
+def main() -> None:
+    """Receive until nobody has needed the log for a while."""
+    import pickle
+
+    folder = Path(sys.argv[1])
+    spec: Spec = pickle.loads(sys.stdin.buffer.read())
+    sys.stdin.close()
+    lock = (folder / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        # Its owner is alive; whoever started us finds it.
+        sys.exit(HELD)
+    options = spec.options
+    receiver = _core.SourceReceiver.start(
+        folder=str(folder),
+        secret=secret_of(folder),
+        host=options.bind_host,
+        ports=_ports(folder),
+        memory=options.memory,
+        disk=options.disk,
+        eager=options.eager,
+    )
+    _write(folder / "receiver.json", {"addr": receiver.addr, "pid": os.getpid()})
+    log = ReceiverLog(receiver, _arrow_schema(spec))
+    work = threading.Thread(
+        target=_receive, args=(spec, receiver, log), name="receive", daemon=True
+    )
+    work.start()
+    while not receiver.is_idle(options.linger):
+        receiver.fail()
+        time.sleep(LOOK_SECONDS)
+    receiver.stop()
+    work.join(timeout=10 * LOOK_SECONDS)
+    # A receiver that does not look at `stopping` is not waited for.
+    os._exit(0)
+
+
+def _receive(spec: Spec, receiver: _core.SourceReceiver, log: ReceiverLog) -> None:
+    pause, most = RESTART_SECONDS
+    while not receiver.stopping:
+        begun = time.monotonic()
+        try:
+            spec.source.receive(log)
+        except Exception:  # noqa: BLE001  whatever the user's receiver raises
+            print("the receiver failed and is called again:", file=sys.stderr)
+            traceback.print_exc()
+        if time.monotonic() - begun > most:
+            pause = RESTART_SECONDS[0]
+        if not receiver.stopping:
+            time.sleep(pause)
+            pause = min(2 * pause, most)
+
+
+def _arrow_schema(spec: Spec) -> Any:
+    """Return the columns in the log: the time of receipt is the log's own."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    fields = spec.schema.fields
+    if spec.options.timestamps and fields and fields[-1].name == TIMESTAMP:
+        fields = fields[:-1]
+    return to_arrow_schema(StructType(fields), timezone="UTC")
+
+
+def _ports(folder: Path) -> list[int]:
+    """Ports to try: the one of the receiver before first, as readers on their way know that one."""
+    addr = address_of(folder)
+    return [0] if addr is None else [int(addr.rpartition(":")[2]), 0]
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    fresh = path.with_suffix(".tmp")
+    fresh.write_text(json.dumps(value))
+    fresh.replace(path)
+
+
+if __name__ == "__main__":
+    main()
