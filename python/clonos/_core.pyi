@@ -292,9 +292,8 @@ class SourceReceiver:
         mend: bool,
         aside: bool,
         token: str | None,
-        listening: Callable[[str], object],
     ) -> None:
-        """Take posted events until stopped; `listening` is told the address."""
+        """Take posted events until stopped."""
     def is_idle(self, linger: float) -> bool:
         """Whether nobody has read for `linger` seconds."""
     def fail(self) -> None:

@@ -104,7 +104,7 @@ impl PySourceReceiver {
         })
     }
 
-    #[pyo3(signature = (*, addr, path, body_max, mend, aside, token, listening))]
+    #[pyo3(signature = (*, addr, path, body_max, mend, aside, token))]
     #[expect(clippy::too_many_arguments, reason = "keyword-only, one per setting")]
     fn receive_http(
         &self,
@@ -115,15 +115,10 @@ impl PySourceReceiver {
         mend: bool,
         aside: bool,
         token: Option<String>,
-        listening: Py<PyAny>,
     ) -> PyResult<()> {
         enter(py, || {
             let settings = HttpSettings { addr, path, body_max, mend, aside, token };
-            let told = |addr: std::net::SocketAddr| {
-                // What is told is for people: that it cannot be written stops nothing.
-                let _told = Python::attach(|py| listening.call1(py, (addr.to_string(),)));
-            };
-            receive_http(&self.log, &settings, &self.stop, told)
+            receive_http(&self.log, &settings, &self.stop)
         })
     }
 

@@ -11,7 +11,7 @@ CHUNK = 500
 
 
 class Sender:
-    """Serves ``line 0``, ``line 1``, … up to `count`; with `acknowledged` from where the reader is."""
+    """Serves ``line 0`` … up to `count`; with `acknowledged` from where the reader is."""
 
     def __init__(self, count: int, *, acknowledged: bool = True) -> None:
         self.count = count

@@ -77,7 +77,7 @@ def test_what_is_committed_goes_and_positions_go_on(tmp_path: Path) -> None:
         append(log, first, 100, width=60)
         connect(log).commit(first + 50)
     assert connect(log).bounds() == (950, 1_000)
-    with pytest.raises(errors.CorruptLog, match="SOURCE_TRUNCATED.*950.*logDir"):
+    with pytest.raises(errors.CorruptLog, match=r"SOURCE_TRUNCATED.*950.*logDir"):
         values(connect(log), 100, 200)
     log.stop()
     log = receiver(tmp_path / "log", disk=64_000)
@@ -331,9 +331,9 @@ def _listens(port: int) -> bool:
 def test_a_receiver_that_does_not_start_says_why(start: Any, tmp_path: Path) -> None:
     with pytest.raises(errors.ConfigError, match="host and port"):
         start(SocketSource)
-    with pytest.raises(errors.ConfigError, match="spillPolicy.*eager"):
+    with pytest.raises(errors.ConfigError, match=r"spillPolicy.*eager"):
         start(SocketSource, host="h", port=1, spillPolicy="often")
-    with pytest.raises(errors.ConfigError, match="option name.*letters"):
+    with pytest.raises(errors.ConfigError, match=r"option name.*letters"):
         start(SocketSource, host="h", port=1, name="../up")
     folder = tmp_path / "sources" / "broken"
     (folder / "log" / "x" / "batch-0").mkdir(parents=True)

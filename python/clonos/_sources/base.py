@@ -1,4 +1,4 @@
-"""`ReplayableSource`: what turns a receiver into a source that Spark can read as often as it likes."""
+"""`ReplayableSource`: makes of a receiver a source that Spark can read as often as it likes."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class ReplayableSource(DataSource):
 
     Every source of this kind has these options.
 
-    ====================== =========== =============================================================
+    ====================== =========== =======================================================
     option                 default     meaning
-    ====================== =========== =============================================================
+    ====================== =========== =======================================================
     ``name``               from others name of the log; each query needs its own
     ``logDir``             see below   folder for logs; must survive what you want to survive
     ``memory``             64MiB       rows kept in memory for the next batch
-    ``disk``               16GiB       rows that may wait to be committed; past it senders are slowed
+    ``disk``               16GiB       rows that may wait for a commit; past it senders wait
     ``spillPolicy``        eager       ``eager``: synced to disk before acknowledged;
                                        ``availability``: to disk only when memory is full
     ``maxRecordsPerBatch`` no limit    rows of one micro-batch
@@ -69,7 +69,7 @@ class ReplayableSource(DataSource):
     ``includeTimestamp``   false       a column ``timestamp`` with the time of receipt
     ``lingerSeconds``      60          how long the receiver waits for another driver
     ``bindHost``           127.0.0.1   interface on which executors reach the receiver
-    ====================== =========== =============================================================
+    ====================== =========== =======================================================
 
     After ``clonos.attach``, ``logDir`` is its ``checkpoint_dir`` and ``bindHost`` the driver's host
     for Clonos's own sources; else ``logDir`` is the system's temporary folder.
@@ -141,10 +141,7 @@ class ReceiverLog:
 
     def receive_http(self, **settings: Any) -> None:
         """Take requests in the core, until stopped."""
-        self._receiver.receive_http(
-            **settings,
-            listening=lambda addr: print(f"events are taken on http://{addr}", flush=True),
-        )
+        self._receiver.receive_http(**settings)
 
     def append(self, rows: pa.RecordBatch | Sequence[tuple[Any, ...]]) -> int:
         """See `SourceLog.append`."""

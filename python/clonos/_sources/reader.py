@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import platform
 import threading
@@ -67,7 +68,7 @@ class LogRange(InputPartition):
         return f"LogRange({self.addr}, {self.start}, {self.end})"
 
 
-class LogReader(SupportsTriggerAvailableNow, DataSourceStreamReader):  # type: ignore[misc]
+class LogReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
     """Reader of a source's log; there is one at a time, which the receiver sees to."""
 
     def __init__(
@@ -131,7 +132,7 @@ class LogReader(SupportsTriggerAvailableNow, DataSourceStreamReader):  # type: i
         cuts = [begin + rows * number // tasks for number in range(tasks + 1)] if rows else []
         return [
             LogRange(self._addr, secret, low, high, timestamps=self._spec.options.timestamps)
-            for low, high in zip(cuts, cuts[1:], strict=False)
+            for low, high in itertools.pairwise(cuts)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

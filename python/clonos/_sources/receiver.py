@@ -126,7 +126,7 @@ def _start(spec: Spec, folder: Path) -> subprocess.Popen[bytes]:
         )
     if process.stdin is not None:
         with process.stdin as pipe:
-            pipe.write(cloudpickle.dumps(spec))
+            pipe.write(cloudpickle.dumps(spec))  # type: ignore[no-untyped-call]
     return process
 
 

@@ -65,7 +65,7 @@ def _receive(spec: Spec, receiver: _core.SourceReceiver, log: ReceiverLog) -> No
         try:
             spec.source.receive(log)
         except Exception:  # noqa: BLE001  whatever the user's receiver raises
-            print("the receiver failed and is called again:", file=sys.stderr)
+            sys.stderr.write("the receiver failed and is called again:\n")
             traceback.print_exc()
         if time.monotonic() - begun > most:
             pause = RESTART_SECONDS[0]

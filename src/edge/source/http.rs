@@ -3,7 +3,6 @@
 //! All requests that are there go into one block and wait for one sync together.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -84,16 +83,11 @@ struct Endpoint {
     aside: std::sync::Mutex<Option<Aside>>,
 }
 
-/// Serves until the log is stopped or `stop` says so. `listening` is told the address.
+/// Serves until the log is stopped or `stop` says so.
 ///
 /// # Errors
 /// [`Error::Config`] if the address cannot be listened on.
-pub fn receive_http(
-    log: &Arc<SourceLog>,
-    settings: &HttpSettings,
-    stop: &AtomicBool,
-    listening: impl FnOnce(SocketAddr) + Send,
-) -> Result<()> {
+pub fn receive_http(log: &Arc<SourceLog>, settings: &HttpSettings, stop: &AtomicBool) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::io("starting the HTTP endpoint", &error))?;
     let aside = if settings.aside { Some(Aside::open(log.folder())?) } else { None };
@@ -110,25 +104,22 @@ pub fn receive_http(
         .spawn(move || collect(&collecting, &posted))
         .map_err(|error| Error::io("starting a thread", &error))?;
     let go_on = || !stop.load(Ordering::Relaxed) && !log.is_stopped() && !collector.is_finished();
-    let served = runtime.block_on(serve(endpoint, go_on, listening));
+    let served = runtime.block_on(serve(endpoint, go_on));
     // Ends connections, and with the last the queue and its thread.
     drop(runtime);
     let _ended = collector.join();
     served
 }
 
-async fn serve(
-    endpoint: Arc<Endpoint>,
-    go_on: impl Fn() -> bool,
-    listening: impl FnOnce(SocketAddr),
-) -> Result<()> {
+async fn serve(endpoint: Arc<Endpoint>, go_on: impl Fn() -> bool) -> Result<()> {
     let addr = &endpoint.settings.addr;
     let refused = |error: &std::io::Error| Error::Config {
         setting: "host, port".into(),
         reason: format!("cannot listen on {addr}: {error}"),
     };
     let listener = TcpListener::bind(addr).await.map_err(|error| refused(&error))?;
-    listening(listener.local_addr().map_err(|error| refused(&error))?);
+    let bound = listener.local_addr().map_err(|error| refused(&error))?;
+    tracing::info!(addr = %bound, "events are taken");
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     while go_on() {
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { break };
