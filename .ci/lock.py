@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = {
-    "requirements-dev.lock": ("spark", "demo", "dev"),
+    "requirements-dev.lock": ("spark", "demo", "postgresql", "kafka", "delta", "dev"),
     "requirements-java.lock": ("java",),
 }
 

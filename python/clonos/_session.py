@@ -363,6 +363,7 @@ def register_formats(
     spark: SparkSession, config: _core.SessionConfig, bind_host: str = "127.0.0.1"
 ) -> None:
     """Register the sources and sinks of Clonos with a session, with its settings as defaults."""
+    from clonos._sinks import data_sources
     from clonos._sources import HttpSource, SocketSource, with_defaults
 
     defaults = {"bindHost": bind_host}
@@ -370,6 +371,8 @@ def register_formats(
         defaults["logDir"] = config.checkpoint_dir
     for source in (SocketSource, HttpSource):
         spark.dataSource.register(with_defaults(source, **defaults))
+    for sink in data_sources():
+        spark.dataSource.register(sink)
 
 
 def _stage_tasks(context: SparkContext) -> Callable[[int], int | None]:

@@ -10,6 +10,7 @@
     ├── InconsistentEpoch     consumers of one epoch used different versions of a log
     ├── Fenced                a newer attempt of the same task has taken over
     ├── SourceInUse           two queries, or two drivers, read one source's log
+    ├── EpochFenced           two drivers write the epochs of one query
     ├── OperatorUsedTwice     two uses of one operator in one task: give each a ``uid``
     ├── CorruptLog            bytes of a log that do not check out, or an unknown version
     ├── ResourceExhausted     ``memory`` or ``disk`` is used up, or a disk is full
@@ -33,6 +34,7 @@ __all__ = [
     "ClonosError",
     "ConfigError",
     "CorruptLog",
+    "EpochFenced",
     "Fenced",
     "ForkedProcess",
     "InconsistentEpoch",
@@ -88,6 +90,10 @@ class InconsistentEpoch(ClonosError):
 
 class Fenced(ClonosError):
     """A newer attempt of this task opened its log; this one must stop."""
+
+
+class EpochFenced(ClonosError):
+    """Another driver has written this epoch of this query, and it is still at work."""
 
 
 class OperatorUsedTwice(ClonosError):

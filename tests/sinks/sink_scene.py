@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,19 @@ def begin(df: Any, sink: str, options: dict[str, str], checkpoint: Path, mode: s
     return writer.trigger(availableNow=True).start()
 
 
-def run(spark: Any, sink: str, options: dict[str, str], folder: Path, mode: str = "append") -> None:
+def run(
+    spark: Any, sink: str, options: dict[str, str], folder: Path, checkpoint: str = "checkpoint"
+) -> None:
     """Run the query of `folder` over all epochs that are there."""
-    begin(stream(spark, folder), sink, options, folder / "checkpoint", mode).awaitTermination()
+    begin(stream(spark, folder), sink, options, folder / checkpoint, "append").awaitTermination()
+
+
+def update(spark: Any, folder: Path, write: Callable[[Any, int], None]) -> None:
+    """Count the words of all epochs that are there; `write` takes what changed in each."""
+    counts = stream(spark, folder).groupBy("word").count()
+    writer = counts.writeStream.foreachBatch(write).outputMode("update")
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
 
 
 def forget_commit(checkpoint: Path) -> int:
@@ -91,8 +101,8 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = PATIENC
 class DriverProcess:
     """A driver of its own that runs the query of a folder, to be killed with all it started."""
 
-    def __init__(self, folder: Path, sink: str, options: dict[str, str]) -> None:
-        plan = {"folder": str(folder), "sink": sink, "options": options}
+    def __init__(self, folder: Path, sink: str, options: dict[str, str], checkpoint: str) -> None:
+        plan = {"folder": str(folder), "sink": sink, "options": options, "checkpoint": checkpoint}
         self.log = folder / f"driver-{time.time_ns()}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -105,10 +115,8 @@ class DriverProcess:
     def kill(self) -> None:
         """End the driver, its JVM and its Python workers without a warning."""
         for pid in session_of(self.process.pid):
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         self.process.wait()
 
     def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
@@ -135,9 +143,11 @@ def session_of(leader: int) -> list[int]:
 
 
 @contextmanager
-def driver(folder: Path, sink: str, options: dict[str, str]) -> Iterator[DriverProcess]:
+def driver(
+    folder: Path, sink: str, options: dict[str, str], checkpoint: str = "checkpoint"
+) -> Iterator[DriverProcess]:
     """Run a driver; nothing of it is left afterwards."""
-    process = DriverProcess(folder, sink, options)
+    process = DriverProcess(folder, sink, options, checkpoint)
     try:
         yield process
     finally:

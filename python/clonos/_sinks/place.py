@@ -1,0 +1,49 @@
+"""Which epoch a task writes, and which driver commits it."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+from clonos._sinks.fence import Driver
+from clonos._spark import agents, worker
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One attempt of one writing task.
+
+    `label` is the epoch as users see it, and `attempt` tells attempts apart over all restarts.
+    """
+
+    query: str
+    label: str
+    partition: int
+    attempt: str
+
+
+def this_driver() -> Driver:
+    """Return the driver that the commit process belongs to.
+
+    Spark starts that process for each commit, so the driver is the JVM above it.
+    """
+    jvm = agents.executor_jvm()
+    return Driver(socket.gethostname(), jvm, agents._started_at(jvm))
+
+
+def streaming_task() -> tuple[str, int] | None:
+    """Return the query and the epoch of the running task, None if it is of no streaming query."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    properties: dict[str, str] = (context and context._localProperties) or {}
+    query, batch = (properties.get(n) for n in (worker.QUERY_PROPERTY, worker.BATCH_PROPERTY))
+    return (query, int(batch)) if query and batch is not None else None
+
+
+def partition() -> int:
+    """Return the number of the running task's partition, 0 outside Spark."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.partitionId() if context else 0
