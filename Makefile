@@ -49,8 +49,9 @@ $(VENV)/.core: $(RUST) Cargo.toml Cargo.lock pyproject.toml $(VENV)/.packages
 # --- using it -----------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: $(VENV)/.core ## Plain Spark and Clonos lose an executor; see what each makes of it.
+demo: $(VENV)/.core ## Plain Spark and Clonos lose executors and drivers; see what each makes of it.
 	@$(WITH_JAVA) $(VENV)/bin/clonos demo $(ARGS)
+	@$(WITH_JAVA) $(PY) examples/banned_words_demo --chaos --seconds 45 $(ARGS)
 
 .PHONY: build
 build: $(VENV)/.core ## Compile the core and install the package into .venv.

@@ -65,7 +65,8 @@ class ReplayableSource(DataSource):
     ``spillPolicy``        eager       ``eager``: synced to disk before acknowledged;
                                        ``availability``: to disk only when memory is full
     ``maxRecordsPerBatch`` no limit    rows of one micro-batch
-    ``numPartitions``      processors  tasks of one micro-batch, at most
+    ``numPartitions``      see right   tasks of one micro-batch; unless given, one for each 20,000
+                                       rows, and at most one for each processor of the driver
     ``includeTimestamp``   false       a column ``timestamp`` with the time of receipt
     ``lingerSeconds``      60          how long the receiver waits for another driver
     ``bindHost``           127.0.0.1   interface on which executors reach the receiver

@@ -31,7 +31,7 @@ class SourceOptions:
     max_rows : int or None
         ``maxRecordsPerBatch``.
     partitions : int
-        ``numPartitions``: into how many tasks a batch is split at most.
+        Into how many tasks a batch is split at most: ``numPartitions``, or 0 if it was not given.
     timestamps : bool
         ``includeTimestamp``: a column with the time of receipt.
     linger : float
@@ -78,7 +78,7 @@ def source_options(options: Mapping[str, str], default_name: str) -> SourceOptio
         disk=parse_size("disk", options.get("disk", "16GiB")),
         eager=policy == "eager",
         max_rows=None if most is None else whole(options, "maxRecordsPerBatch", 1),
-        partitions=whole(options, "numPartitions", os.cpu_count() or 1),
+        partitions=whole(options, "numPartitions", 1) if "numPartitions" in options else 0,
         timestamps=truth(options, "includeTimestamp", default=False),
         linger=seconds(options, "lingerSeconds", 60.0),
         bind_host=options.get("bindHost", "127.0.0.1"),

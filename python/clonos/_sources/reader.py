@@ -127,7 +127,9 @@ class LogReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             # What was only in memory may be gone; the rest is read.
             begin = min(max(begin, first), finish)
         rows = finish - begin
-        tasks = min(self._spec.options.partitions, -(-rows // ROWS_PER_TASK))
+        # What costs much for each row is spread by whoever asks for it.
+        most = self._spec.options.partitions
+        tasks = min(most or os.cpu_count() or 1, rows if most else -(-rows // ROWS_PER_TASK))
         secret = secret_of(Path(self._spec.options.folder))
         cuts = [begin + rows * number // tasks for number in range(tasks + 1)] if rows else []
         return [
