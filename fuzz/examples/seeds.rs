@@ -21,6 +21,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("segment", files(&golden.join("segments/v1"))?),
         ("segment_records", files(&golden.join("segments/v1"))?),
         ("results", results()?),
+        ("frame", files(&golden.join("frames/v1"))?),
+        ("frame_body", files(&golden.join("frames/v1"))?),
     ];
     for (target, seeds) in seeds {
         let folder = here.join("corpus").join(target);

@@ -10,6 +10,8 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use clonos::determinant::{BLOCK_HEADER_BYTES, BlockBuilder, BlockReader, Determinant};
 use clonos::edge::recovery::read_segment;
+use clonos::exchange::{Gather, InMemory};
+use clonos::frame::{HEAD_BYTES, decode_groups, read, read_head};
 
 /// Bytes of a segment's header before its body.
 const SEGMENT_FIXED: usize = 14;
@@ -110,4 +112,43 @@ fn nameless_file() -> File {
     let file = File::create(&path).expect("a folder to write to");
     std::fs::remove_file(path).expect("the file just made");
     file
+}
+
+/// Gives `frame` lengths that end within it, and checksums that fit.
+#[must_use]
+pub fn with_frame_sums(frame: &[u8]) -> Option<Vec<u8>> {
+    let mut frame = frame.to_vec();
+    let (head, rest) = frame.split_first_chunk_mut::<HEAD_BYTES>()?;
+    head[..5].copy_from_slice(b"CLFR\x01");
+    head[5] &= 3;
+    head[6..8].fill(0);
+    if head[5] & 1 == 0 {
+        head[40..44].fill(0);
+    }
+    let whole = rest.len() & !7;
+    let before = within(&mut head[40..44], whole);
+    let delta = within(&mut head[44..48], whole - before);
+    let payload = whole - (before + delta).next_multiple_of(8).min(whole);
+    head[48..52].copy_from_slice(&(payload as u32).to_le_bytes());
+    head[52..56].copy_from_slice(&crc32fast::hash(&rest[..whole]).to_le_bytes());
+    head[56..60].fill(0);
+    let sum = crc32fast::hash(&head[..60]);
+    head[60..].copy_from_slice(&sum.to_le_bytes());
+    frame.truncate(HEAD_BYTES + whole);
+    Some(frame)
+}
+
+/// Reads `bytes` as a frame, its delta too, and takes it in as a consumer would.
+pub fn check_frame(bytes: &[u8]) {
+    let bytes = Bytes::copy_from_slice(bytes);
+    if let Ok(frame) = read(&bytes) {
+        assert_eq!(read_head(&bytes).expect("the whole frame was read"), frame.head);
+        // Errors are what is wanted.
+        let _ = decode_groups(&frame.delta);
+    }
+    let mut gather = Gather::new(InMemory::default(), []);
+    if gather.offer(bytes).is_ok() {
+        let _ = gather.take();
+        let _ = gather.finish(Some(1));
+    }
 }
