@@ -4,18 +4,8 @@
 use arrow_array::Array;
 use clonos::determinant::{decode_results, encode_results, row_fingerprints};
 use clonos::error::Error;
+use clonos_fuzz::let_panics_be_caught;
 use libfuzzer_sys::fuzz_target;
-
-/// The fuzzer's own hook ends the process at every panic, also at Arrow's, which decoding catches. A panic
-/// that nobody catches still ends it, further out.
-fn let_panics_be_caught() {
-    std::panic::set_hook(Box::new(|panic| {
-        let by_arrow = panic.location().is_some_and(|at| at.file().contains("/arrow-"));
-        if !by_arrow {
-            eprintln!("{panic}");
-        }
-    }));
-}
 
 fuzz_target!(init: let_panics_be_caught(), |bytes: &[u8]| {
     match decode_results(bytes) {

@@ -24,6 +24,9 @@ RowKey = Any
 def now(row_key: RowKey | Sequence[RowKey] | None = None, *, uid: str = "clonos.now") -> Column:
     """Processing time of each row, as a timestamp column; read once per Arrow batch.
 
+    For windows, watermarks and aggregates take it as a column first: Spark copies an expression in
+    ``window(...)`` into both ends of the window, and would read the clock for each.
+
     Parameters
     ----------
     row_key : column, name, "*", or a list of them, optional
@@ -36,6 +39,11 @@ def now(row_key: RowKey | Sequence[RowKey] | None = None, *, uid: str = "clonos.
     -------
     pyspark.sql.Column
         Timestamps with microseconds.
+
+    Examples
+    --------
+    >>> timed = words.withColumn("ts", clonos.now())  # doctest: +SKIP
+    >>> timed.groupBy(window("ts", "5 seconds"), "word").count()  # doctest: +SKIP
     """
     return _column("now", uid, row_key)
 

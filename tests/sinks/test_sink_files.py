@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import sink_scene as scene
 
 from clonos._sinks import durable
+from clonos._sinks.fence import Claim, Driver, EpochFenced
+from clonos._sinks.files import FilesTarget
+from clonos._sinks.options import Options
+from clonos._sinks.place import Place
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 SINK = "clonos-files"
@@ -83,6 +90,34 @@ def test_another_query_may_not_use_the_folder(spark: Any, tmp_path: Path) -> Non
     assert "option path" in str(other.exception())
 
 
+def test_of_two_drivers_the_slower_is_fenced(tmp_path: Path) -> None:
+    from pyspark.sql.types import LongType, StructType
+
+    options = Options(SINK, options_for(tmp_path), FilesTarget.known)
+    target = FilesTarget(options, StructType().add("id", LongType()))
+    one, two = Driver("one", 1, "1"), Driver("two", 2, "2")
+
+    def commit(epoch: int, driver: Driver, value: int) -> None:
+        rows = iter([pa.record_batch({"id": [value]})])
+        staged = [target.stage(Place("q", str(epoch), 0, uuid.uuid4().hex), rows)]
+        target.commit(staged, Claim("q", epoch, driver, str(epoch)))
+
+    commit(0, one, 10)
+    commit(0, two, 20)  # as after a restart: dropped
+    commit(1, two, 21)
+    with pytest.raises(EpochFenced, match=r"host two, pid 2.*host one, pid 1"):
+        commit(1, one, 11)
+    # Where the lock does not reach, on another host, the rename decides.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FilesTarget, "_fence", lambda *_: None)
+        with pytest.raises(EpochFenced, match="has taken over"):
+            commit(1, one, 11)
+    found = [
+        pq.read_table(path)["id"].to_pylist() for path in (tmp_path / "out").glob("epoch=*/p*")
+    ]
+    assert sorted(found) == [[10], [21]]
+
+
 def test_guarantees_when_the_commit_fails_half_way(spark: Any, tmp_path: Path) -> None:
     for guarantee in ("exactly_once", "at_most_once"):
         folder = tmp_path / guarantee
@@ -128,8 +163,6 @@ def test_batch_jobs_append_and_named_ones_once(spark: Any, tmp_path: Path) -> No
 
 
 def test_large_partitions_have_several_row_groups(spark: Any, tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
     options = options_for(tmp_path, rowGroupBytes="256KiB")
     spark.range(0, 100_000, 1, 1).write.format(SINK).options(**options).mode("append").save()
     (file,) = (tmp_path / "out").glob("epoch=*/*.parquet")

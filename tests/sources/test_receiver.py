@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -340,3 +342,20 @@ def test_a_receiver_that_does_not_start_says_why(start: Any, tmp_path: Path) -> 
     (folder / "log" / "x" / "batch-0" / "1-1.seg").write_bytes(b"CLSG\x63\x00" + b"?" * 40)
     with pytest.raises(errors.AgentError, match="version"):
         start(SocketSource, host="127.0.0.1", port=1, name="broken")
+
+
+def test_inspect_shows_what_was_received(start: Any) -> None:
+    with Sender(100) as sender:
+        _, client, folder = start(
+            SocketSource, host="127.0.0.1", port=sender.port, acknowledge="true"
+        )
+        wait_until(lambda: client.bounds()[1] == 100, "all lines", 20)
+        done = subprocess.run(
+            [sys.executable, "-m", "clonos", "inspect", "--json", str(folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    reports = json.loads(done.stdout)["reports"]
+    assert (reports[0]["safe"], reports[0]["rows"]) == (100, 100)
+    assert done.returncode == 0, done.stdout

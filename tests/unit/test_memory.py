@@ -15,7 +15,7 @@ from clonos import _core
 
 MEMORY = 32 << 20
 # What a frame on its way, malloc's slack and the threads' stacks may take besides.
-SLACK = 24 << 20
+SLACK = 40 << 20
 TOTAL = 1 << 30
 ROWS = 100_000
 AGENT = """
@@ -48,6 +48,9 @@ def test_logs_stay_inside_the_memory_that_was_set(tmp_path: Path) -> None:
         sharing_depth=0,
         memory_bytes=MEMORY,
         disk_bytes=4 << 30,
+        spill_policy="availability",
+        clock_resolution_ns=0,
+        compress_frames=True,
         spill_dir=str(tmp_path),
         checkpoint_dir=None,
         agent_scope="executor",

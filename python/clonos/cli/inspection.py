@@ -54,7 +54,8 @@ def _sessions() -> tuple[list[dict[str, Any]], list[str]]:
 
 def _segments(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Reports of a segment file, or of all below a folder."""
-    reports, problems = [], []
+    problems: list[str] = []
+    reports = [_receiver(file.parent) for file in sorted(path.rglob("receiver.json"))]
     files = sorted(path.rglob(f"*{SEGMENT_SUFFIX}")) if path.is_dir() else [path]
     for file in files:
         try:
@@ -66,13 +67,29 @@ def _segments(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     return reports, problems
 
 
+def _receiver(folder: Path) -> dict[str, Any]:
+    """Report of the receiver of a source's log: what it has received since it was started."""
+    from clonos._sources import receiver
+
+    found = receiver.find(folder)
+    title = f"receiver of {folder}"
+    if found is None:
+        return {"title": title, "state": "does not run"}
+    client, addr = found
+    stats: dict[str, Any] = json.loads(client.stats())
+    return {"title": title, "state": f"runs at {addr}"} | stats
+
+
 def _show(console: Console, report: dict[str, Any]) -> None:
     tasks: list[dict[str, Any]] = report.get("tasks", [])
     columns = list(dict.fromkeys(key for task in tasks for key in task))
-    table = Table(*columns, title=str(report["title"]), title_justify="left")
-    for task in tasks:
-        table.add_row(*(_cell(task.get(column, "")) for column in columns))
-    console.print(table)
+    if columns:
+        table = Table(*columns, title=str(report["title"]), title_justify="left")
+        for task in tasks:
+            table.add_row(*(_cell(task.get(column, "")) for column in columns))
+        console.print(table)
+    else:
+        console.print(str(report["title"]))
     rest = {k: v for k, v in report.items() if k not in ("tasks", "title")}
     if rest:
         console.print(rest)
