@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SECONDS = os.environ.get("CLONOS_DEMO_SECONDS", "30")
+SECONDS = os.environ.get("CLONOS_DEMO_SECONDS", "20")
 
 
 @pytest.mark.kill

@@ -19,7 +19,7 @@ from clonos import testing
 
 pytestmark = pytest.mark.timeout(300)
 # More of them at night: CLONOS_KILL_SEEDS=300.
-SEEDS = range(int(os.environ.get("CLONOS_KILL_SEEDS", "3")))
+SEEDS = range(int(os.environ.get("CLONOS_KILL_SEEDS", "2")))
 
 
 @pytest.fixture(autouse=True)
