@@ -48,3 +48,9 @@ def test_the_readme_keeps_its_answers_although_a_worker_dies(tmp_path: Path) -> 
 @pytest.mark.timeout(180)
 def test_the_page_on_exchange_runs(tmp_path: Path) -> None:
     run_example(ROOT / "docs" / "exchange.md", tmp_path)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("page", ["sources.md", "sinks.md"])
+def test_the_pages_on_sources_and_sinks_run(tmp_path: Path, page: str) -> None:
+    run_example(ROOT / "docs" / page, tmp_path)
