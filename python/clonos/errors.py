@@ -11,6 +11,7 @@
     ├── Fenced                a newer attempt of the same task has taken over
     ├── SourceInUse           two queries, or two drivers, read one source's log
     ├── EpochFenced           two drivers write the epochs of one query
+    ├── SinkUnreachable       a sink's server was away for too long (also a ConnectionError)
     ├── OperatorUsedTwice     two uses of one operator in one task: give each a ``uid``
     ├── CorruptLog            bytes of a log that do not check out, or an unknown version
     ├── ResourceExhausted     ``memory`` or ``disk`` is used up, or a disk is full
@@ -42,6 +43,7 @@ __all__ = [
     "OperatorUsedTwice",
     "ReplayDivergence",
     "ResourceExhausted",
+    "SinkUnreachable",
     "SourceInUse",
     "UnsupportedType",
     "UpstreamChanged",
@@ -94,6 +96,10 @@ class Fenced(ClonosError):
 
 class EpochFenced(ClonosError):
     """Another driver has written this epoch of this query, and it is still at work."""
+
+
+class SinkUnreachable(ClonosError, ConnectionError):
+    """The server of a sink could not be reached in time."""
 
 
 class OperatorUsedTwice(ClonosError):

@@ -96,6 +96,10 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 
 
+# How long fetching the broker's jars may take, the first time.
+FETCH_SECONDS = 200
+
+
 def kafka_jars() -> Path:
     """Return the folder of the broker's jars, fetched from Maven Central the first time."""
     cache = Path.home() / ".cache" / "clonos-tests"
@@ -109,8 +113,9 @@ def kafka_jars() -> Path:
     with tempfile.TemporaryDirectory(dir=cache) as draft:
         (Path(draft) / "pom.xml").write_text(POM)
         fetch = [maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
-        done = subprocess.run(fetch, check=False, cwd=draft, capture_output=True, timeout=300)
-        if done.returncode:
+        try:
+            subprocess.run(fetch, check=True, cwd=draft, capture_output=True, timeout=FETCH_SECONDS)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
             pytest.skip("no Kafka broker: its jars cannot be fetched from Maven Central")
         try:
             (Path(draft) / "jars").rename(jars)

@@ -19,7 +19,7 @@ from clonos._sinks.options import Options
 from clonos._sinks.place import Place
 
 kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 SINK = "clonos-kafka"
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from clonos.errors import ClonosError, ConfigError
+from clonos.errors import ConfigError, SinkUnreachable
 
 Result = TypeVar("Result")
 
@@ -16,10 +16,6 @@ _PAUSE_SECONDS_MAX = 3.0
 _CONNECT_SECONDS = 10
 # Of refused connections there is only the server's message to tell them apart by.
 _HOPELESS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "invalid")
-
-
-class SinkUnreachable(ClonosError, ConnectionError):
-    """The server of a sink could not be reached in time."""
 
 
 def psycopg() -> Any:
