@@ -6,10 +6,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from clonos._config import one_of, parse_size
 from clonos._sources.base import TIMESTAMP, ReceiverLog, ReplayableSource, SourceLog
-from clonos._sources.options import refused, whole
-from clonos.errors import ConfigError
+from clonos._sources.options import address, port_of, refused
 
-PORT_MAX = 65_535
 BODY_MAX = 256 << 20
 
 
@@ -54,12 +52,7 @@ class HttpSource(ReplayableSource):
 
     def _port(self) -> int:
         options = CaseInsensitiveDict({**self.defaults, **self.options})
-        if "port" not in options:
-            raise ConfigError("clonos-http needs the option port", "CONFIG")
-        port = whole(options, "port", 0)
-        if port > PORT_MAX:
-            raise refused("port", str(port), f"at most {PORT_MAX}")
-        return port
+        return port_of(options, self.name())
 
     def receive(self, log: SourceLog) -> None:
         """Take requests; all of it is in the core."""
@@ -75,7 +68,7 @@ class HttpSource(ReplayableSource):
         choices = ("drop", "aside", "replace")
         malformed = one_of("malformed", options.get("malformed", "drop"), choices)
         log.receive_http(
-            addr=f"[{host}]:{self._port()}" if ":" in host else f"{host}:{self._port()}",
+            addr=address(host, self._port()),
             path=path,
             body_max=body_max,
             mend=malformed == "replace",

@@ -13,6 +13,7 @@ from pathlib import Path
 from clonos._config import one_of, parse_size
 from clonos.errors import ConfigError
 
+PORT_MAX = 65_535
 _NAME = re.compile(r"[\w.-]{1,100}")
 
 
@@ -136,10 +137,40 @@ def seconds(options: Mapping[str, str], option: str, default: float) -> float:
     return value
 
 
+def port_of(options: Mapping[str, str], source: str) -> int:
+    """Return option ``port``.
+
+    Raises
+    ------
+    ConfigError
+        If it is missing or no port.
+    """
+    if "port" not in options:
+        raise ConfigError(f"{source} needs the option port", "CONFIG")
+    port = whole(options, "port", 0)
+    if port > PORT_MAX:
+        raise refused("port", str(port), f"at most {PORT_MAX}")
+    return port
+
+
+def address(host: str, port: int) -> str:
+    """Return ``host:port``, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _as_name(text: str) -> str:
     """Return `text` as the name of a folder; what cannot stand in one is replaced by a hash."""
     plain = re.sub(r"[^\w.-]", "-", text)[:80]
     return plain if plain == text else f"{plain}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-__all__ = ["SourceOptions", "refused", "seconds", "source_options", "truth", "whole"]
+__all__ = [
+    "SourceOptions",
+    "address",
+    "port_of",
+    "refused",
+    "seconds",
+    "source_options",
+    "truth",
+    "whole",
+]

@@ -6,10 +6,9 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from clonos._config import one_of, parse_size
 from clonos._sources.base import TIMESTAMP, ReceiverLog, ReplayableSource, SourceLog
-from clonos._sources.options import refused, seconds, truth, whole
+from clonos._sources.options import address, port_of, refused, seconds, truth
 from clonos.errors import ConfigError
 
-PORT_MAX = 65_535
 LINE_MAX = 256 << 20
 
 
@@ -56,10 +55,7 @@ class SocketSource(ReplayableSource):
         host = options.get("host")
         if not host:
             raise ConfigError("clonos-socket needs the options host and port", "CONFIG")
-        port = whole(options, "port", 0)
-        if port > PORT_MAX:
-            raise refused("port", str(port), f"at most {PORT_MAX}")
-        return host, port
+        return host, port_of(options, self.name())
 
     def receive(self, log: SourceLog) -> None:
         """Receive lines; all of it is in the core."""
@@ -73,7 +69,7 @@ class SocketSource(ReplayableSource):
         if line_max > LINE_MAX:
             raise refused("maxLineBytes", str(line_max), "at most 256MiB")
         log.receive_socket(
-            addr=f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+            addr=address(host, port),
             line_max=line_max,
             mend=malformed == "replace",
             aside=malformed == "aside",
