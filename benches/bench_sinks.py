@@ -254,3 +254,26 @@ def main(path: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1])
+
+
+@pytest.mark.benchmark(group="guarantees, Parquet files and PostgreSQL")
+@pytest.mark.parametrize("sink", ["clonos-files", "clonos-postgresql"])
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once", "at_most_once"])
+def test_guarantees(
+    benchmark: Any,
+    spark: SparkSession,
+    postgres: sink_servers.Postgres,
+    tmp_path: Path,
+    sink: str,
+    guarantee: str,
+) -> None:
+    df = source(spark, tmp_path, FEWER)
+
+    def options() -> dict[str, str]:
+        name = uuid.uuid4().hex
+        where = {"path": str(tmp_path / name)}
+        if sink == "clonos-postgresql":
+            where = {"url": postgres.url, "table": f"t{name}"}
+        return {**where, "guarantee": guarantee}
+
+    measure(benchmark, to_sink(df, tmp_path, sink, options))
