@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ def _times(course: Course) -> list[float]:
 
 def _draw_words(axes: Any, course: Course) -> None:
     faults = "; ".join(course.verdict.faults) if course.verdict else "not finished"
-    axes.set_title(f"{course.plan.title}: {faults or 'each word once'}", fontsize=9)
+    title = f"{course.plan.title}: {faults or 'each word once'}"
+    axes.set_title(textwrap.fill(title, 80), fontsize=9)
     words = [sample.words for sample in course.samples]
     axes.plot(_times(course), words, label="sent", color="0.7")
     asked = [sample.answered for sample in course.samples]
