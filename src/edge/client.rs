@@ -18,6 +18,9 @@ use crate::task::Summary;
 
 /// An open waits for other agents, one after the other; it may take this many time-outs.
 const OPEN_PATIENCE: u32 = 6;
+/// Requests under way at most. An agent whose answers nobody reads can't write them, and then gives the
+/// connection up; this many answers always fit into a socket's buffer.
+const AHEAD_MAX: u64 = 64;
 
 /// A publish under way.
 #[derive(Debug)]
@@ -67,6 +70,9 @@ impl Client {
         if user != self.owner {
             return Err(Error::ForkedProcess { owner: self.owner, user });
         }
+        while self.sent - self.answered >= AHEAD_MAX {
+            self.note_reply()?;
+        }
         self.connection.write(request)?;
         self.sent += 1;
         Ok(self.sent)
@@ -74,19 +80,27 @@ impl Client {
 
     /// Reads replies up to number `until`; that one.
     fn reply(&mut self, until: u64) -> Result<Reply> {
-        loop {
-            let reply: Reply = self.connection.read()?;
-            self.answered += 1;
-            if self.answered == until {
-                return match reply {
-                    Reply::Failed(error) => Err(error),
-                    reply => Ok(reply),
-                };
-            }
-            if let Reply::Failed(error) = reply {
-                self.failed.insert(self.answered, error);
-            }
+        while self.answered + 1 < until {
+            self.note_reply()?;
         }
+        match self.next_reply()? {
+            Reply::Failed(error) => Err(error),
+            reply => Ok(reply),
+        }
+    }
+
+    /// Reads the reply to a publish whose ticket may be waited for later.
+    fn note_reply(&mut self) -> Result<()> {
+        if let Reply::Failed(error) = self.next_reply()? {
+            self.failed.insert(self.answered, error);
+        }
+        Ok(())
+    }
+
+    fn next_reply(&mut self) -> Result<Reply> {
+        let reply = self.connection.read()?;
+        self.answered += 1;
+        Ok(reply)
     }
 
     fn ask(&mut self, request: &Request) -> Result<Reply> {

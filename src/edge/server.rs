@@ -156,7 +156,8 @@ impl Server {
                 }
             };
             let reply = self.answer(request, &mut sessions).unwrap_or_else(Reply::Failed);
-            if connection.write(&reply).is_err() {
+            if let Err(error) = connection.write(&reply) {
+                tracing::info!(%error, "an answer could not be sent");
                 break;
             }
         }
