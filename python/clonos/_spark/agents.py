@@ -6,16 +6,22 @@ watches the executor's JVM and goes when it goes.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from clonos import _core
 
 _JVM_SEARCH_DEPTH = 4
+# How long the log of an agent that is gone is kept.
+_LEFTOVERS_KEPT_SECONDS = 24 * 3600
 
 
 def socket_for(config: _core.SessionConfig) -> str:
@@ -26,6 +32,7 @@ def socket_for(config: _core.SessionConfig) -> str:
     folder = agent_folder(config, jvm)
 
     def spawn() -> None:
+        sweep(folder.parent)
         start_agent(config, folder, 0 if config.agent_scope == "host" else jvm)
 
     return _core.ensure_agent(config, str(folder), spawn)
@@ -38,7 +45,29 @@ def agent_folder(config: _core.SessionConfig, jvm: int) -> Path:
     name = hashlib.sha256(config.to_bytes() + scope.encode()).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"clonos-{os.getuid()}" / name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # It is in use from now on: see `sweep`.
+    os.utime(folder)
     return folder
+
+
+def sweep(parent: Path) -> None:
+    """Remove the folders below `parent` of agents that are gone since a day or longer."""
+    for folder in parent.iterdir():
+        try:
+            age = time.time() - folder.stat().st_mtime
+            if age < _LEFTOVERS_KEPT_SECONDS or _serves(folder / "agent.sock"):
+                continue
+            with (folder / "lock").open("wb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+        except OSError:
+            # Not ours, or somebody else is at it.
+            continue
+
+
+def _serves(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        return connection.connect_ex(str(path)) == 0
 
 
 def start_agent(config: _core.SessionConfig, folder: Path, watch_pid: int) -> None:

@@ -1,0 +1,54 @@
+"""The folders of executors' agents: what is left of those that are gone is removed in the end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+from clonos._spark import agents
+
+
+def folder_of(parent: Path, name: str, *, hours: float) -> Path:
+    """A folder as an agent leaves it, last used `hours` ago."""
+    folder = parent / name
+    folder.mkdir()
+    (folder / "agent.log").write_text("agent is up")
+    (folder / "lock").touch()
+    used = time.time() - hours * 3600
+    os.utime(folder, (used, used))
+    return folder
+
+
+def test_what_is_left_of_agents_is_removed_after_a_day(tmp_path: Path) -> None:
+    old = folder_of(tmp_path, "old", hours=25)
+    fresh = folder_of(tmp_path, "fresh", hours=23)
+    killed = folder_of(tmp_path, "killed", hours=0)
+    living = folder_of(tmp_path, "living", hours=0)
+    with socket.socket(socket.AF_UNIX) as serving, socket.socket(socket.AF_UNIX) as dead:
+        serving.bind(str(living / "agent.sock"))
+        serving.listen()
+        # As SIGKILL leaves it: the socket's file is there, and nobody behind it.
+        dead.bind(str(killed / "agent.sock"))
+        dead.close()
+        for folder in (killed, living):
+            os.utime(folder, (0, 0))
+        (tmp_path / "a file").touch()
+        agents.sweep(tmp_path)
+    assert living.exists()
+    assert fresh.exists()
+    assert not old.exists()
+    assert not killed.exists()
+
+
+def test_a_folder_that_another_worker_locks_stays(tmp_path: Path) -> None:
+    import fcntl
+
+    old = folder_of(tmp_path, "old", hours=25)
+    with (old / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        agents.sweep(tmp_path)
+        assert old.exists()
+    agents.sweep(tmp_path)
+    assert not old.exists()
