@@ -134,10 +134,19 @@ def test_wide_clonos(benchmark: Any, spark: SparkSession) -> None:
 
 
 @pytest.mark.benchmark(group="exchange, wide")
-@pytest.mark.parametrize("memory", ["32MiB", "4GiB"])
-def test_wide_clonos_frames_kept(benchmark: Any, spark: SparkSession, memory: str) -> None:
-    with clonos.attach(spark, spill_policy="availability", memory=memory):
+def test_wide_clonos_frames_kept(benchmark: Any, spark: SparkSession) -> None:
+    with clonos.attach(spark, spill_policy="availability"):
         measure(benchmark, causal, spark, wide, WIDE, "c0")
+
+
+@pytest.mark.benchmark(group="exchange, wide, more than 4 GiB in flight")
+@pytest.mark.parametrize("memory", ["32MiB", "12GiB"])
+def test_in_flight(
+    benchmark: Any, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, memory: str
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROWS", 20_000_000 if benchmark.enabled else ROWS)
+    with clonos.attach(spark, spill_policy="availability", compression="none", memory=memory):
+        benchmark.pedantic(causal, args=(spark, wide, WIDE, "c0"), rounds=3)
 
 
 @pytest.mark.benchmark(group="exchange, a time and a result recorded per row")
