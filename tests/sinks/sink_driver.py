@@ -15,8 +15,8 @@ def main() -> None:
     """Run the query that the argument says."""
     plan = json.loads(sys.argv[1])
     spark = sink_scene.start_spark()
-    folder = Path(plan["folder"])
-    sink_scene.run(spark, plan["sink"], plan["options"], folder, plan["checkpoint"])
+    plan["folder"] = Path(plan["folder"])
+    sink_scene.run(spark, **plan)
     print("the query has ended")
     spark.stop()
 

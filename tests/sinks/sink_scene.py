@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -67,11 +67,24 @@ def begin(df: Any, sink: str, options: dict[str, str], checkpoint: Path, mode: s
     return writer.trigger(availableNow=True).start()
 
 
+def keyed(padding: int = 0) -> list[str]:
+    """Return the columns of a message: a key, and a value of at least `padding` bytes."""
+    fields = f"id, word, repeat('x', {padding}) AS padding"
+    return ["word AS key", f"to_json(struct({fields})) AS value"]
+
+
 def run(
-    spark: Any, sink: str, options: dict[str, str], folder: Path, checkpoint: str = "checkpoint"
+    spark: Any,
+    sink: str,
+    options: dict[str, str],
+    folder: Path,
+    *,
+    checkpoint: str = "checkpoint",
+    columns: Sequence[str] = ("*",),
 ) -> None:
     """Run the query of `folder` over all epochs that are there."""
-    begin(stream(spark, folder), sink, options, folder / checkpoint, "append").awaitTermination()
+    rows = stream(spark, folder).selectExpr(*columns)
+    begin(rows, sink, options, folder / checkpoint, "append").awaitTermination()
 
 
 def update(spark: Any, folder: Path, write: Callable[[Any, int], None]) -> None:
@@ -101,8 +114,7 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = PATIENC
 class DriverProcess:
     """A driver of its own that runs the query of a folder, to be killed with all it started."""
 
-    def __init__(self, folder: Path, sink: str, options: dict[str, str], checkpoint: str) -> None:
-        plan = {"folder": str(folder), "sink": sink, "options": options, "checkpoint": checkpoint}
+    def __init__(self, folder: Path, plan: dict[str, Any]) -> None:
         self.log = folder / f"driver-{time.time_ns()}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -144,10 +156,16 @@ def session_of(leader: int) -> list[int]:
 
 @contextmanager
 def driver(
-    folder: Path, sink: str, options: dict[str, str], checkpoint: str = "checkpoint"
+    folder: Path,
+    sink: str,
+    options: dict[str, str],
+    *,
+    checkpoint: str = "checkpoint",
+    columns: Sequence[str] = ("*",),
 ) -> Iterator[DriverProcess]:
     """Run a driver; nothing of it is left afterwards."""
-    process = DriverProcess(folder, sink, options, checkpoint)
+    plan = {"folder": str(folder), "sink": sink, "options": options, "checkpoint": checkpoint}
+    process = DriverProcess(folder, {**plan, "columns": list(columns)})
     try:
         yield process
     finally:

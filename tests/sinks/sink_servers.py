@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import shutil
 import socket
 import subprocess
 import tempfile
+import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -179,6 +182,42 @@ class Kafka:
             else:
                 return
         pytest.fail("the broker does not answer")
+
+    def new_topic(self) -> str:
+        """Make a topic of two partitions; return its name."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        name = f"words-{uuid.uuid4().hex[:8]}"
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        admin.create_topics([NewTopic(name, 2, 1)])[name].result()
+        return name
+
+    def messages(self, topic: str, isolation: str = "read_committed") -> list[Any]:
+        """Return what a reader of a topic finds."""
+        import confluent_kafka as kafka
+
+        settings = {
+            "bootstrap.servers": self.servers,
+            "group.id": uuid.uuid4().hex,
+            "isolation.level": isolation,
+            "enable.partition.eof": "true",
+        }
+        consumer, found, ends = kafka.Consumer(settings), [], 0
+        consumer.assign([kafka.TopicPartition(topic, n, 0) for n in (0, 1)])
+        while ends < 2:
+            message = consumer.poll(10)
+            assert message is not None, "the broker says nothing"
+            if message.error() is None:
+                found.append(message)
+            else:
+                assert message.error().code() == kafka.KafkaError._PARTITION_EOF
+                ends += 1
+        consumer.close()
+        return found
+
+    def ids(self, topic: str) -> list[int]:
+        """Return the ids in the messages of committed transactions."""
+        return sorted(json.loads(message.value())["id"] for message in self.messages(topic))
 
     def stop(self) -> None:
         """Kill the broker."""

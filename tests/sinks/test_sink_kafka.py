@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import uuid
 from collections.abc import Iterator
@@ -32,49 +31,15 @@ def broker() -> Iterator[Kafka]:
 
 @pytest.fixture
 def topic(broker: Kafka) -> str:
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    name = f"words-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": broker.servers})
-    admin.create_topics([NewTopic(name, 2, 1)])[name].result()
-    return name
+    return broker.new_topic()
 
 
 def options_for(broker: Kafka, topic: str, **more: str) -> dict[str, str]:
     return {"kafka.bootstrap.servers": broker.servers, "topic": topic, **more}
 
 
-def messages(broker: Kafka, topic: str) -> list[Any]:
-    """Return what a reader of committed transactions finds."""
-    settings = {
-        "bootstrap.servers": broker.servers,
-        "group.id": uuid.uuid4().hex,
-        "isolation.level": "read_committed",
-        "enable.partition.eof": "true",
-    }
-    consumer, found, ends = kafka.Consumer(settings), [], 0
-    consumer.assign([kafka.TopicPartition(topic, n, 0) for n in (0, 1)])
-    while ends < 2:
-        message = consumer.poll(10)
-        assert message is not None, "the broker says nothing"
-        if message.error() is None:
-            found.append(message)
-        else:
-            assert message.error().code() == kafka.KafkaError._PARTITION_EOF
-            ends += 1
-    consumer.close()
-    return found
-
-
-def ids(broker: Kafka, topic: str) -> list[int]:
-    return sorted(json.loads(message.value())["id"] for message in messages(broker, topic))
-
-
 def run(spark: Any, options: dict[str, str], folder: Path, padding: int = 0) -> None:
-    fields = f"id, word, repeat('x', {padding}) AS padding"
-    rows = scene.stream(spark, folder)
-    rows = rows.selectExpr("word AS key", f"to_json(struct({fields})) AS value")
-    scene.begin(rows, SINK, options, folder / "checkpoint", "append").awaitTermination()
+    scene.run(spark, SINK, options, folder, columns=scene.keyed(padding))
 
 
 def target_of(broker: Kafka, topic: str, spark: Any) -> KafkaTarget:
@@ -93,12 +58,12 @@ def test_each_epoch_is_written_once(spark: Any, broker: Kafka, topic: str, tmp_p
     options = options_for(broker, topic)
     wanted = scene.feed(tmp_path, 0) + scene.feed(tmp_path, 1)
     run(spark, options, tmp_path)
-    assert ids(broker, topic) == wanted
+    assert broker.ids(topic) == wanted
     assert scene.forget_commit(tmp_path / "checkpoint") == 1
     wanted += scene.feed(tmp_path, 2)
     run(spark, options, tmp_path)
-    assert ids(broker, topic) == wanted
-    assert {m.key().decode() for m in messages(broker, topic)} == {f"word {n}" for n in range(5)}
+    assert broker.ids(topic) == wanted
+    assert {m.key().decode() for m in broker.messages(topic)} == {f"word {n}" for n in range(5)}
 
 
 def test_a_broker_that_is_down_only_delays(
@@ -113,7 +78,7 @@ def test_a_broker_that_is_down_only_delays(
     starter.start()
     run(spark, options, tmp_path)
     starter.join()
-    assert ids(broker, topic) == wanted
+    assert broker.ids(topic) == wanted
 
 
 def test_at_least_once_writes_again(spark: Any, broker: Kafka, topic: str, tmp_path: Path) -> None:
@@ -122,7 +87,7 @@ def test_at_least_once_writes_again(spark: Any, broker: Kafka, topic: str, tmp_p
     run(spark, options, tmp_path)
     scene.forget_commit(tmp_path / "checkpoint")
     run(spark, options, tmp_path)
-    assert ids(broker, topic) == sorted(first + second + second)
+    assert broker.ids(topic) == sorted(first + second + second)
 
 
 def test_at_most_once_loses_what_was_between(
@@ -137,7 +102,7 @@ def test_at_most_once_loses_what_was_between(
         run(spark, {**options, "kafka.message.max.bytes": "1000"}, tmp_path, padding=5_000)
     third = scene.feed(tmp_path, 2)
     run(spark, options, tmp_path)
-    found = ids(broker, topic)
+    found = broker.ids(topic)
     assert len(found) == len(set(found)), "nothing is doubled"
     assert set(first + third) <= set(found)
 
@@ -154,7 +119,7 @@ def test_of_two_drivers_the_slower_is_fenced(spark: Any, broker: Kafka, topic: s
     commit(1, two, "1 of two")
     with pytest.raises(EpochFenced, match=r"host two, pid 2.*host one, pid 1"):
         commit(1, one, "1 of one")
-    assert sorted(m.value() for m in messages(broker, topic)) == [b"0 of one", b"1 of two"]
+    assert sorted(m.value() for m in broker.messages(topic)) == [b"0 of one", b"1 of two"]
 
 
 def test_a_producer_that_is_overtaken_is_fenced(spark: Any, broker: Kafka, topic: str) -> None:
@@ -171,7 +136,7 @@ def test_a_producer_that_is_overtaken_is_fenced(spark: Any, broker: Kafka, topic
         patch.setattr(KafkaTarget, "_send", overtaken)
         with pytest.raises(EpochFenced, match="has taken over"):
             target.commit(staged(target, query, "lost"), claim)
-    assert messages(broker, topic) == []
+    assert broker.messages(topic) == []
 
 
 def test_batch_jobs_with_every_column(spark: Any, broker: Kafka, topic: str) -> None:
@@ -185,7 +150,7 @@ def test_batch_jobs_with_every_column(spark: Any, broker: Kafka, topic: str) -> 
     options = {"kafka.bootstrap.servers": broker.servers, "fenceTopic": topic, "epoch": "one"}
     for _ in range(2):
         rows.write.format(SINK).options(**options).mode("append").save()
-    found = messages(broker, topic)
+    found = broker.messages(topic)
     assert sorted((int(m.value()), m.partition()) for m in found) == [(n, n % 2) for n in range(6)]
     assert all(m.headers() == [("h", b"x")] for m in found)
 
