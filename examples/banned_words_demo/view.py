@@ -82,7 +82,10 @@ def report(courses: list[Course]) -> bool:
             f"{verdict.asked_twice:,}",
             f"{verdict.kept:,}",
             f"{verdict.counted:,}",
-            "\n".join(verdict.faults) or "each word once",
+            "wrong" if verdict.faults else "each word once",
         )
     console.print(table)
+    for course in courses:
+        for fault in course.verdict.faults if course.verdict else []:
+            console.print(f"{course.plan.title}: {fault}")
     return good
