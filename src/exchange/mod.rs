@@ -12,10 +12,12 @@
 //! [`Piggyback`] knows which pieces of which logs each channel has been sent. [`Gather`] takes frames in the
 //! order in which they come, or, at replay, in the order in which they came. All without I/O.
 
+mod canonical;
 mod gather;
 mod partition;
 mod piggyback;
 mod scatter;
+mod size;
 mod stage;
 
 #[cfg(test)]

@@ -2,17 +2,18 @@
 
 use std::io::Write;
 
-use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
-use arrow_data::ArrayData;
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow_ipc::writer::{IpcWriteOptions, StreamWriter};
 use arrow_ipc::{CompressionType, MetadataVersion};
-use arrow_schema::{DataType, SchemaRef};
+use arrow_schema::SchemaRef;
 use arrow_select::concat::concat_batches;
 use arrow_select::take::take_arrays;
 use bytes::Bytes;
 
+use super::canonical::canonical;
 use super::partition::partitions_of;
 use super::piggyback::{Cursor, Piggyback};
+use super::size::batch_bytes;
 use crate::error::{Error, Result};
 use crate::frame::{Head, Opening, encode_groups, seal};
 use crate::id::Partition;
@@ -149,7 +150,7 @@ impl Scatter {
     /// # Errors
     /// As [`Scatter::cut`].
     pub fn push(&mut self, batch: RecordBatch) -> Result<bool> {
-        self.round_bytes += sliced_bytes(&batch);
+        self.round_bytes += batch_bytes(&batch);
         self.pending_rows += batch.num_rows();
         if batch.num_rows() > 0 {
             self.pending.push(batch);
@@ -274,6 +275,7 @@ impl Scatter {
         let (order, starts) = counting_sort(&targets, partitions)?;
         // With one channel, too: what a slice has behind its end would get into the frame, and into its checksum.
         let columns = take_arrays(batch.columns(), &order, None)?;
+        let columns = columns.into_iter().map(canonical).collect::<Result<Vec<_>>>()?;
         let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         Ok(Sorted { batch: RecordBatch::try_new_with_options(batch.schema(), columns, &rows)?, starts })
     }
@@ -355,37 +357,4 @@ fn new_writer(sink: Sink, schema: &SchemaRef, compression: Compression) -> Resul
     };
     let options = IpcWriteOptions::try_new(BUFFER_ALIGNMENT, false, MetadataVersion::V5)?;
     Ok(StreamWriter::try_new_with_options(sink, schema, options.try_with_compression(kind)?)?)
-}
-
-/// Bytes of a batch's rows, whatever larger batch they are a slice of: rounds depend on this.
-fn sliced_bytes(batch: &RecordBatch) -> usize {
-    batch.columns().iter().map(|column| array_bytes(&column.to_data())).sum()
-}
-
-fn array_bytes(data: &ArrayData) -> usize {
-    let child = |from: usize, len: usize| {
-        data.child_data().first().map_or(0, |items| array_bytes(&items.slice(from, len)))
-    };
-    match data.data_type() {
-        DataType::List(_) | DataType::Map(..) => {
-            let offsets = data.buffers().first().map_or(&[][..], |buffer| buffer.typed_data::<i32>());
-            let at = |index: usize| offsets.get(index).map_or(0, |offset| *offset as usize);
-            let (first, last) = (at(data.offset()), at(data.offset() + data.len()));
-            4 * data.len() + child(first, last.saturating_sub(first))
-        }
-        DataType::LargeList(_) => {
-            let offsets = data.buffers().first().map_or(&[][..], |buffer| buffer.typed_data::<i64>());
-            let at = |index: usize| offsets.get(index).map_or(0, |offset| *offset as usize);
-            let (first, last) = (at(data.offset()), at(data.offset() + data.len()));
-            8 * data.len() + child(first, last.saturating_sub(first))
-        }
-        DataType::FixedSizeList(_, size) => {
-            let size = usize::try_from(*size).unwrap_or(0);
-            child(data.offset() * size, data.len() * size)
-        }
-        // A struct's columns are sliced with it.
-        DataType::Struct(_) => data.child_data().iter().map(array_bytes).sum(),
-        DataType::Dictionary(keys, _) => data.len() * keys.primitive_width().unwrap_or(4),
-        _ => data.get_slice_memory_size().unwrap_or_default(),
-    }
 }

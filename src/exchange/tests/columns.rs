@@ -11,6 +11,7 @@ use arrow_array::{
 use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field};
 use arrow_select::concat::concat_batches;
+use arrow_select::nullif::nullif;
 use arrow_select::take::take_record_batch;
 
 use super::*;
@@ -167,6 +168,27 @@ impl Table {
             self.batch(first - rows, *rows)
         };
         self.sizes.iter().map(&mut next).collect()
+    }
+
+    /// The same batches with something below their nulls, which is something else with another `salt`.
+    pub(super) fn with_junk(&self, salt: u64) -> Vec<RecordBatch> {
+        let mut first = 0;
+        let mut batches = self.batches();
+        for batch in &mut batches {
+            let rows = batch.num_rows();
+            let mut columns = batch.columns().to_vec();
+            for (place, kind) in self.kinds.iter().enumerate() {
+                let mut numbers = self.numbers(place, first, rows);
+                let below = BooleanArray::from_iter(numbers.iter().map(|value| Some(*value == NULL)));
+                for (row, value) in numbers.iter_mut().enumerate().filter(|(_, value)| **value == NULL) {
+                    *value = 1 + Dice(salt ^ row as u64).roll(9) as u8;
+                }
+                columns[place] = nullif(&column(*kind, &numbers), &below).unwrap();
+            }
+            *batch = RecordBatch::try_new(batch.schema(), columns).unwrap();
+            first += rows;
+        }
+        batches
     }
 
     /// The same batches as slices of one.
