@@ -57,7 +57,7 @@ def test_a_driver_killed_in_the_middle_of_a_commit(spark: Any, case: Case, tmp_p
     assert case.ids() == [n for n in first + second if n not in lost]
 
 
-@pytest.mark.parametrize("case", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("case", ["sqlite", "postgresql"], indirect=True)
 def test_two_drivers_on_one_checkpoint(case: Case, tmp_path: Path) -> None:
     """Each has its copy of the checkpoint, so that Spark itself sees no rival."""
     rows = [n for epoch in range(3) for n in scene.feed(tmp_path, epoch)]

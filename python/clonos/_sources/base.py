@@ -95,7 +95,8 @@ class ReplayableSource(DataSource):
 
     def receive(self, log: SourceLog) -> None:
         """Receive, and append to `log`, until ``log.stopping``; to be written by you."""
-        raise NotImplementedError(f"{type(self).__name__}.receive")
+        message = f"{type(self).__name__} needs a method receive(self, log) that appends to `log`"
+        raise NotImplementedError(message)
 
     def log_name(self) -> str:
         """Return the name of the log unless option ``name`` gives one."""
