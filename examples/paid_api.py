@@ -29,7 +29,7 @@ from rich.table import Table
 
 import clonos
 from clonos import causal, testing
-from clonos._spark.java import ensure_java
+from clonos._driver.java import ensure_java
 
 SECONDS_PER_CALL = 0.08
 PARTITIONS = 4

@@ -13,7 +13,7 @@ import view
 from chaos import KINDS
 from trial import HERE, Course, Plan, run
 
-from clonos._spark.java import ensure_java
+from clonos._driver.java import ensure_java
 from clonos.cli.demo.processes import spark_home
 
 RUNS = {

@@ -23,12 +23,13 @@ from clonos._services import (
 )
 
 if TYPE_CHECKING:
-    from clonos._causal import CausalUDF, causal
-    from clonos._columns import now, rand, uuid
-    from clonos._exchange import exchange
-    from clonos._operators import map_in_arrow, map_in_pandas, map_partitions
-    from clonos._session import Session, attach
+    from clonos._driver.attach import attach
+    from clonos._driver.session import Session
+    from clonos._operators.exchange import exchange
+    from clonos._operators.partitions import map_in_arrow, map_in_pandas, map_partitions
+    from clonos._operators.udf import CausalUDF, causal
     from clonos._sources import ReplayableSource
+    from clonos.functions import now, rand, uuid
 
 __version__ = "0.1.0"
 
@@ -60,18 +61,18 @@ __all__ = [
 
 # What needs PySpark is imported when it is first asked for: an agent's process never does.
 _LAZY = {
-    "CausalUDF": "clonos._causal",
+    "CausalUDF": "clonos._operators.udf",
     "ReplayableSource": "clonos._sources",
-    "Session": "clonos._session",
-    "attach": "clonos._session",
-    "causal": "clonos._causal",
-    "exchange": "clonos._exchange",
-    "map_in_arrow": "clonos._operators",
-    "map_in_pandas": "clonos._operators",
-    "map_partitions": "clonos._operators",
-    "now": "clonos._columns",
-    "rand": "clonos._columns",
-    "uuid": "clonos._columns",
+    "Session": "clonos._driver.session",
+    "attach": "clonos._driver.attach",
+    "causal": "clonos._operators.udf",
+    "exchange": "clonos._operators.exchange",
+    "map_in_arrow": "clonos._operators.partitions",
+    "map_in_pandas": "clonos._operators.partitions",
+    "map_partitions": "clonos._operators.partitions",
+    "now": "clonos.functions",
+    "rand": "clonos.functions",
+    "uuid": "clonos.functions",
 }
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -21,20 +22,15 @@ class OperatorSpec:
     config: bytes | None
 
 
-def spec_of(func: Callable[..., Any] | None, uid: str | None, stacklevel: int = 5) -> OperatorSpec:
-    """Describe an operator; `func` is ``None`` for the ends of an exchange, which have no code."""
-    from clonos._code import code_fingerprint
-    from clonos._session import current_config
+@dataclass(frozen=True)
+class Ends:
+    """What a task has at its two ends; travels to the workers.
 
-    if func is None:
-        name = label = uid or ""
-        code = 0
-    else:
-        label = getattr(func, "__qualname__", type(func).__name__)
-        name = uid or f"{getattr(func, '__module__', '')}.{label}"
-        code = code_fingerprint(func)
-    config = current_config()
-    if config is None:
-        message = f"{name} is not recorded: call clonos.attach(spark) first"
-        warnings.warn(message, stacklevel=stacklevel)
-    return OperatorSpec(name, label, code, None if config is None else config.to_bytes())
+    `sender`: operator that sends it frames, or ``None`` for rows. `schema`: Arrow schema of what it
+    sends on, or ``None`` if it hands rows to Spark; `keys`: indices of the key columns in it.
+    """
+
+    sender: str | None
+    schema: pa.Schema | None = None
+    keys: tuple[int, ...] = ()
+    partitions: int = 0

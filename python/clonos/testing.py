@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 _BACKEND = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
-_AGENT = "clonos._spark.agent_main"
+_AGENT = "clonos._worker.agent_main"
 
 
 @dataclass(frozen=True, order=True)

@@ -7,7 +7,7 @@ import socket
 import time
 from pathlib import Path
 
-from clonos._spark import agents
+from clonos._worker import agents
 
 
 def folder_of(parent: Path, name: str, *, hours: float) -> Path:

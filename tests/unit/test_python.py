@@ -120,9 +120,9 @@ def test_examples_in_docstrings_run(module: object) -> None:
 
 def test_the_causal_example_runs() -> None:
     finder = doctest.DocTestFinder()
-    from clonos import _causal
+    from clonos._operators import udf
 
-    tests = finder.find(_causal.causal, "causal", globs={"clonos": clonos})
+    tests = finder.find(udf.causal, "causal", globs={"clonos": clonos})
     assert sum(len(test.examples) for test in tests) >= 3
     assert all(doctest.DocTestRunner().run(test).failed == 0 for test in tests)
 

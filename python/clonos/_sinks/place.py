@@ -6,7 +6,8 @@ import socket
 from dataclasses import dataclass
 
 from clonos._sinks.fence import Driver
-from clonos._spark import agents, worker
+from clonos._worker import agents
+from clonos._worker.place import BATCH_PROPERTY, QUERY_PROPERTY
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def streaming_task() -> tuple[str, int] | None:
 
     context = TaskContext.get()
     properties: dict[str, str] = (context and context._localProperties) or {}
-    query, batch = (properties.get(n) for n in (worker.QUERY_PROPERTY, worker.BATCH_PROPERTY))
+    query, batch = (properties.get(n) for n in (QUERY_PROPERTY, BATCH_PROPERTY))
     return (query, int(batch)) if query and batch is not None else None
 
 

@@ -6,7 +6,7 @@ import shutil
 import time
 from pathlib import Path
 
-from clonos._spark.java import JavaMissingError, ensure_java
+from clonos._driver.java import JavaMissingError, ensure_java
 
 
 def run(out_dir: Path, keep: bool = False) -> int:

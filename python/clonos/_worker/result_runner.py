@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from clonos import _core
 from clonos._services import Scope, current
-from clonos._spark.kinds import Batches, Columns, Kind, arrow_of, one_or_tuple
+from clonos._worker.kinds import Batches, Columns, Kind, arrow_of, one_or_tuple
 
 Step = Callable[[Columns], pa.Array]
 

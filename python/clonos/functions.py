@@ -87,7 +87,7 @@ def _column(name: str, uid: str, row_key: Any) -> Column:
 
 @functools.cache
 def _makers() -> dict[str, Callable[[str], Any]]:
-    from clonos._causal import _Vectorised, causal
+    from clonos._operators.udf import _Vectorised, causal
 
     arrow_now: Any = _Vectorised(_now, "arrow", "timestamp")
     return {

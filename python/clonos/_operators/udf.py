@@ -153,7 +153,7 @@ class CausalUDF:
         Numbered within the query that asks, in the order the program asks, which a restarted
         program repeats.
         """
-        from clonos._session import current_query
+        from clonos._attached import current_query
 
         text = (current_query(), *map(_text, columns))
         if text not in self._uses:
@@ -201,8 +201,8 @@ class CausalUDF:
         return self
 
     def _body(self, uid: str, arguments: int, keyed: bool) -> Callable[..., Any]:
-        from clonos._session import current_config
-        from clonos._spark.udf import UdfSpec, make_body
+        from clonos._attached import current_config
+        from clonos._worker.udf import UdfSpec, make_body
 
         config = current_config()
         if config is None:
@@ -232,7 +232,7 @@ class CausalUDF:
     def _udf(self, uid: str, arguments: int, keyed: bool) -> Any:
         from pyspark.sql.udf import UserDefinedFunction
 
-        from clonos._session import current_config
+        from clonos._attached import current_config
 
         config = current_config()
         cached = (uid, arguments, keyed, None if config is None else config.to_bytes())

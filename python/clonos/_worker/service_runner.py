@@ -10,8 +10,8 @@ from pyspark.sql.types import DataType
 
 from clonos import _core
 from clonos._services import Scope, current
-from clonos._spark.kinds import Batches, arrow_of, one_or_tuple, values_of
-from clonos._spark.rows import RowCodec
+from clonos._worker.kinds import Batches, arrow_of, one_or_tuple, values_of
+from clonos._worker.rows import RowCodec
 
 
 class ServiceRunner:

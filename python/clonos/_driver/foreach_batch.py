@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 from clonos import _core
 from clonos._code import PYTHON_VERSION, code_fingerprint
 from clonos._services import Scope, current
-from clonos._spark import worker
+from clonos._worker import connection
+from clonos._worker.place import QUERY_PROPERTY, Place, application_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from clonos._session import Session
-
 # Partitions of Spark count from 0; the driver's own task stands beyond any of them.
 DRIVER_PARTITION = 2**32 - 1
 # Numbers the runs of batch functions in this process, as Spark numbers attempts of tasks.
@@ -24,7 +22,9 @@ _attempts = itertools.count(1)
 
 
 def causal_batch_function(
-    session: Session, fn: Callable[[DataFrame, int], None]
+    config: _core.SessionConfig,
+    check: Callable[[str, int], None],
+    fn: Callable[[DataFrame, int], None],
 ) -> Callable[[DataFrame, int], None]:
     """Return `fn` in a causal scope; each service outcome is stable before `fn` sees it."""
     code = code_fingerprint(fn)
@@ -33,17 +33,15 @@ def causal_batch_function(
     @functools.wraps(fn)
     def causal_batch(batch: DataFrame, number: int) -> None:
         context = batch.sparkSession.sparkContext
-        query = context.getLocalProperty(worker.QUERY_PROPERTY) or worker.application_query(
-            session.config.app_id
-        )
-        place = worker.Place(query, number, DRIVER_PARTITION, stage=0, attempt=next(_attempts))
-        client = _core.Client.connect(session.config, session.config.driver_socket)
-        arguments: dict[str, Any] = worker.task_arguments(
-            session.config, place, f"foreach_batch:{label}"
+        query = context.getLocalProperty(QUERY_PROPERTY) or application_query(config.app_id)
+        place = Place(query, number, DRIVER_PARTITION, stage=0, attempt=next(_attempts))
+        client = _core.Client.connect(config, config.driver_socket)
+        arguments: dict[str, Any] = connection.task_arguments(
+            config, place, f"foreach_batch:{label}"
         )
         task = _core.ServiceTask.open(
             client,
-            session.config,
+            config,
             **arguments,
             code=code,
             python=PYTHON_VERSION,
@@ -63,7 +61,7 @@ def causal_batch_function(
             # The seed of clonos.random may be the only thing not published yet.
             publish()
             # Before Spark commits the batch: afterwards nothing could be refused.
-            session.check(query, number)
+            check(query, number)
         finally:
             current.reset(token)
             task.close()

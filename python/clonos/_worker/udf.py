@@ -8,7 +8,8 @@ from typing import Any
 
 from clonos import _core
 from clonos._code import PYTHON_VERSION
-from clonos._spark import worker
+from clonos._worker import connection
+from clonos._worker.place import Place, current_place
 
 ROW, ASYNC, ARROW, ARROW_ITER, PANDAS, PANDAS_ITER = (
     "row",
@@ -47,7 +48,7 @@ def make_body(spec: UdfSpec, fn: Callable[..., Any]) -> Callable[[Iterator[Any]]
     """Return the iterator function that Spark runs in place of `fn`, under its name."""
 
     def body(batches: Iterator[Any]) -> Iterator[Any]:
-        from clonos._spark import udf
+        from clonos._worker import udf
 
         return udf.run(spec, fn, batches)
 
@@ -63,7 +64,7 @@ def run(spec: UdfSpec, fn: Callable[..., Any], batches: Iterator[Any]) -> Iterat
     if spec.config is None:
         return _plain(spec, fn, columns)
     config = _core.SessionConfig.from_bytes(spec.config)
-    place = worker.current_place(config.app_id)
+    place = current_place(config.app_id)
     if config.guarantee != "exactly_once" or place is None:
         return _plain(spec, fn, columns)
     if spec.record == "services":
@@ -71,10 +72,8 @@ def run(spec: UdfSpec, fn: Callable[..., Any], batches: Iterator[Any]) -> Iterat
     return _results(spec, fn, columns, config, place)
 
 
-def _open_arguments(
-    spec: UdfSpec, config: _core.SessionConfig, place: worker.Place
-) -> dict[str, Any]:
-    return worker.task_arguments(config, place, spec.uid) | {
+def _open_arguments(spec: UdfSpec, config: _core.SessionConfig, place: Place) -> dict[str, Any]:
+    return connection.task_arguments(config, place, spec.uid) | {
         "code": spec.code,
         "python": PYTHON_VERSION,
         "label": spec.label,
@@ -89,13 +88,13 @@ def _results(
     fn: Callable[..., Any],
     columns: Iterator[Any],
     config: _core.SessionConfig,
-    place: worker.Place,
+    place: Place,
 ) -> Iterator[Any]:
-    from clonos._spark import kinds
-    from clonos._spark.lost import check_lost
-    from clonos._spark.result_runner import ResultRunner
+    from clonos._worker import kinds
+    from clonos._worker.lost import check_lost
+    from clonos._worker.result_runner import ResultRunner
 
-    task = worker.open_task(_core.ResultTask, config, _open_arguments(spec, config, place))
+    task = connection.open_task(_core.ResultTask, config, _open_arguments(spec, config, place))
     check_lost(task.lost, config, spec.uid, place)
     call_rows = 0 if spec.flush == "batch" else spec.concurrency
     runner = ResultRunner(task, spec.arguments, call_rows)
@@ -121,13 +120,13 @@ def _services(
     fn: Callable[..., Any],
     columns: Iterator[Any],
     config: _core.SessionConfig,
-    place: worker.Place,
+    place: Place,
 ) -> Iterator[Any]:
-    from clonos._spark import kinds
-    from clonos._spark.lost import check_lost
-    from clonos._spark.service_runner import ServiceRunner
+    from clonos._worker import kinds
+    from clonos._worker.lost import check_lost
+    from clonos._worker.service_runner import ServiceRunner
 
-    task = worker.open_task(_core.ServiceTask, config, _open_arguments(spec, config, place))
+    task = connection.open_task(_core.ServiceTask, config, _open_arguments(spec, config, place))
     check_lost(task.lost, config, spec.uid, place)
     runner = ServiceRunner(task, spec.flush == "call")
     if spec.kind in (PANDAS, PANDAS_ITER):
@@ -143,7 +142,7 @@ def _services(
 
 def _plain(spec: UdfSpec, fn: Callable[..., Any], columns: Iterator[Any]) -> Iterator[Any]:
     """The function without any recording."""
-    from clonos._spark import kinds
+    from clonos._worker import kinds
 
     def key(_row: int) -> str:
         import os
@@ -166,7 +165,7 @@ def _plain(spec: UdfSpec, fn: Callable[..., Any], columns: Iterator[Any]) -> Ite
 
 
 def _kind(spec: UdfSpec, fn: Callable[..., Any]) -> Any:
-    from clonos._spark import kinds
+    from clonos._worker import kinds
 
     if spec.kind == ARROW:
         return kinds.ArrowKind(fn, _arrow_type(spec))

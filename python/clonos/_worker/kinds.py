@@ -65,7 +65,7 @@ class RowKind:
     """A plain function, called once per row."""
 
     def __init__(self, fn: Callable[..., Any], return_type: DataType) -> None:
-        from clonos._spark.rows import RowCodec
+        from clonos._worker.rows import RowCodec
 
         self._fn = fn
         self._codec = RowCodec(return_type)
@@ -111,7 +111,7 @@ class AsyncKind:
         return_type: DataType,
         concurrency: int,
     ) -> None:
-        from clonos._spark.rows import RowCodec
+        from clonos._worker.rows import RowCodec
 
         self._fn = fn
         self._codec = RowCodec(return_type)

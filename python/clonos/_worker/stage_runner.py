@@ -8,11 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from clonos import _core
-from clonos._exchange import Ends
-from clonos._operators import open_task
-from clonos._spark import worker
-from clonos._spark.service_runner import ServiceRunner
-from clonos._spec import OperatorSpec
+from clonos._spec import Ends, OperatorSpec
+from clonos._worker.partitions import open_task
+from clonos._worker.place import current_place
+from clonos._worker.service_runner import ServiceRunner
 from clonos.errors import UnsupportedType
 
 Batches = Iterator[pa.RecordBatch]
@@ -41,7 +40,7 @@ class StageRunner:
         self._ends = ends
         self._task = task
         config = None if spec.config is None else _core.SessionConfig.from_bytes(spec.config)
-        place = worker.current_place("" if config is None else config.app_id)
+        place = current_place("" if config is None else config.app_id)
         self.stage = _core.Stage(
             task,
             config,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from clonos import _core
-from clonos._spark.worker import Place
+from clonos._worker.place import Place
 from clonos.errors import CausalLogLost
 
 CHECKSUM = "spark.sql.shuffle.orderIndependentChecksum.enabled"

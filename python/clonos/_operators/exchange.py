@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clonos._spec import OperatorSpec, spec_of
+from clonos._operators.spec import spec_of
+from clonos._spec import Ends, OperatorSpec
 from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,20 +38,6 @@ class Made:
     sender: str | None
     func: ArrowFunction | None
     spec: OperatorSpec
-
-
-@dataclass(frozen=True)
-class Ends:
-    """What a task has at its two ends; travels to the workers.
-
-    `sender`: operator that sends it frames, or ``None`` for rows. `schema`: Arrow schema of what it
-    sends on, or ``None`` if it hands rows to Spark; `keys`: indices of the key columns in it.
-    """
-
-    sender: str | None
-    schema: pa.Schema | None = None
-    keys: tuple[int, ...] = ()
-    partitions: int = 0
 
 
 def exchange(
@@ -130,7 +117,7 @@ def _body(made: Made, ends: Ends) -> Any:
     spec, func = made.spec, made.func
 
     def body(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from clonos._spark import stage_runner
+        from clonos._worker import stage_runner
 
         return stage_runner.run(spec, func, ends, batches)
 

@@ -1,0 +1,45 @@
+"""Which session there is: what operators ask when they are made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from clonos import _core
+
+
+class Attached(Protocol):
+    """What is known of the attached session: `clonos.Session`."""
+
+    spark: SparkSession
+    config: _core.SessionConfig
+
+    def stop(self) -> None: ...
+
+
+_current: Attached | None = None
+
+
+def current() -> Attached | None:
+    """Return the attached session, if there is one."""
+    return _current
+
+
+def set_current(session: Attached | None) -> None:
+    """Make `session` the attached one."""
+    global _current
+    _current = session
+
+
+def current_config() -> _core.SessionConfig | None:
+    """Return the configuration of the attached session, if there is one."""
+    return None if _current is None else _current.config
+
+
+def current_query() -> str:
+    """Return the streaming query whose ``foreachBatch`` this thread runs, or an empty string."""
+    if _current is None:
+        return ""
+    return _current.spark.sparkContext.getLocalProperty("sql.streaming.queryId") or ""

@@ -1,0 +1,201 @@
+"""``attach``: starts the driver's side of Clonos beside a Spark session."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clonos import _attached, _core
+from clonos._config import (
+    one_of,
+    parse_depth,
+    parse_resolution,
+    parse_size,
+    parse_spill_policy,
+)
+from clonos._driver import spark_private
+from clonos._driver.session import Session
+from clonos.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def attach(
+    spark: SparkSession,
+    *,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    sharing_depth: int | str = 1,
+    memory: int | str = "512MiB",
+    disk: int | str = "16GiB",
+    spill_policy: str | None = None,
+    spill_dir: str | os.PathLike[str] | None = None,
+    clock_resolution: float = 0.001,
+    compression: str = "lz4",
+    guarantee: str = "exactly_once",
+    agent_scope: str = "executor",
+    on_lost: str = "rollback",
+    on_ambiguous: str = "error",
+    io_timeout: float = 10.0,
+    driver_host: str | None = None,
+    driver_port: int = 0,
+) -> Session:
+    """Attach Clonos to a Spark session; on a laptop no setting is needed.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        A classic session (not Spark Connect: agents are started next to the driver).
+    checkpoint_dir : path, optional
+        Folder that driver and executors all reach. With it logs survive the loss of everything.
+    sharing_depth : int or "full"
+        Other agents that hold each log before a batch leaves: how many may be lost at once.
+    memory : int or str
+        Bytes of logs each agent keeps in memory; past it they spill to `spill_dir`.
+    disk : int or str
+        Bytes each agent may spill; past it writers are slowed, then refused.
+    spill_policy : {"availability", "eager", "epoch", "off"}, optional
+        When the frames of an `exchange` that are kept to be sent again go to disk: past half of
+        `memory`, at once, or when the next epoch begins. ``"off"`` keeps none: a task that Spark
+        runs again is replayed from its determinants. Default: ``"availability"`` where agents
+        outlive executors (``agent_scope="host"``), else ``"off"``: the frames would be lost
+        together with the shuffle files that they stand in for.
+    spill_dir : path, optional
+        Folder for spilled logs; default: the system's temporary folder.
+    clock_resolution : float
+        Seconds between two different readings of `clonos.time`. Equal readings in a row cost no
+        space, which matters where determinants ride in frames; 0 records each as it is.
+    compression : {"lz4", "none"}
+        Of the frames of an `exchange`, column by column, before Spark has them.
+    guarantee : {"exactly_once", "at_least_once", "at_most_once"}
+        Only ``"exactly_once"`` records determinants.
+    agent_scope : {"executor", "host"}
+        One agent per executor, sharing its fate, or one per host and application.
+    on_lost : {"rollback", "at_least_once"}
+        When more was lost than is covered: let Spark roll back globally, or go on live.
+    on_ambiguous : {"error", "any"}
+        When rows with equal arguments and different answers come back in another order.
+    io_timeout : float
+        Seconds before an agent that does not answer is given up.
+    driver_host, driver_port : str and int, optional
+        Where the driver's agent listens; default: ``spark.driver.host`` (or the bind address), and
+        any free port.
+
+    Returns
+    -------
+    Session
+
+    Raises
+    ------
+    ConfigError
+        If a setting is out of range, or the session is a Spark Connect one.
+
+    Notes
+    -----
+    Unless you set it, ``spark.sql.execution.arrow.maxBytesPerBatch`` becomes 4 MiB while the
+    session is attached: Spark's 64 MiB make it hand over frames in batches so large that neither
+    side works while the other does.
+
+    Examples
+    --------
+    >>> session = clonos.attach(spark, sharing_depth=1)  # doctest: +SKIP
+    """
+    if not spark_private.is_classic(spark):
+        message = (
+            "clonos.attach needs a classic Spark session; Spark Connect has no executors' side"
+        )
+        raise ConfigError(message, "CONFIG")
+    context = spark.sparkContext
+    settings = context.getConf()
+    master = context.master or ""
+    local = master.startswith("local") and not master.startswith("local-cluster")
+    before = _attached.current()
+    if before is not None:
+        before.stop()
+    folder = _session_folder(context.applicationId)
+    config = _core.SessionConfig(
+        app_id=context.applicationId,
+        secret=os.urandom(32),
+        driver_addr="",
+        driver_socket=str(folder / "agent.sock"),
+        local=local,
+        guarantee=one_of("guarantee", guarantee, ("exactly_once", "at_least_once", "at_most_once")),
+        sharing_depth=parse_depth(sharing_depth),
+        memory_bytes=parse_size("memory", memory),
+        disk_bytes=parse_size("disk", disk),
+        spill_policy=parse_spill_policy(spill_policy, agent_scope),
+        clock_resolution_ns=parse_resolution(clock_resolution),
+        compress_frames=one_of("compression", compression, ("none", "lz4")) == "lz4",
+        spill_dir=None if spill_dir is None else os.fspath(spill_dir),
+        checkpoint_dir=None if checkpoint_dir is None else _folder_of(checkpoint_dir),
+        agent_scope=one_of("agent_scope", agent_scope, ("executor", "host")),
+        on_lost=one_of("on_lost", on_lost, ("rollback", "at_least_once")),
+        on_ambiguous=one_of("on_ambiguous", on_ambiguous, ("error", "any")),
+        io_timeout_ms=int(io_timeout * 1000),
+    )
+    bind_host, reached_as = _driver_hosts(settings, driver_host, local)
+    config = config.with_driver_addr(reached_as)
+
+    agent = _core.Agent.start(config, bind_host, driver_port, spark_private.stage_tasks(context))
+    advertised = config.with_driver_addr(agent.addr)
+    _write_private(folder / "session", advertised.to_bytes())
+    session = Session(spark, agent, advertised, folder)
+    register_formats(spark, advertised, "127.0.0.1" if local else reached_as or bind_host)
+    _attached.set_current(session)
+    atexit.register(session.stop)
+    return session
+
+
+def register_formats(
+    spark: SparkSession, config: _core.SessionConfig, bind_host: str = "127.0.0.1"
+) -> None:
+    """Register the sources and sinks of Clonos with a session, with its settings as defaults."""
+    from clonos._sinks import data_sources
+    from clonos._sources import HttpSource, SocketSource, with_defaults
+
+    defaults = {"bindHost": bind_host}
+    if config.checkpoint_dir is not None:
+        defaults["logDir"] = config.checkpoint_dir
+    for source in (SocketSource, HttpSource):
+        spark.dataSource.register(with_defaults(source, **defaults))
+    for sink in data_sources():
+        spark.dataSource.register(sink)
+
+
+def _driver_hosts(settings: Any, driver_host: str | None, local: bool) -> tuple[str, str]:
+    """Host to bind to, and host under which executors reach it (empty: the same)."""
+    if local:
+        return "127.0.0.1", ""
+    if driver_host is not None:
+        return driver_host, ""
+    reached_as = settings.get("spark.driver.host", "127.0.0.1")
+    bind_host = settings.get("spark.driver.bindAddress", reached_as)
+    return bind_host, "" if bind_host == reached_as else reached_as
+
+
+def _folder_of(path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path).removeprefix("file://").removeprefix("file:")
+    if "://" in text:
+        message = (
+            f"checkpoint_dir={text!r} must be a folder of a file system that driver and executors "
+            "mount; object stores cannot append"
+        )
+        raise ConfigError(message, "CONFIG")
+    return str(Path(text).absolute())
+
+
+def _session_folder(app_id: str) -> Path:
+    name = hashlib.sha256(f"{app_id}/driver/{os.getpid()}".encode()).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"clonos-{os.getuid()}" / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)

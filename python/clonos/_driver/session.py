@@ -1,0 +1,181 @@
+"""The attached session: what makes epochs begin and end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from clonos import _attached, _core
+from clonos._driver import spark_private
+from clonos._driver.foreach_batch import causal_batch_function
+from clonos._driver.listener import progress_listener
+from clonos._worker.place import BATCH_QUERY, EPOCH_PROPERTY, application_query
+from clonos.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EXECUTION_POLL_SECONDS = 1.0
+BATCH_BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
+BATCH_BYTES = "4MB"
+EPOCH_NAME_MAX = 200
+
+
+class Session:
+    """A Spark session with causal logging; made by `attach`.
+
+    Attributes
+    ----------
+    spark : pyspark.sql.SparkSession
+        The session attached to.
+    config : _core.SessionConfig
+        What tasks are told; its ``repr`` leaves the secret out.
+    """
+
+    def __init__(
+        self, spark: SparkSession, agent: _core.Agent, config: _core.SessionConfig, folder: Path
+    ) -> None:
+        self.spark = spark
+        self.config = config
+        self._agent = agent
+        self._folder = folder
+        self._stopped = threading.Event()
+        self._smaller_batches = not spark_private.is_set(spark, BATCH_BYTES_SETTING)
+        if self._smaller_batches:
+            spark.conf.set(BATCH_BYTES_SETTING, BATCH_BYTES)
+        self._listener = progress_listener(self.commit)
+        spark.streams.addListener(self._listener)
+        self._watcher = threading.Thread(
+            target=self._watch_executions, name="clonos-executions", daemon=True
+        )
+        self._watcher.start()
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._stopped.is_set() else f"driver agent at {self._agent.addr}"
+        return f"<clonos session of {self.config.app_id}: {state}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.stop()
+
+    @contextlib.contextmanager
+    def epoch(self, name: str) -> Iterator[None]:
+        """Make everything this thread runs on Spark one epoch, called `name`.
+
+        When the block ends well the epoch is committed and its log dropped. If it raises, or the
+        driver dies, the log stays: run it again under the same name (with ``checkpoint_dir``, in
+        another process too), and it goes on with what was recorded.
+
+        Parameters
+        ----------
+        name : str
+            Names the work, such as ``"scores-2026-11-20"``: not empty, at most 200 characters.
+
+        Raises
+        ------
+        ConfigError
+            If the name cannot be one.
+        InconsistentEpoch
+            At the end, if tasks of one operator used different logs of the one before it. The
+            epoch is not committed then.
+        """
+        if not name or len(name) > EPOCH_NAME_MAX:
+            message = f"epoch name {name!r} must have 1 to {EPOCH_NAME_MAX} characters"
+            raise ConfigError(message, "CONFIG")
+        context = self.spark.sparkContext
+        before = context.getLocalProperty(EPOCH_PROPERTY)
+        context.setLocalProperty(EPOCH_PROPERTY, name)
+        try:
+            yield
+        finally:
+            context.setLocalProperty(EPOCH_PROPERTY, before or "")
+        self.check(BATCH_QUERY, name)
+        self._agent.commit_epoch(BATCH_QUERY, name)
+
+    def foreach_batch(
+        self, fn: Callable[[DataFrame, int], None]
+    ) -> Callable[[DataFrame, int], None]:
+        """Wrap a ``foreachBatch`` function so that the causal services work in it too.
+
+        The function runs on the driver. What it takes from `clonos.time`, `clonos.random` and
+        `clonos.call` is recorded before it gets it, and the same if Spark runs the batch again.
+
+        Parameters
+        ----------
+        fn : callable
+            Takes the batch (DataFrame) and its number (int).
+
+        Returns
+        -------
+        callable
+            To be passed to ``DataStreamWriter.foreachBatch``.
+        """
+        return causal_batch_function(self.config, self.check, fn)
+
+    def check(self, query: str, epoch: int | str) -> None:
+        """Check that what the tasks of an epoch took in belongs together, before it is committed.
+
+        Done by `epoch` and `foreach_batch`; elsewhere nothing can be refused after the fact.
+
+        Parameters
+        ----------
+        query, epoch
+            As for `commit`.
+
+        Raises
+        ------
+        InconsistentEpoch
+            If tasks of one operator used different logs of the operator that sent to them.
+        """
+        self._agent.check_epoch(query, epoch)
+
+    def commit(self, query: str, epoch: int | str) -> None:
+        """Drop the log of an epoch that is committed: normally done by Clonos itself.
+
+        Parameters
+        ----------
+        query : str
+            Id of a streaming query, or ``"batch"`` for the epochs of `epoch`.
+        epoch : int or str
+            Number of the micro-batch (commits all before it too), or the epoch's name.
+        """
+        self._agent.commit_epoch(query, epoch)
+
+    def stats(self) -> dict[str, Any]:
+        """What every agent holds, as ``clonos inspect`` shows it: agents, and logs by task."""
+        return json.loads(self._agent.stats())  # type: ignore[no-any-return]
+
+    def stop(self) -> None:
+        """Stop the driver's agent; executors' agents go with it. Spark itself goes on."""
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        if _attached.current() is self:
+            _attached.set_current(None)
+        with contextlib.suppress(Exception):
+            self.spark.streams.removeListener(self._listener)
+            if self._smaller_batches:
+                self.spark.conf.unset(BATCH_BYTES_SETTING)
+        self._agent.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _watch_executions(self) -> None:
+        """Commit the epochs of SQL executions that have ended and stand in no ``epoch`` scope."""
+        query = application_query(self.config.app_id)
+        while not self._stopped.wait(EXECUTION_POLL_SECONDS):
+            for epoch_query, epoch in self._agent.live_epochs():
+                if epoch_query != query or not str(epoch).startswith("sql-"):
+                    continue
+                # Spark may be shutting down under us; then there is nothing left to commit.
+                with contextlib.suppress(Exception):
+                    if spark_private.execution_ended(
+                        self.spark, int(str(epoch).removeprefix("sql-"))
+                    ):
+                        self._agent.commit_epoch(query, epoch)

@@ -1,0 +1,1 @@
+"""Operators as the user makes them, on the driver. Names without underscore are public."""

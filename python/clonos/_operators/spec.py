@@ -1,0 +1,27 @@
+"""Describing an operator to the workers that will run it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from clonos._attached import current_config
+from clonos._code import code_fingerprint
+from clonos._spec import OperatorSpec
+
+
+def spec_of(func: Callable[..., Any] | None, uid: str | None, stacklevel: int = 5) -> OperatorSpec:
+    """Describe an operator; `func` is ``None`` for the ends of an exchange, which have no code."""
+    if func is None:
+        name = label = uid or ""
+        code = 0
+    else:
+        label = getattr(func, "__qualname__", type(func).__name__)
+        name = uid or f"{getattr(func, '__module__', '')}.{label}"
+        code = code_fingerprint(func)
+    config = current_config()
+    if config is None:
+        message = f"{name} is not recorded: call clonos.attach(spark) first"
+        warnings.warn(message, stacklevel=stacklevel)
+    return OperatorSpec(name, label, code, None if config is None else config.to_bytes())

@@ -1,1 +1,0 @@
-"""The hooks into Spark, one per file. Nothing here is public."""

@@ -1,0 +1,64 @@
+"""A Python worker's connection to the agent of its executor.
+
+A worker process outlives tasks and is forked by PySpark's daemon, so nothing is opened at import;
+the connection is made at the first causal task, and kept for the process that made it.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import Any, TypeVar
+
+from clonos import _core
+from clonos._worker import agents
+from clonos._worker.place import Place
+from clonos.errors import AgentError
+
+Task = TypeVar("Task", _core.ResultTask, _core.ServiceTask)
+
+_client: tuple[int, bytes, _core.Client] | None = None
+
+
+def client(config: _core.SessionConfig) -> _core.Client:
+    """Return this process's connection to the agent of its executor, made at the first call."""
+    global _client
+    raw = config.to_bytes()
+    if _client is not None and _client[0] == os.getpid() and _client[1] == raw:
+        connection = _client[2]
+        if connection.is_usable():
+            return connection
+    connection = _core.Client.connect(config, agents.socket_for(config))
+    _client = (os.getpid(), raw, connection)
+    return connection
+
+
+def open_task(kind: type[Task], config: _core.SessionConfig, arguments: dict[str, Any]) -> Task:
+    """Open a task's log at the agent of this executor.
+
+    A connection kept from an earlier task may lead to an agent that has died since; then the task
+    is opened at the one that is started in its place.
+    """
+    try:
+        return kind.open(client(config), config, **arguments)
+    except AgentError:
+        return kind.open(client(config), config, **arguments)
+
+
+_opened = 0
+
+
+def task_arguments(config: _core.SessionConfig, place: Place, operator: str) -> dict[str, Any]:
+    """Arguments that open the log of `operator` in this task; each call is another opener."""
+    global _opened
+    _opened += 1
+    return {
+        "query": place.query,
+        "epoch": place.epoch,
+        "operator": operator,
+        "partition": place.partition,
+        "app": zlib.crc32(config.app_id.encode()),
+        "stage": place.stage,
+        "attempt": place.attempt,
+        "worker": (os.getpid() << 24) | (_opened & 0xFFFFFF),
+    }

@@ -1,0 +1,90 @@
+"""Runs one attempt of an operator on a whole partition."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from clonos import _core
+from clonos._code import PYTHON_VERSION
+from clonos._spec import OperatorSpec
+from clonos._worker import connection
+from clonos._worker.kinds import pandas_to_arrow
+from clonos._worker.lost import check_lost
+from clonos._worker.place import current_place
+from clonos._worker.service_runner import ServiceRunner
+
+# Elements of an RDD that are fingerprinted and published together.
+RDD_CHUNK = 1000
+
+
+def open_task(
+    spec: OperatorSpec, epoch: str | None, *, inside: bool = False
+) -> _core.ServiceTask | None:
+    """Open the task's log, or ``None`` where nothing is recorded.
+
+    Parameters
+    ----------
+    spec : OperatorSpec
+    epoch : str, optional
+        Epoch to use where Spark names none.
+    inside : bool
+        Whether all that the task does leaves it in frames, which carry its determinants.
+    """
+    if spec.config is None:
+        return None
+    config = _core.SessionConfig.from_bytes(spec.config)
+    place = current_place(config.app_id, epoch)
+    if place is None or config.guarantee != "exactly_once":
+        return None
+    arguments = connection.task_arguments(config, place, spec.name) | {
+        "code": spec.code,
+        "python": PYTHON_VERSION,
+        "label": spec.label,
+        "inside": inside,
+        "keyed": False,
+        "allow_code_change": False,
+        "count_occurrences": False,
+    }
+    task = connection.open_task(_core.ServiceTask, config, arguments)
+    check_lost(task.lost, config, spec.name, place)
+    return task
+
+
+def run_pandas(
+    spec: OperatorSpec, func: Callable[..., Any], batches: Iterator[Any]
+) -> Iterator[Any]:
+    """Run `func` over a partition's pandas batches in a worker."""
+    task = open_task(spec, None)
+    if task is None:
+        return iter(func(batches))
+
+    def noted() -> Iterator[Any]:
+        for batch in batches:
+            task.input([pandas_to_arrow(batch)])
+            yield batch
+
+    return ServiceRunner(task).pipelined(iter(func(noted())))
+
+
+def run_elements(
+    spec: OperatorSpec, func: Callable[..., Any], epoch: str, elements: Iterator[Any]
+) -> Iterator[Any]:
+    """Run `func` over a partition of an RDD in a worker."""
+    task = open_task(spec, epoch)
+    if task is None:
+        return iter(func(elements))
+
+    def noted() -> Iterator[Any]:
+        while chunk := list(itertools.islice(elements, RDD_CHUNK)):
+            task.input_bytes(len(chunk), pickle.dumps(chunk, protocol=5))
+            yield from chunk
+
+    def chunks() -> Iterator[list[Any]]:
+        results = iter(func(noted()))
+        while chunk := list(itertools.islice(results, RDD_CHUNK)):
+            yield chunk
+
+    return itertools.chain.from_iterable(ServiceRunner(task).pipelined(chunks()))
