@@ -12,7 +12,7 @@ use bytes::Bytes;
 use clonos::agent::protocol::{Ending, OpenTask};
 use clonos::config::SessionConfig;
 use clonos::edge::agent::{Agent, AgentConfig, Role};
-use clonos::edge::client::Client;
+use clonos::edge::net::client::Client;
 use clonos::id::{Epoch, Partition, TaskId};
 use clonos::task::Summary;
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use bytes::Bytes;
-use clonos::edge::segment::{DiskWriter, SegmentRecord};
+use clonos::edge::disk::segment::{DiskWriter, SegmentRecord};
 use clonos::id::{AgentId, Epoch, Generation, LogOffset, Partition, TaskId};
 
 /// About 10,000 rows' results.
@@ -56,7 +56,7 @@ fn group(folder: &Path, window: usize) {
                 let (block, mut waiting) = (block(), std::collections::VecDeque::new());
                 for index in 0..BLOCKS_PER_THREAD {
                     if waiting.len() == window {
-                        let oldest: clonos::edge::segment::Pending = waiting.pop_front().unwrap();
+                        let oldest: clonos::edge::disk::segment::Pending = waiting.pop_front().unwrap();
                         oldest.wait().unwrap();
                     }
                     let offset = LogOffset((index * BLOCK) as u64);

@@ -18,7 +18,7 @@ use clonos::agent::protocol::{OpenTask, Request};
 use clonos::agent::store::{Absorbed, Store};
 use clonos::config::{SessionConfig, SpillPolicy};
 use clonos::edge::agent::{Agent, AgentConfig, Role};
-use clonos::edge::client::Client;
+use clonos::edge::net::client::Client;
 use clonos::exchange::{Compression, Gather, InMemory, Piggyback, Round, Scatter, ScatterOptions};
 use clonos::frame::Opening;
 use clonos::id::{Epoch, Generation, LogOffset, Partition, TaskId};

@@ -13,7 +13,7 @@
 //! exchange            scatter, gather, and which determinants each frame carries
 //! source              logs of what can be received only once
 //! agent               logs of many tasks; registry, placement, protocol
-//! edge                files, sockets, threads, clocks
+//! edge                files, sockets, threads, clocks: disk, net, agent, source
 //! python              PyO3
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]

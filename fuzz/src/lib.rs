@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use clonos::determinant::{BLOCK_HEADER_BYTES, BlockBuilder, BlockReader, Determinant};
-use clonos::edge::recovery::read_segment;
+use clonos::edge::disk::recovery::read_segment;
 use clonos::exchange::{Gather, InMemory};
 use clonos::frame::{HEAD_BYTES, decode_groups, read, read_head};
 

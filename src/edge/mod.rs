@@ -1,28 +1,16 @@
 //! Where the core meets the world: files, sockets, threads, clocks. Nothing above uses it.
+//!
+//! ```text
+//! disk     segments, spill files, and what is read back from them
+//! net      messages over sockets: proof, server, connections, a worker's client
+//! agent    what an agent does for each request, and by itself
+//! source   the receiver of a source: its log, its sockets, its readers
+//! ```
 
 pub mod agent;
-pub mod auth;
-pub mod client;
-mod cluster;
-mod disk;
-mod exchanging;
-mod handler;
-mod heartbeat;
-mod links;
+pub mod disk;
 pub mod net;
-mod opening;
-pub mod parking;
-pub mod process;
-mod publishing;
-pub mod recovery;
-mod registrar;
-mod repairing;
-mod room;
-pub mod segment;
-mod server;
-mod signal;
 pub mod source;
-pub mod spill;
 
 /// A mutex whose holder may have panicked: what is behind it is left consistent between statements.
 fn locked<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {

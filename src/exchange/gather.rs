@@ -14,18 +14,18 @@ use crate::id::Partition;
 use crate::task::Order;
 
 /// Where frames wait that came before their turn. Memory is bounded, so an implementation may use disk.
-pub trait Park {
-    /// Puts a frame aside; a number under which it is found again.
+pub trait FrameStore {
+    /// Stores a frame; a number under which it is found again.
     ///
     /// # Errors
     /// If there is no room.
-    fn park(&mut self, frame: Bytes) -> Result<u64>;
+    fn put(&mut self, frame: Bytes) -> Result<u64>;
 
     /// Gets a frame back and forgets it.
     ///
     /// # Errors
     /// If it cannot be read.
-    fn unpark(&mut self, number: u64) -> Result<Bytes>;
+    fn take(&mut self, number: u64) -> Result<Bytes>;
 }
 
 /// Keeps everything in memory.
@@ -35,16 +35,16 @@ pub struct InMemory {
     next: u64,
 }
 
-impl Park for InMemory {
-    fn park(&mut self, frame: Bytes) -> Result<u64> {
+impl FrameStore for InMemory {
+    fn put(&mut self, frame: Bytes) -> Result<u64> {
         self.next += 1;
         self.frames.insert(self.next, frame);
         Ok(self.next)
     }
 
-    fn unpark(&mut self, number: u64) -> Result<Bytes> {
+    fn take(&mut self, number: u64) -> Result<Bytes> {
         let frame = self.frames.remove(&number);
-        frame.ok_or_else(|| Error::Misuse { what: format!("frame {number} was not put aside") })
+        frame.ok_or_else(|| Error::Misuse { what: format!("frame {number} was not stored") })
     }
 }
 
@@ -85,7 +85,7 @@ pub struct Taken {
 /// The end of input proves nothing: [`Gather::finish`] wants a last frame from each sender.
 #[derive(Debug)]
 pub struct Gather<P> {
-    park: P,
+    store: P,
     /// By the sender's partition.
     senders: BTreeMap<u32, Sender>,
     /// Operator and number of the senders, once known.
@@ -96,28 +96,28 @@ pub struct Gather<P> {
     plan: VecDeque<Order>,
     /// Came and can be taken next, when there is no plan.
     arrived: VecDeque<u32>,
-    parked: usize,
+    pending: usize,
 }
 
-impl<P: Park> Gather<P> {
+impl<P: FrameStore> Gather<P> {
     /// A consumer with the order that earlier attempts recorded.
-    pub fn new(park: P, orders: impl IntoIterator<Item = Order>) -> Self {
+    pub fn new(store: P, orders: impl IntoIterator<Item = Order>) -> Self {
         Self {
-            park,
+            store,
             senders: BTreeMap::new(),
             tasks: None,
             operator: None,
             channel: None,
             plan: orders.into_iter().filter(|order| order.frames > 0).collect(),
             arrived: VecDeque::new(),
-            parked: 0,
+            pending: 0,
         }
     }
 
     /// A frame has come.
     ///
     /// # Errors
-    /// [`Error::CorruptFrame`] if it does not check out or is not of this exchange; what [`Park`] says.
+    /// [`Error::CorruptFrame`] if it does not check out or is not of this exchange; what [`FrameStore`] says.
     pub fn offer(&mut self, bytes: Bytes) -> Result<()> {
         let head = frame::read_head(&bytes)?;
         if *self.channel.get_or_insert(head.channel) != head.channel {
@@ -127,17 +127,17 @@ impl<P: Park> Gather<P> {
                 head.channel
             )));
         }
-        let number = self.park.park(bytes)?;
+        let number = self.store.put(bytes)?;
         self.senders.entry(head.partition.0).or_default().waiting.push_back(number);
         self.arrived.push_back(head.partition.0);
-        self.parked += 1;
+        self.pending += 1;
         Ok(())
     }
 
     /// Frames that came and were not taken.
     #[must_use]
     pub const fn waiting(&self) -> usize {
-        self.parked
+        self.pending
     }
 
     /// The next frame, if it is there.
@@ -149,8 +149,8 @@ impl<P: Park> Gather<P> {
         let Some((partition, planned)) = self.next_sender() else { return Ok(None) };
         let Some(sender) = self.senders.get_mut(&partition) else { return Ok(None) };
         let Some(number) = sender.waiting.pop_front() else { return Ok(None) };
-        self.parked -= 1;
-        let frame = frame::read(&self.park.unpark(number)?)?;
+        self.pending -= 1;
+        let frame = frame::read(&self.store.take(number)?)?;
         let batches = sender.accept(&frame)?;
         let opening = sender.opening.clone().ok_or_else(|| corrupt("no opening".into()))?;
         self.tasks = self.tasks.or(opening.tasks);
@@ -188,8 +188,8 @@ impl<P: Park> Gather<P> {
         if let Some(tasks) = self.tasks.or(expected).filter(|tasks| *tasks > came) {
             return cut_short(format!("{} of {tasks} partitions", tasks - came));
         }
-        if self.parked > 0 {
-            return cut_short(format!("what was recorded before {} frames that came", self.parked));
+        if self.pending > 0 {
+            return cut_short(format!("what was recorded before {} frames that came", self.pending));
         }
         if let Some(run) = self.plan.front() {
             return cut_short(format!("{} recorded frames of partition {}", run.frames, run.channel));

@@ -23,7 +23,7 @@ mod stage;
 #[cfg(test)]
 mod tests;
 
-pub use gather::{Gather, InMemory, Park, Taken};
+pub use gather::{FrameStore, Gather, InMemory, Taken};
 pub use partition::{partition_of, partitions_of};
 pub use piggyback::{Cursor, Piggyback};
 pub use scatter::{Compression, Round, Scatter, ScatterOptions};

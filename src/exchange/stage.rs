@@ -6,7 +6,7 @@ use arrow_array::RecordBatch;
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::gather::{Gather, Park};
+use super::gather::{FrameStore, Gather};
 use super::piggyback::Piggyback;
 use super::scatter::{Round, Scatter};
 use crate::error::{DivergenceKind, Error, Result};
@@ -50,7 +50,7 @@ pub struct Cut {
     pub round: Round,
 }
 
-impl<P: Park> Stage<P> {
+impl<P: FrameStore> Stage<P> {
     /// A stage of `task`, whose log is `prior`: `service` was made of the same blocks.
     pub fn new(
         task: &TaskId,

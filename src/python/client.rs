@@ -14,7 +14,7 @@ use super::config::PySessionConfig;
 use super::door::enter;
 use super::lock;
 use crate::agent::protocol::{Ending, OpenTask, Opened, Request};
-use crate::edge::client::{Client, Ticket};
+use crate::edge::net::client::{Client, Ticket};
 use crate::error::{Error, Result};
 use crate::id::{Epoch, LogOffset, Partition, TaskId};
 use crate::task::{Summary, TaskMode, TaskOptions};

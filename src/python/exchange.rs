@@ -18,7 +18,7 @@ use super::lock;
 use super::service_task::PyServiceTask;
 use crate::agent::protocol::{Recovery, Request};
 use crate::config::{FULL_DEPTH, SessionConfig, SpillPolicy};
-use crate::edge::parking::FramePark;
+use crate::edge::agent::pending_frames::PendingFrames;
 use crate::error::{Error, Result};
 use crate::exchange::{Compression, Gather, Round, Scatter, ScatterOptions, Stage};
 use crate::frame::{Opening, read_head};
@@ -35,7 +35,7 @@ const UNDER_WAY_MAX: usize = 8;
 /// The exchanges at both ends of one attempt.
 #[pyclass(name = "Stage", module = "clonos._core", frozen)]
 pub(super) struct PyStage {
-    stage: Mutex<Stage<FramePark>>,
+    stage: Mutex<Stage<PendingFrames>>,
     /// Records and replays; without one nothing is recorded.
     task: Option<Py<PyServiceTask>>,
     in_flight: bool,
@@ -77,14 +77,14 @@ impl Ends {
         }))
     }
 
-    fn stage(&self, task: Option<&PyServiceTask>, config: Option<&SessionConfig>) -> Stage<FramePark> {
+    fn stage(&self, task: Option<&PyServiceTask>, config: Option<&SessionConfig>) -> Stage<PendingFrames> {
         let id = task.map_or(&self.id, |task| &task.id);
-        let park = FramePark::new(config, id.epoch_key());
+        let pending = PendingFrames::new(config, id.epoch_key());
         let depth = config.map_or(0, |config| config.sharing_depth);
         let inner = task.map(|task| lock(&task.inner));
         let service = inner.as_ref().map(|inner| &inner.task);
         let orders = service.map(|service| service.orders().to_vec()).unwrap_or_default();
-        let gather = self.sender.is_some().then(|| Gather::new(park, orders));
+        let gather = self.sender.is_some().then(|| Gather::new(pending, orders));
         let tasks = task.and_then(|task| task.tasks);
         let scatter = self.scatter(id, tasks, config);
         // Everyone downstream, if all are to have it.

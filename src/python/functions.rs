@@ -12,8 +12,9 @@ use super::config::PySessionConfig;
 use super::door::{enter, quick};
 use super::result_task::{arrays, to_pyarrow};
 use crate::determinant;
-use crate::edge::client::Client;
-use crate::edge::{process, recovery};
+use crate::edge::agent::process;
+use crate::edge::disk::recovery;
+use crate::edge::net::client::Client;
 use crate::error::{Error, Result};
 
 fn json<T: Serialize>(value: &T) -> Result<String> {

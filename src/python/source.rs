@@ -85,26 +85,27 @@ impl PySourceReceiver {
         enter(py, || self.log.wait(position))
     }
 
-    #[pyo3(signature = (*, addr, line_max, mend, aside, acknowledge, back_off_max))]
+    #[pyo3(signature = (*, addr, line_max, repair, keep_malformed, acknowledge, back_off_max))]
     #[expect(clippy::too_many_arguments, reason = "keyword-only, one per setting")]
     fn receive_socket(
         &self,
         py: Python<'_>,
         addr: String,
         line_max: usize,
-        mend: bool,
-        aside: bool,
+        repair: bool,
+        keep_malformed: bool,
         acknowledge: bool,
         back_off_max: f64,
     ) -> PyResult<()> {
         enter(py, || {
             let back_off_max = Duration::try_from_secs_f64(back_off_max).unwrap_or(Duration::MAX);
-            let settings = SocketSettings { addr, line_max, mend, aside, acknowledge, back_off_max };
+            let settings =
+                SocketSettings { addr, line_max, repair, keep_malformed, acknowledge, back_off_max };
             receive_socket(&self.log, &settings, &self.stop)
         })
     }
 
-    #[pyo3(signature = (*, addr, path, body_max, mend, aside, token))]
+    #[pyo3(signature = (*, addr, path, body_max, repair, keep_malformed, token))]
     #[expect(clippy::too_many_arguments, reason = "keyword-only, one per setting")]
     fn receive_http(
         &self,
@@ -112,12 +113,12 @@ impl PySourceReceiver {
         addr: String,
         path: String,
         body_max: usize,
-        mend: bool,
-        aside: bool,
+        repair: bool,
+        keep_malformed: bool,
         token: Option<String>,
     ) -> PyResult<()> {
         enter(py, || {
-            let settings = HttpSettings { addr, path, body_max, mend, aside, token };
+            let settings = HttpSettings { addr, path, body_max, repair, keep_malformed, token };
             receive_http(&self.log, &settings, &self.stop)
         })
     }

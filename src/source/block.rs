@@ -26,7 +26,7 @@ pub struct Span {
     pub first: u64,
     /// Rows in it.
     pub rows: u32,
-    /// Items taken from the sender up to the end of the block, those set aside included: where a sender that
+    /// Items taken from the sender up to the end of the block, malformed ones included: where a sender that
     /// is acknowledged goes on.
     pub taken: u64,
     /// When its rows were received, in microseconds since 1970.

@@ -1,7 +1,7 @@
 //! Lines out of a stream of bytes: whole ones, whatever the pieces they come in.
 //!
 //! Lines end with `\n`; a `\r` before it belongs to the end. What is longer than allowed, or no UTF-8 where
-//! that is not mended, is not a row: it is counted, and its beginning handed out to be kept aside.
+//! that is not repaired, is not a row: it is counted, and its beginning handed out to be kept.
 
 use arrow_array::StringArray;
 use arrow_buffer::{Buffer, OffsetBuffer, ScalarBuffer};
@@ -21,7 +21,7 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    /// Its name in statistics and in the file of what was kept aside.
+    /// Its name in statistics and in the file of malformed lines.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,14 +52,14 @@ pub struct Lines {
     /// Both together.
     pub taken: u64,
     /// Lines in which bytes were replaced.
-    pub mended: u64,
+    pub repaired: u64,
 }
 
 /// Splits a stream of bytes into lines.
 #[derive(Debug)]
 pub struct Splitter {
     line_max: usize,
-    mend: bool,
+    repair: bool,
     /// Lines that came to an end, one after the other without their ends, and the one that is open.
     values: Vec<u8>,
     /// Where each line that came to an end ends.
@@ -73,13 +73,13 @@ pub struct Splitter {
 }
 
 impl Splitter {
-    /// Lines of at most `line_max` bytes. With `mend` bytes that are no UTF-8 are replaced by U+FFFD, else
+    /// Lines of at most `line_max` bytes. With `repair` bytes that are no UTF-8 are replaced by U+FFFD, else
     /// the line is rejected.
     #[must_use]
-    pub const fn new(line_max: usize, mend: bool) -> Self {
+    pub const fn new(line_max: usize, repair: bool) -> Self {
         Self {
             line_max,
-            mend,
+            repair,
             values: Vec::new(),
             ends: Vec::new(),
             open: 0,
@@ -165,8 +165,8 @@ impl Splitter {
         for line in pieces {
             match std::str::from_utf8(line) {
                 Ok(line) => values.extend_from_slice(line.as_bytes()),
-                Err(_) if self.mend => {
-                    lines.mended += 1;
+                Err(_) if self.repair => {
+                    lines.repaired += 1;
                     values.extend_from_slice(String::from_utf8_lossy(line).as_bytes());
                 }
                 Err(_) => {
@@ -237,8 +237,8 @@ mod tests {
 
     use super::*;
 
-    fn split(pieces: &[Vec<u8>], line_max: usize, mend: bool) -> (Vec<String>, Vec<Rejected>, u64) {
-        let mut splitter = Splitter::new(line_max, mend);
+    fn split(pieces: &[Vec<u8>], line_max: usize, repair: bool) -> (Vec<String>, Vec<Rejected>, u64) {
+        let mut splitter = Splitter::new(line_max, repair);
         let (mut rows, mut rejected, mut taken) = (Vec::new(), Vec::new(), 0);
         for (number, piece) in pieces.iter().enumerate() {
             splitter.push(piece);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     /// What splitting means, said in the shortest way.
-    fn plain(bytes: &[u8], line_max: usize, mend: bool) -> (Vec<String>, usize) {
+    fn plain(bytes: &[u8], line_max: usize, repair: bool) -> (Vec<String>, usize) {
         let mut lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
         if lines.last().is_some_and(|last| last.is_empty()) {
             lines.pop();
@@ -270,7 +270,7 @@ mod tests {
             match String::from_utf8(line.to_vec()) {
                 _ if line.len() > line_max => None,
                 Ok(line) => Some(line),
-                Err(_) if mend => Some(String::from_utf8_lossy(line).into_owned()),
+                Err(_) if repair => Some(String::from_utf8_lossy(line).into_owned()),
                 Err(_) => None,
             }
         });
@@ -283,10 +283,10 @@ mod tests {
             pieces in prop::collection::vec(
                 prop::collection::vec(prop::sample::select(b"ab\n\r\xc3\xa9\xff".to_vec()), 0..12), 0..12),
             line_max in 1..9_usize,
-            mend in any::<bool>(),
+            repair in any::<bool>(),
         ) {
-            let (rows, rejected, taken) = split(&pieces, line_max, mend);
-            let (wanted, all) = plain(&pieces.concat(), line_max, mend);
+            let (rows, rejected, taken) = split(&pieces, line_max, repair);
+            let (wanted, all) = plain(&pieces.concat(), line_max, repair);
             prop_assert_eq!(&rows, &wanted);
             prop_assert_eq!((rows.len() + rejected.len(), taken), (all, all as u64));
         }

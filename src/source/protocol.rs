@@ -60,7 +60,7 @@ pub struct SourceStats {
     /// Lines or events that are no UTF-8 and were refused.
     pub not_utf8: u64,
     /// Lines or events in which bytes were replaced.
-    pub mended: u64,
+    pub repaired: u64,
     /// Connections made or accepted.
     pub connections: u64,
     /// Attempts to connect that failed, and connections that broke.

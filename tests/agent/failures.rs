@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use clonos::edge::client::Client;
+use clonos::edge::net::client::Client;
 use clonos::error::Error;
 use clonos::id::{Epoch, Partition, TaskId};
 

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use clonos::edge::client::Client;
+use clonos::edge::net::client::Client;
 
 use crate::world::{World, append, open, task, text};
 

@@ -164,7 +164,7 @@ fn another_stage_waits_for_the_one_that_has_the_task_open() {
     append(&mut first, opened.session, &text("a")).unwrap();
     let (config, socket) = (world.config.clone(), world.driver.socket().to_owned());
     let second = std::thread::spawn(move || {
-        let mut worker = clonos::edge::client::Client::connect(&config, &socket).unwrap();
+        let mut worker = clonos::edge::net::client::Client::connect(&config, &socket).unwrap();
         open(&mut worker, &task(0), 2, 2)
     });
     std::thread::sleep(std::time::Duration::from_millis(300));

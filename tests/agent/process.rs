@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clonos::config::SessionConfig;
-use clonos::edge::client::Client;
-use clonos::edge::process::{ensure_agent, run_executor_agent};
+use clonos::edge::agent::process::{ensure_agent, run_executor_agent};
+use clonos::edge::net::client::Client;
 
 use crate::world::{World, append, eventually, open, task, text};
 

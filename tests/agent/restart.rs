@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clonos::config::SessionConfig;
-use clonos::edge::client::Client;
+use clonos::edge::net::client::Client;
 use clonos::id::Epoch;
 
 use crate::world::{

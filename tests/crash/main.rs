@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clonos::causal_log::Place;
-use clonos::edge::recovery::{RecoveredTask, Recovery, recover};
-use clonos::edge::segment::{DiskWriter, SegmentRecord};
+use clonos::edge::disk::recovery::{RecoveredTask, Recovery, recover};
+use clonos::edge::disk::segment::{DiskWriter, SegmentRecord};
 use clonos::id::{AgentId, Epoch, Generation, LogOffset, Partition, TaskId};
 
 /// How often a child is killed.

@@ -89,7 +89,7 @@ impl Cluster {
         self.hosts.iter_mut().find(|host| host.info.id == id).map(|host| &mut host.store)
     }
 
-    /// As `edge/opening.rs`.
+    /// As `edge/agent/opening.rs`.
     pub(crate) fn open(
         &mut self,
         task: &TaskId,
@@ -337,7 +337,7 @@ impl Cluster {
         self.registry.holding(&session.task, session.grant.generation, &holders, adopted, true)
     }
 
-    /// As `edge/exchanging.rs`.
+    /// As `edge/agent/exchanging.rs`.
     fn share(&mut self, session: &Session) -> Result<()> {
         if self.mutation == Mutation::SkipShare {
             return Ok(());

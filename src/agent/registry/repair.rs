@@ -18,7 +18,7 @@ impl Registry {
         self.look_for_deaths(&alive);
         let wanted = copies.min(alive.len());
         let mut repairs = Vec::new();
-        // What is not this agent's to mend stays for the one whose it is.
+        // What is not this agent's to repair stays for the one whose it is.
         self.short.retain(|task| {
             let Some(entry) = self.tasks.get(task).filter(|entry| entry.published) else { return false };
             let holders: Vec<_> =
@@ -26,7 +26,7 @@ impl Registry {
             if holders.len() >= wanted {
                 return false;
             }
-            let mine = mender(&holders) == Some(agent);
+            let mine = repairer(&holders) == Some(agent);
             if mine && entry.live.is_none() && repairs.len() < REPAIRS_MAX {
                 repairs.push(repair(task, entry, holders, &alive));
             }
@@ -51,7 +51,7 @@ impl Registry {
 }
 
 /// The holder that makes the copy: the driver's agent only if there is no other.
-fn mender(holders: &[AgentInfo]) -> Option<AgentId> {
+fn repairer(holders: &[AgentInfo]) -> Option<AgentId> {
     holders.iter().min_by_key(|info| (info.driver, info.id)).map(|info| info.id)
 }
 

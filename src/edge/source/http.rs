@@ -22,9 +22,9 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::aside::Aside;
 use super::counters::add;
 use super::log::{SourceLog, now_micros};
+use super::malformed::MalformedFile;
 use crate::error::{Error, Result};
 use crate::source::{Lines, Rejected, Rejection, Splitter};
 
@@ -52,9 +52,9 @@ pub struct HttpSettings {
     /// Longest body, in bytes.
     pub body_max: usize,
     /// Whether bytes that are no UTF-8 are replaced; else the event is refused.
-    pub mend: bool,
+    pub repair: bool,
     /// Whether events that are no UTF-8 are kept in a file, besides being refused.
-    pub aside: bool,
+    pub keep_malformed: bool,
     /// What must stand in `Authorization: Bearer`, if anything.
     pub token: Option<String>,
 }
@@ -80,7 +80,7 @@ struct Endpoint {
     log: Arc<SourceLog>,
     settings: HttpSettings,
     queue: SyncSender<Posted>,
-    aside: std::sync::Mutex<Option<Aside>>,
+    malformed: std::sync::Mutex<Option<MalformedFile>>,
 }
 
 /// Serves until the log is stopped or `stop` says so.
@@ -90,13 +90,13 @@ struct Endpoint {
 pub fn receive_http(log: &Arc<SourceLog>, settings: &HttpSettings, stop: &AtomicBool) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::io("starting the HTTP endpoint", &error))?;
-    let aside = if settings.aside { Some(Aside::open(log.folder())?) } else { None };
+    let malformed = if settings.keep_malformed { Some(MalformedFile::open(log.folder())?) } else { None };
     let (queue, posted) = sync_channel(WAITING_MAX);
     let endpoint = Arc::new(Endpoint {
         log: Arc::clone(log),
         settings: settings.clone(),
         queue,
-        aside: std::sync::Mutex::new(aside),
+        malformed: std::sync::Mutex::new(malformed),
     });
     let collecting = Arc::clone(log);
     let collector = std::thread::Builder::new()
@@ -213,20 +213,20 @@ impl Endpoint {
     /// The events of a body.
     fn events(&self, body: &Bytes, lines: bool) -> Result<Vec<String>, Refusal> {
         let failed = |error: Error| (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"));
-        let mut splitter = Splitter::new(self.settings.body_max, self.settings.mend);
+        let mut splitter = Splitter::new(self.settings.body_max, self.settings.repair);
         if lines {
             splitter.push(body);
             splitter.end(true);
         } else {
             splitter.push_whole(body);
         }
-        let Lines { rows, rejected, mended, .. } = splitter.take().map_err(failed)?;
+        let Lines { rows, rejected, repaired, .. } = splitter.take().map_err(failed)?;
         let counters = self.log.counters();
         counters.rejected(&rejected);
-        add(&counters.mended, mended);
+        add(&counters.repaired, repaired);
         if !rejected.is_empty() {
-            if let Some(aside) = &mut *crate::edge::locked(&self.aside) {
-                aside.keep(&rejected, now_micros());
+            if let Some(malformed) = &mut *crate::edge::locked(&self.malformed) {
+                malformed.keep(&rejected, now_micros());
             }
             // All or nothing: a client that is told of an error sends the whole body again.
             return Err((StatusCode::BAD_REQUEST, "the body is no UTF-8\n".into()));

@@ -10,9 +10,9 @@ use bytes::Bytes;
 
 use super::counters::{Counters, add};
 use crate::causal_log::{Place as Held, SpillRef};
+use crate::edge::disk::recovery::{RecoveredFiles, recover};
+use crate::edge::disk::segment::{DiskWriter, Pending, SegmentRecord};
 use crate::edge::locked;
-use crate::edge::recovery::{RecoveredFiles, recover};
-use crate::edge::segment::{DiskWriter, Pending, SegmentRecord};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, Generation, LogOffset, Partition, TaskId};
 use crate::source::{Backlog, Bounds, SourceStats, read_span, write_block, write_rows};

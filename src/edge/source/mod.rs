@@ -6,11 +6,11 @@
 //! Spark: driver, executors ───────────┘ server.rs: bounds, read, commit
 //! ```
 
-mod aside;
 mod client;
 mod counters;
 mod http;
 mod log;
+mod malformed;
 mod server;
 mod socket;
 

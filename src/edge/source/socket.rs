@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use arrow_array::{ArrayRef, StructArray};
 use arrow_schema::{DataType, Field};
 
-use super::aside::Aside;
 use super::counters::add;
 use super::log::{SourceLog, now_micros};
+use super::malformed::MalformedFile;
 use crate::error::{Error, Result};
 use crate::source::{Lines, Splitter};
 
@@ -41,9 +41,9 @@ pub struct SocketSettings {
     /// Longest line, in bytes.
     pub line_max: usize,
     /// Whether bytes that are no UTF-8 are replaced; else the line is no row.
-    pub mend: bool,
+    pub repair: bool,
     /// Whether lines that are no rows are kept in a file.
-    pub aside: bool,
+    pub keep_malformed: bool,
     /// Whether the sender is told how many lines are safe.
     pub acknowledge: bool,
     /// Longest pause between two attempts to connect.
@@ -55,7 +55,7 @@ pub struct SocketSettings {
 /// # Errors
 /// What keeps the log from taking in lines. Failures of the connection are no errors: it is made again.
 pub fn receive_socket(log: &Arc<SourceLog>, settings: &SocketSettings, stop: &AtomicBool) -> Result<()> {
-    let mut aside = if settings.aside { Some(Aside::open(log.folder())?) } else { None };
+    let mut malformed = if settings.keep_malformed { Some(MalformedFile::open(log.folder())?) } else { None };
     let mut back_off = BACK_OFF_MIN;
     while !stop.load(Ordering::Relaxed) && !log.is_stopped() {
         match connect(&settings.addr) {
@@ -63,7 +63,7 @@ pub fn receive_socket(log: &Arc<SourceLog>, settings: &SocketSettings, stop: &At
                 add(&log.counters().connections, 1);
                 tracing::info!(addr = %settings.addr, taken = log.taken(), "connected to the sender");
                 let begun = Instant::now();
-                let ended = Receiver { log, settings, stop, aside: aside.as_mut() }.run(&stream);
+                let ended = Receiver { log, settings, stop, malformed: malformed.as_mut() }.run(&stream);
                 let _closed = stream.shutdown(Shutdown::Both);
                 ended?;
                 if begun.elapsed() > settings.back_off_max {
@@ -105,7 +105,7 @@ struct Receiver<'a> {
     log: &'a Arc<SourceLog>,
     settings: &'a SocketSettings,
     stop: &'a AtomicBool,
-    aside: Option<&'a mut Aside>,
+    malformed: Option<&'a mut MalformedFile>,
 }
 
 impl Receiver<'_> {
@@ -126,7 +126,7 @@ impl Receiver<'_> {
     }
 
     fn receive(&mut self, mut stream: &TcpStream) -> Result<()> {
-        let mut splitter = Splitter::new(self.settings.line_max, self.settings.mend);
+        let mut splitter = Splitter::new(self.settings.line_max, self.settings.repair);
         let mut buffer = vec![0; READ_BYTES];
         let mut since = Instant::now();
         while !self.stop.load(Ordering::Relaxed) && !self.log.is_stopped() {
@@ -164,12 +164,12 @@ impl Receiver<'_> {
         if !splitter.is_ready() {
             return Ok(());
         }
-        let Lines { rows, rejected, taken, mended } = splitter.take()?;
+        let Lines { rows, rejected, taken, repaired } = splitter.take()?;
         let (received, counters) = (now_micros(), self.log.counters());
         counters.rejected(&rejected);
-        add(&counters.mended, mended);
-        if let Some(aside) = &mut self.aside {
-            aside.keep(&rejected, received);
+        add(&counters.repaired, repaired);
+        if let Some(malformed) = &mut self.malformed {
+            malformed.keep(&rejected, received);
         }
         let rows = rows.map(|rows| {
             let column: ArrayRef = Arc::new(rows);

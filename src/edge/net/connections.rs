@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use super::net::Connection;
+use super::messages::Connection;
 use crate::agent::protocol::{Reply, Request};
 use crate::error::{Error, Result};
 
@@ -13,7 +13,7 @@ const IDLE_MAX: usize = 8;
 
 /// Connections to agents, by address.
 #[derive(Debug)]
-pub(super) struct Links {
+pub(in crate::edge) struct Connections {
     secret: [u8; 32],
     timeout: Duration,
     idle: Mutex<HashMap<String, Vec<Connection>>>,
@@ -21,19 +21,19 @@ pub(super) struct Links {
 
 /// A request whose answer is still to be read.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(in crate::edge) struct Asked {
     addr: String,
     connection: Connection,
 }
 
-impl Links {
-    pub(super) fn new(secret: [u8; 32], timeout: Duration) -> Self {
+impl Connections {
+    pub(in crate::edge) fn new(secret: [u8; 32], timeout: Duration) -> Self {
         Self { secret, timeout, idle: Mutex::default() }
     }
 
     /// Sends a request; the answer is read with [`Self::answer`].
-    pub(super) fn ask(&self, addr: &str, request: &Request) -> Result<Asked> {
-        let kept = super::locked(&self.idle).get_mut(addr).and_then(Vec::pop);
+    pub(in crate::edge) fn ask(&self, addr: &str, request: &Request) -> Result<Asked> {
+        let kept = crate::edge::locked(&self.idle).get_mut(addr).and_then(Vec::pop);
         if let Some(mut connection) = kept {
             // The other side may have gone since; then a fresh connection decides.
             if connection.write(request).is_ok() {
@@ -46,9 +46,9 @@ impl Links {
     }
 
     /// Reads the answer to a request.
-    pub(super) fn answer(&self, mut asked: Asked) -> Result<Reply> {
+    pub(in crate::edge) fn answer(&self, mut asked: Asked) -> Result<Reply> {
         let reply = asked.connection.read()?;
-        let mut idle = super::locked(&self.idle);
+        let mut idle = crate::edge::locked(&self.idle);
         let kept = idle.entry(asked.addr).or_default();
         if kept.len() < IDLE_MAX {
             kept.push(asked.connection);
@@ -60,10 +60,10 @@ impl Links {
     }
 
     /// Asks and reads the answer. A connection that was kept and turns out dead is replaced once.
-    pub(super) fn call(&self, addr: &str, request: &Request) -> Result<Reply> {
+    pub(in crate::edge) fn call(&self, addr: &str, request: &Request) -> Result<Reply> {
         match self.answer(self.ask(addr, request)?) {
             Err(Error::AgentUnreachable { .. }) => {
-                super::locked(&self.idle).remove(addr);
+                crate::edge::locked(&self.idle).remove(addr);
                 self.answer(self.ask(addr, request)?)
             }
             answer => answer,

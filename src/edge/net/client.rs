@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::net::Connection;
+use super::messages::Connection;
 use crate::agent::protocol::{ClusterStats, Ending, OpenTask, Opened, Reply, Request};
 use crate::config::SessionConfig;
 use crate::error::{Error, Result};

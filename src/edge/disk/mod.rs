@@ -1,13 +1,17 @@
 //! All of an agent's files behind one face: spill files, its segments, and recovered ones.
 
+pub mod recovery;
+pub mod segment;
+pub mod spill;
+
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use bytes::Bytes;
 
-use super::recovery::{RecoveredFiles, RecoveredTask, recover, recover_epoch};
-use super::segment::{DiskWriter, Pending, SegmentRecord};
-use super::spill::SpillDir;
+use self::recovery::{RecoveredFiles, RecoveredTask, recover, recover_epoch};
+use self::segment::{DiskWriter, Pending, SegmentRecord};
+use self::spill::SpillDir;
 use crate::causal_log::{BlockRef, Place, SpillRef};
 use crate::config::SessionConfig;
 use crate::error::{Error, Result};
@@ -37,7 +41,7 @@ impl Disk {
     pub(super) fn recover(&self) -> Result<Vec<RecoveredTask>> {
         let Some(root) = &self.checkpoint_dir else { return Ok(Vec::new()) };
         let found = recover(root)?;
-        *super::locked(&self.recovered) = found.files;
+        *crate::edge::locked(&self.recovered) = found.files;
         Ok(found.tasks)
     }
 
@@ -85,7 +89,7 @@ impl Disk {
         if let Some(segments) = self.segments.as_ref().filter(|segments| segments.owns(place)) {
             return segments.read(place);
         }
-        let recovered = super::locked(&self.recovered).clone();
+        let recovered = crate::edge::locked(&self.recovered).clone();
         if recovered.owns(place) {
             return recovered.read(place);
         }

@@ -13,7 +13,7 @@ use super::auth;
 use crate::error::{Error, Result};
 
 /// Largest message.
-pub const FRAME_BYTES_MAX: usize = 256 << 20;
+const FRAME_BYTES_MAX: usize = 256 << 20;
 /// Bytes of a message's length.
 const HEAD: usize = 4;
 /// Messages are written and read in parts of this size; no more is kept for the next one.

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::handler::Handler;
-use super::locked;
-use super::server::Server;
 use crate::agent::protocol::AgentInfo;
 use crate::agent::store::{Absorbed, Store, Victims};
 use crate::config::SpillPolicy;
+use crate::edge::locked;
+use crate::edge::net::server::Server;
 use crate::error::{Error, Result};
 use crate::id::{Generation, LogOffset, TaskId};
 

@@ -13,11 +13,11 @@ use std::time::Duration;
 use rustix::net::{Shutdown, shutdown};
 
 use super::cluster::cluster_stats;
-use super::handler::{Session, Shared};
-use super::locked;
-use super::net::{Connection, Stream};
-use super::registrar::Registrar;
+use super::messages::{Connection, Stream};
 use crate::agent::protocol::{Ending, Reply, Request};
+use crate::edge::agent::handler::{Session, Shared};
+use crate::edge::agent::registrar::Registrar;
+use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::task::Summary;
 
@@ -29,7 +29,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 const STACK_BYTES: usize = 512 << 10;
 
 /// What all connections share.
-pub(super) struct Server {
+pub(in crate::edge) struct Server {
     handler: Shared,
     stopping: AtomicBool,
     unproven: AtomicUsize,
@@ -40,7 +40,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn new(handler: Shared) -> Arc<Self> {
+    pub(in crate::edge) fn new(handler: Shared) -> Arc<Self> {
         Arc::new(Self {
             handler,
             stopping: AtomicBool::new(false),
@@ -52,16 +52,16 @@ impl Server {
         })
     }
 
-    pub(super) const fn handler(&self) -> &Shared {
+    pub(in crate::edge) const fn handler(&self) -> &Shared {
         &self.handler
     }
 
-    pub(super) fn is_stopping(&self) -> bool {
+    pub(in crate::edge) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 
     /// Serves other agents.
-    pub(super) fn listen_tcp(self: &Arc<Self>, listener: TcpListener) -> Result<()> {
+    pub(in crate::edge) fn listen_tcp(self: &Arc<Self>, listener: TcpListener) -> Result<()> {
         self.remember(listener.try_clone().map(OwnedFd::from))?;
         self.spawn("clonos-tcp", move |server| {
             server.accept(|| {
@@ -73,7 +73,7 @@ impl Server {
     }
 
     /// Serves workers.
-    pub(super) fn listen_unix(self: &Arc<Self>, listener: UnixListener) -> Result<()> {
+    pub(in crate::edge) fn listen_unix(self: &Arc<Self>, listener: UnixListener) -> Result<()> {
         self.remember(listener.try_clone().map(OwnedFd::from))?;
         self.spawn("clonos-unix", move |server| {
             server.accept(|| Ok((Stream::Unix(listener.accept()?.0), "a worker".to_owned())));
@@ -86,7 +86,7 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn spawn(
+    pub(in crate::edge) fn spawn(
         self: &Arc<Self>,
         name: &str,
         work: impl FnOnce(Arc<Self>) + Send + 'static,
@@ -229,7 +229,7 @@ impl Server {
     }
 
     /// Ends all connections and waits for their threads.
-    pub(super) fn stop(&self, socket: &Path) {
+    pub(in crate::edge) fn stop(&self, socket: &Path) {
         self.stopping.store(true, Ordering::Release);
         for listener in locked(&self.listeners).drain(..) {
             // Wakes the accepting thread, whatever has become of the socket's file.

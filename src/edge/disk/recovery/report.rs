@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{Chain, scan_all};
 use crate::determinant::{BlockReader, Determinant};
-use crate::edge::segment::{SegmentScan, VERSION, read_block};
+use crate::edge::disk::segment::{SegmentScan, VERSION, read_block};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, TaskId};
 

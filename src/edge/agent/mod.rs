@@ -1,4 +1,31 @@
 //! An agent: its listeners, its store, and in the driver the registry.
+//!
+//! A connection's thread (`net::server`) calls the `Handler`, whose methods stand in a file per part of
+//! the work:
+//!
+//! ```text
+//! handler          state, sessions; closing, reading, committing
+//! opening          fencing older attempts, finding the longest copy
+//! publishing       blocks made stable
+//! exchanging       determinants that travel in frames
+//! memory           what does not fit goes to disk
+//! registrar        the way to the registry
+//! heartbeat        telling the registry that this agent lives
+//! repairing        new copies after a holder's death
+//! process          an executor's agent as a process of its own
+//! pending_frames   frames of a task that came before their turn; in the worker
+//! ```
+
+mod exchanging;
+pub(super) mod handler;
+mod heartbeat;
+mod memory;
+mod opening;
+pub mod pending_frames;
+pub mod process;
+mod publishing;
+pub(super) mod registrar;
+mod repairing;
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -7,21 +34,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::cluster::cluster_stats;
-use super::disk::Disk;
-use super::handler::Handler;
-use super::heartbeat::beat;
-use super::locked;
-use super::net::Connection;
-pub use super::registrar::StageTasks;
-use super::registrar::{LocalRegistry, Registrar};
-use super::repairing::mend;
-use super::room::spill;
-use super::server::Server;
+use self::handler::Handler;
+use self::heartbeat::beat;
+use self::memory::spill;
+pub use self::registrar::StageTasks;
+use self::registrar::{LocalRegistry, Registrar};
+use self::repairing::repair;
 use crate::agent::protocol::{AgentInfo, ClusterStats, Layout, Request};
 use crate::causal_log::{Place, SpillRef};
 use crate::config::{SessionConfig, SpillPolicy};
 use crate::determinant::bytes_fingerprint;
+use crate::edge::disk::Disk;
+use crate::edge::locked;
+use crate::edge::net::Connection;
+use crate::edge::net::cluster::cluster_stats;
+use crate::edge::net::server::Server;
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation};
 
@@ -101,14 +128,14 @@ impl Agent {
             addr: info.addr.clone(),
             driver_gone: Arc::new(AtomicBool::new(false)),
         };
-        handler.registrar.tell(&handler.links, Request::Register(info))?;
+        handler.registrar.tell(&handler.connections, Request::Register(info))?;
         server.listen_tcp(listener)?;
         server.listen_unix(bind_socket(&socket)?)?;
         if handler.config.spill_policy != SpillPolicy::Off {
             server.spawn("clonos-spill", |server| spill(&server))?;
         }
         if handler.config.sharing_depth > 0 {
-            server.spawn("clonos-repair", |server| mend(&server))?;
+            server.spawn("clonos-repair", |server| repair(&server))?;
         }
         if matches!(handler.registrar, Registrar::There(_)) {
             let gone = Arc::clone(&agent.driver_gone);
@@ -208,11 +235,13 @@ fn own_interface(session: &SessionConfig) -> Result<String> {
     let timeout = std::time::Duration::from_millis(session.io_timeout_ms);
     let connection = Connection::tcp(&session.driver_addr, &session.secret, timeout)?;
     match connection.stream() {
-        super::net::Stream::Tcp(stream) => {
+        crate::edge::net::Stream::Tcp(stream) => {
             let local = stream.local_addr().map_err(|error| Error::io("reading our own address", &error))?;
             Ok(local.ip().to_string())
         }
-        super::net::Stream::Unix(_) => Err(Error::Misuse { what: "the driver is not on a network".into() }),
+        crate::edge::net::Stream::Unix(_) => {
+            Err(Error::Misuse { what: "the driver is not on a network".into() })
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::testing::{APP, epoch, faulty_writer, record, task, writer};
 use super::{DiskWriter, Pending, SegmentRecord, segment_files};
-use crate::edge::recovery::{RecoveredTask, recover};
+use crate::edge::disk::recovery::{RecoveredTask, recover};
 use crate::error::Error;
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset};
 

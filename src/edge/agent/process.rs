@@ -10,9 +10,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::agent::{Agent, AgentConfig, Role};
-use super::net::Connection;
+use super::{Agent, AgentConfig, Role};
 use crate::config::SessionConfig;
+use crate::edge::net::Connection;
 use crate::error::{Error, Result};
 
 /// How long a new agent may take until it answers.

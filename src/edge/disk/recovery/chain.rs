@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::RecoveredTask;
 use crate::causal_log::{BlockRef, Place, SpillRef};
-use crate::edge::segment::SegmentRecord;
+use crate::edge::disk::segment::SegmentRecord;
 use crate::error::{Error, Result};
 use crate::id::{Generation, LogOffset, TaskId};
 

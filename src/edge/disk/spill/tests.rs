@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::SpillDir;
 use crate::causal_log::SpillRef;
-use crate::edge::segment::testing::{FaultyDisk, epoch};
+use crate::edge::disk::segment::testing::{FaultyDisk, epoch};
 use crate::error::Error;
 use crate::id::{Epoch, EpochKey};
 

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use super::{Recovery, read_segment, recover, recover_epoch};
 use crate::causal_log::Place;
 use crate::determinant::{BlockBuilder, Determinant};
-use crate::edge::segment::testing::{AGENT, APP, epoch, record, task, writer};
-use crate::edge::segment::{DiskWriter, SegmentRecord, segment_files};
+use crate::edge::disk::segment::testing::{AGENT, APP, epoch, record, task, writer};
+use crate::edge::disk::segment::{DiskWriter, SegmentRecord, segment_files};
 use crate::error::Error;
 use crate::id::{AgentId, Epoch, EpochKey, Generation};
 

@@ -13,7 +13,7 @@ use std::time::Instant;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use super::net::Connection;
+use super::messages::Connection;
 use crate::agent::protocol::PROTOCOL_VERSION;
 use crate::error::{Error, Result};
 

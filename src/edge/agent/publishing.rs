@@ -7,17 +7,17 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 
 use super::handler::{Handler, Session};
-use super::locked;
-use super::segment::{Pending, SegmentRecord};
 use crate::agent::placement;
 use crate::agent::protocol::{AgentInfo, Request};
 use crate::agent::store::Outgoing;
+use crate::edge::disk::segment::{Pending, SegmentRecord};
+use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::id::{ChannelId, Generation, LogOffset, TaskId};
 
 impl Handler {
     /// Appends a block; returns when it is stable.
-    pub(super) fn append(&self, session: &mut Session, block: &Bytes) -> Result<()> {
+    pub(in crate::edge) fn append(&self, session: &mut Session, block: &Bytes) -> Result<()> {
         // A block that failed may stand in some copies: nothing may be acknowledged behind it.
         if let Some(error) = &session.failed {
             return Err(error.clone());
@@ -70,7 +70,7 @@ impl Handler {
         let peers = session.peers.iter().map(|peer| peer.id);
         let holders = std::iter::once(self.info.id).chain(peers).collect();
         self.registrar.tell(
-            &self.links,
+            &self.connections,
             Request::Holding {
                 task: session.task.clone(),
                 generation: session.grant.generation,
@@ -121,7 +121,7 @@ impl Handler {
             let blocks = self.disk.read(&blocks)?;
             let bytes = blocks.iter().map(|block| block.len() as u64).sum();
             let request = Request::Replicate { task: task.clone(), generation, layout, reset, from, blocks };
-            self.links.call(&peer.addr, &request)?;
+            self.connections.call(&peer.addr, &request)?;
             self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
     }
@@ -129,7 +129,7 @@ impl Handler {
     /// Puts the next agent in line in a peer's place, with all of the log.
     fn replace(&self, session: &mut Session, gone: &AgentInfo, why: Error) -> Result<()> {
         session.peers.retain(|peer| peer.id != gone.id);
-        let agents = self.registrar.agents(&self.links, &session.grant);
+        let agents = self.registrar.agents(&self.connections, &session.grant);
         let candidates = placement::candidates(&session.task, self.info.id, &self.info.host, &agents);
         let mut full = Some(why).filter(is_full);
         for candidate in candidates {

@@ -5,8 +5,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::registrar::Registrar;
-use super::server::Server;
 use crate::agent::protocol::{Reply, Request};
+use crate::edge::net::server::Server;
 use crate::error::Result;
 
 /// How soon a stopping agent is noticed.
@@ -40,10 +40,10 @@ fn beat_once(server: &Arc<Server>) -> Result<()> {
     let handler = server.handler();
     let Registrar::There(driver) = &handler.registrar else { return Ok(()) };
     let request = Request::Heartbeat { agent: handler.info.id, commits_seen: handler.commits_seen() };
-    match handler.links.call(driver, &request)? {
+    match handler.connections.call(driver, &request)? {
         Reply::Beat { known: true, committed, commits } => handler.heard(&committed, commits),
         _ => {
-            handler.links.call(driver, &Request::Register(handler.info.clone()))?;
+            handler.connections.call(driver, &Request::Register(handler.info.clone()))?;
         }
     }
     Ok(())

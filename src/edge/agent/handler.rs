@@ -7,67 +7,72 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::disk::Disk;
-use super::links::Links;
-use super::locked;
 use super::registrar::{LocalRegistry, Registrar};
-use super::signal::Signal;
 use crate::agent::protocol::{AgentInfo, AgentStats, Commit, Ending, Grant, Reply, Request};
 use crate::agent::store::Store;
 use crate::config::SessionConfig;
+use crate::edge::disk::Disk;
+use crate::edge::locked;
+use crate::edge::net::connections::Connections;
+use crate::edge::net::signal::Signal;
 use crate::error::{Error, Result};
 use crate::id::{Epoch, EpochKey, LogOffset, Partition, TaskId};
 
 /// One open task of a worker.
-pub(super) struct Session {
-    pub(super) task: TaskId,
-    pub(super) grant: Grant,
+pub(in crate::edge) struct Session {
+    pub(in crate::edge) task: TaskId,
+    pub(in crate::edge) grant: Grant,
     /// Agents that hold copies, besides this one.
-    pub(super) peers: Vec<AgentInfo>,
+    pub(in crate::edge) peers: Vec<AgentInfo>,
     /// Whether the registry knows who holds the log of this generation.
-    pub(super) published: bool,
-    pub(super) lost: bool,
+    pub(in crate::edge) published: bool,
+    pub(in crate::edge) lost: bool,
     /// The first failure of an append: those after it fail alike.
-    pub(super) failed: Option<Error>,
+    pub(in crate::edge) failed: Option<Error>,
     /// Whether its determinants travel in its frames.
-    pub(super) inside: bool,
+    pub(in crate::edge) inside: bool,
     /// Whether its in-flight log was begun.
-    pub(super) sends: bool,
+    pub(in crate::edge) sends: bool,
     /// Tasks whose logs it has absorbed.
-    pub(super) absorbed: BTreeSet<TaskId>,
+    pub(in crate::edge) absorbed: BTreeSet<TaskId>,
 }
 
 impl Session {
-    pub(super) fn new(task: TaskId, grant: Grant, lost: bool, inside: bool) -> Self {
+    pub(in crate::edge) fn new(task: TaskId, grant: Grant, lost: bool, inside: bool) -> Self {
         let (peers, absorbed) = (Vec::new(), BTreeSet::new());
         Self { task, grant, peers, published: false, lost, failed: None, inside, sends: false, absorbed }
     }
 }
 
 /// An agent without its listeners.
-pub(super) struct Handler {
-    pub(super) config: SessionConfig,
-    pub(super) info: AgentInfo,
-    pub(super) store: Mutex<Store>,
+pub(in crate::edge) struct Handler {
+    pub(in crate::edge) config: SessionConfig,
+    pub(in crate::edge) info: AgentInfo,
+    pub(in crate::edge) store: Mutex<Store>,
     /// Held by whoever spills.
-    pub(super) spilling: Mutex<()>,
+    pub(in crate::edge) spilling: Mutex<()>,
     /// Held by whoever shares absorbed logs: nobody goes ahead while another still waits for peers.
-    pub(super) sharing: Mutex<()>,
+    pub(in crate::edge) sharing: Mutex<()>,
     /// Set when frames may be due for disk.
-    pub(super) spill_due: Signal,
+    pub(in crate::edge) spill_due: Signal,
     /// The epoch that sent frames last.
-    pub(super) newest_epoch: Mutex<Option<EpochKey>>,
-    pub(super) disk: Disk,
-    pub(super) links: Links,
-    pub(super) registrar: Registrar,
-    pub(super) sent_bytes: AtomicU64,
+    pub(in crate::edge) newest_epoch: Mutex<Option<EpochKey>>,
+    pub(in crate::edge) disk: Disk,
+    pub(in crate::edge) connections: Connections,
+    pub(in crate::edge) registrar: Registrar,
+    pub(in crate::edge) sent_bytes: AtomicU64,
     /// Commits carried out here, of all there were.
     commits_seen: Mutex<u64>,
     sessions: AtomicU64,
 }
 
 impl Handler {
-    pub(super) fn new(config: SessionConfig, info: AgentInfo, disk: Disk, registrar: Registrar) -> Self {
+    pub(in crate::edge) fn new(
+        config: SessionConfig,
+        info: AgentInfo,
+        disk: Disk,
+        registrar: Registrar,
+    ) -> Self {
         let timeout = Duration::from_millis(config.io_timeout_ms);
         Self {
             store: Mutex::new(Store::new(config.memory_bytes)),
@@ -75,7 +80,7 @@ impl Handler {
             sharing: Mutex::default(),
             spill_due: Signal::default(),
             newest_epoch: Mutex::default(),
-            links: Links::new(config.secret, timeout),
+            connections: Connections::new(config.secret, timeout),
             config,
             info,
             disk,
@@ -87,20 +92,20 @@ impl Handler {
     }
 
     /// A number for a new session.
-    pub(super) fn next_session(&self) -> u64 {
+    pub(in crate::edge) fn next_session(&self) -> u64 {
         self.sessions.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     // Closing.
 
-    pub(super) fn close(
+    pub(in crate::edge) fn close(
         &self,
         session: &Session,
         summary: crate::task::Summary,
         ending: Ending,
     ) -> Result<()> {
         self.registrar.tell(
-            &self.links,
+            &self.connections,
             Request::Closed {
                 task: session.task.clone(),
                 generation: session.grant.generation,
@@ -114,20 +119,20 @@ impl Handler {
 
     // Reading.
 
-    pub(super) fn read_session(&self, session: &Session, from: LogOffset) -> Result<Reply> {
+    pub(in crate::edge) fn read_session(&self, session: &Session, from: LogOffset) -> Result<Reply> {
         self.read(&session.task, from).map(Reply::Blocks)
     }
 
     /// One piece of a log that is here.
-    pub(super) fn read(&self, task: &TaskId, from: LogOffset) -> Result<Vec<Bytes>> {
+    pub(in crate::edge) fn read(&self, task: &TaskId, from: LogOffset) -> Result<Vec<Bytes>> {
         let piece = locked(&self.store).piece(task, from);
         let piece = piece.ok_or_else(|| Error::CausalLogLost { task: task.clone() })?;
         self.disk.read(&piece)
     }
 
     /// Logs of the other partitions, as far as they were recorded under another layout.
-    pub(super) fn pool(&self, session: &Session) -> Result<Reply> {
-        let entries = self.registrar.pool(&self.links, &session.task, session.grant.layout)?;
+    pub(in crate::edge) fn pool(&self, session: &Session) -> Result<Reply> {
+        let entries = self.registrar.pool(&self.connections, &session.task, session.grant.layout)?;
         let mut logs: Vec<(Partition, Vec<Bytes>)> = Vec::new();
         for entry in entries {
             let mut blocks = None;
@@ -158,7 +163,7 @@ impl Handler {
             let piece = match holder {
                 None => self.read(task, from)?,
                 Some(holder) => {
-                    match self.links.call(&holder.addr, &Request::Read { task: task.clone(), from })? {
+                    match self.connections.call(&holder.addr, &Request::Read { task: task.clone(), from })? {
                         Reply::Blocks(piece) => piece,
                         _ => return Err(unexpected()),
                     }
@@ -179,7 +184,7 @@ impl Handler {
 
     // For other agents.
 
-    pub(super) fn replicated(&self, request: Request) -> Result<()> {
+    pub(in crate::edge) fn replicated(&self, request: Request) -> Result<()> {
         let Request::Replicate { task, generation, layout, reset, mut from, blocks } = request else {
             return Err(unexpected());
         };
@@ -193,7 +198,7 @@ impl Handler {
         Ok(())
     }
 
-    pub(super) fn stats(&self) -> AgentStats {
+    pub(in crate::edge) fn stats(&self) -> AgentStats {
         let mut stats = locked(&self.store).stats();
         stats.sent_bytes = self.sent_bytes.load(Ordering::Relaxed);
         stats
@@ -201,12 +206,12 @@ impl Handler {
 
     // Commits.
 
-    pub(super) fn commits_seen(&self) -> u64 {
+    pub(in crate::edge) fn commits_seen(&self) -> u64 {
         *locked(&self.commits_seen)
     }
 
     /// Carries out commits: the last of all there were, which are `commits`.
-    pub(super) fn heard(&self, committed: &[Commit], commits: u64) {
+    pub(in crate::edge) fn heard(&self, committed: &[Commit], commits: u64) {
         // Held throughout: no log of a name that is used again begins before its old one is gone.
         let mut seen = locked(&self.commits_seen);
         let first = commits.saturating_sub(committed.len() as u64);
@@ -234,7 +239,7 @@ impl Handler {
     }
 
     /// In the driver: Spark has committed an epoch.
-    pub(super) fn commit(&self, local: &LocalRegistry, key: &EpochKey) {
+    pub(in crate::edge) fn commit(&self, local: &LocalRegistry, key: &EpochKey) {
         let epochs = locked(&local.registry).covered(key);
         for epoch in &epochs {
             // Before anyone hears of it: who does may use the name again, in a new file.
@@ -245,7 +250,7 @@ impl Handler {
     }
 
     /// In the driver: carries out here what the registry has committed.
-    pub(super) fn catch_up(&self, local: &LocalRegistry) {
+    pub(in crate::edge) fn catch_up(&self, local: &LocalRegistry) {
         let (committed, commits) = locked(&local.registry).commits_since(self.commits_seen());
         if !committed.is_empty() {
             self.heard(&committed, commits);
@@ -253,9 +258,9 @@ impl Handler {
     }
 }
 
-pub(super) fn unexpected() -> Error {
+pub(in crate::edge) fn unexpected() -> Error {
     Error::Protocol { what: "an answer to another question".into() }
 }
 
 /// Handlers are shared by all threads of an agent.
-pub(super) type Shared = Arc<Handler>;
+pub(in crate::edge) type Shared = Arc<Handler>;

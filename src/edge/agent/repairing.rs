@@ -5,9 +5,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::handler::Handler;
-use super::server::Server;
 use crate::agent::placement;
 use crate::agent::protocol::{Repair, Request};
+use crate::edge::net::server::Server;
 use crate::error::Result;
 
 /// Time between two looks.
@@ -16,11 +16,11 @@ const PERIOD: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Looks for logs with too few copies until the server stops.
-pub(super) fn mend(server: &Arc<Server>) {
+pub(super) fn repair(server: &Arc<Server>) {
     let handler = server.handler();
     while !server.is_stopping() {
         // An unreachable registry has nothing to be told; the heartbeat notices if it stays so.
-        for repair in handler.registrar.repairs(&handler.links, handler.info.id).unwrap_or_default() {
+        for repair in handler.registrar.repairs(&handler.connections, handler.info.id).unwrap_or_default() {
             if server.is_stopping() {
                 return;
             }
@@ -51,7 +51,7 @@ impl Handler {
             }
         }
         self.registrar.tell(
-            &self.links,
+            &self.connections,
             Request::Holding {
                 task: repair.task.clone(),
                 generation: repair.generation,

@@ -1,4 +1,4 @@
-//! Lines that are no rows, kept aside in a file for whoever wants to look at them.
+//! Lines that are no rows, kept in a file for whoever wants to look at them.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -29,12 +29,12 @@ struct Line<'a> {
 
 /// The file.
 #[derive(Debug)]
-pub(super) struct Aside {
+pub(super) struct MalformedFile {
     file: File,
     written: u64,
 }
 
-impl Aside {
+impl MalformedFile {
     /// Opens the file, behind what it holds.
     pub(super) fn open(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE);
@@ -56,7 +56,7 @@ impl Aside {
             }
             self.written += text.len() as u64;
             if let Err(error) = self.file.write_all(text.as_bytes()) {
-                tracing::warn!(%error, "a rejected line could not be kept aside");
+                tracing::warn!(%error, "a malformed line could not be kept");
             }
         }
     }

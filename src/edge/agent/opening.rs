@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::handler::{Handler, Session, unexpected};
-use super::locked;
 use super::publishing::channel;
 use crate::agent::placement;
 use crate::agent::protocol::{AgentInfo, Grant, OpenTask, Reply, Request};
+use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::id::{AgentId, LogOffset, TaskId};
 
@@ -41,7 +41,11 @@ type Copies = Vec<(AgentId, LogOffset)>;
 
 impl Handler {
     /// Opens a task for a worker.
-    pub(super) fn open(&self, open: &OpenTask, sessions: &mut HashMap<u64, Session>) -> Result<Reply> {
+    pub(in crate::edge) fn open(
+        &self,
+        open: &OpenTask,
+        sessions: &mut HashMap<u64, Session>,
+    ) -> Result<Reply> {
         let mut grant = self.granted(open)?;
         // A name that was committed may be in use again: its old logs must be gone before.
         self.heard(&grant.committed, grant.commits);
@@ -90,7 +94,7 @@ impl Handler {
     fn granted(&self, open: &OpenTask) -> Result<Grant> {
         let deadline = Instant::now() + BUSY_PATIENCE;
         loop {
-            match self.registrar.grant(&self.links, open, self.info.id, self.commits_seen())? {
+            match self.registrar.grant(&self.connections, open, self.info.id, self.commits_seen())? {
                 Some(grant) => return Ok(grant),
                 None if Instant::now() < deadline => sleep(BUSY_PAUSE),
                 None => return Err(Error::OperatorUsedTwice { task: open.task.clone() }),
@@ -140,7 +144,10 @@ impl Handler {
                 None => store.fence(task, generation),
             };
         }
-        match self.links.call(&holder.addr, &Request::Fence { task: task.clone(), generation, reopened_at }) {
+        match self
+            .connections
+            .call(&holder.addr, &Request::Fence { task: task.clone(), generation, reopened_at })
+        {
             Ok(Reply::Fenced(length)) => length,
             Ok(_) => None,
             Err(error) => {
@@ -192,7 +199,7 @@ impl Handler {
         let (task, generation) = (&session.task, session.grant.generation);
         while from < end {
             let read = Request::Read { task: task.clone(), from };
-            let Reply::Blocks(blocks) = self.links.call(&holder.addr, &read)? else {
+            let Reply::Blocks(blocks) = self.connections.call(&holder.addr, &read)? else {
                 return Err(unexpected());
             };
             if blocks.is_empty() {

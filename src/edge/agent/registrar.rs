@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use super::links::Links;
-use super::locked;
 use crate::agent::protocol::{AgentInfo, Grant, Layout, OpenTask, PoolEntry, Repair, Reply, Request};
 use crate::agent::registry::{Granted, Registry};
+use crate::edge::locked;
+use crate::edge::net::connections::Connections;
 use crate::error::{Error, Result};
 use crate::id::{AgentId, TaskId};
 
@@ -15,7 +15,7 @@ use crate::id::{AgentId, TaskId};
 pub type StageTasks = Box<dyn Fn(u32) -> Option<u32> + Send + Sync>;
 
 /// The registry, or where it is.
-pub(super) enum Registrar {
+pub(in crate::edge) enum Registrar {
     /// This is the driver's agent.
     Here(Box<LocalRegistry>),
     /// Address of the driver's agent.
@@ -23,8 +23,8 @@ pub(super) enum Registrar {
 }
 
 /// The registry with what it needs of the driver.
-pub(super) struct LocalRegistry {
-    pub(super) registry: Mutex<Registry>,
+pub(in crate::edge) struct LocalRegistry {
+    pub(in crate::edge) registry: Mutex<Registry>,
     stage_tasks: StageTasks,
     /// Agents that should hold each log.
     copies: usize,
@@ -34,7 +34,7 @@ pub(super) struct LocalRegistry {
 }
 
 impl LocalRegistry {
-    pub(super) fn new(stage_tasks: StageTasks, copies: usize) -> Self {
+    pub(in crate::edge) fn new(stage_tasks: StageTasks, copies: usize) -> Self {
         Self {
             copies,
             registry: Mutex::new(Registry::new()),
@@ -44,7 +44,7 @@ impl LocalRegistry {
         }
     }
 
-    pub(super) fn now_ms(&self) -> u64 {
+    pub(in crate::edge) fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
@@ -59,7 +59,7 @@ impl LocalRegistry {
     }
 
     /// Answers what agents ask the registry; `None` for requests that are not for it.
-    pub(super) fn handle(&self, request: &Request) -> Option<Result<Reply>> {
+    pub(in crate::edge) fn handle(&self, request: &Request) -> Option<Result<Reply>> {
         let now_ms = self.now_ms();
         let tasks = match request {
             Request::Grant { open, .. } => self.tasks_of(open.stage),
@@ -107,22 +107,22 @@ impl LocalRegistry {
 }
 
 impl Registrar {
-    fn ask(&self, links: &Links, request: &Request) -> Result<Reply> {
+    fn ask(&self, connections: &Connections, request: &Request) -> Result<Reply> {
         match self {
             Self::Here(local) => local.handle(request).unwrap_or_else(|| Err(unexpected())),
-            Self::There(addr) => links.call(addr, request),
+            Self::There(addr) => connections.call(addr, request),
         }
     }
 
     /// Asks to open a task; `None` while another stage has it open.
-    pub(super) fn grant(
+    pub(in crate::edge) fn grant(
         &self,
-        links: &Links,
+        connections: &Connections,
         open: &OpenTask,
         agent: AgentId,
         commits_seen: u64,
     ) -> Result<Option<Grant>> {
-        match self.ask(links, &Request::Grant { open: open.clone(), agent, commits_seen })? {
+        match self.ask(connections, &Request::Grant { open: open.clone(), agent, commits_seen })? {
             Reply::Granted(grant) => Ok(Some(grant)),
             Reply::Busy => Ok(None),
             _ => Err(unexpected()),
@@ -130,47 +130,52 @@ impl Registrar {
     }
 
     /// How many tasks the stage of an operator has, where known.
-    pub(super) fn tasks_of(&self, links: &Links, task: &TaskId) -> Result<Option<u32>> {
-        match self.ask(links, &Request::TasksOf { task: task.clone() })? {
+    pub(in crate::edge) fn tasks_of(&self, connections: &Connections, task: &TaskId) -> Result<Option<u32>> {
+        match self.ask(connections, &Request::TasksOf { task: task.clone() })? {
             Reply::Tasks(tasks) => Ok(tasks),
             _ => Err(unexpected()),
         }
     }
 
     /// Tells the registry something.
-    pub(super) fn tell(&self, links: &Links, request: Request) -> Result<()> {
-        self.ask(links, &request).map(drop)
+    pub(in crate::edge) fn tell(&self, connections: &Connections, request: Request) -> Result<()> {
+        self.ask(connections, &request).map(drop)
     }
 
     /// Logs of which this agent should make another copy.
-    pub(super) fn repairs(&self, links: &Links, agent: AgentId) -> Result<Vec<Repair>> {
-        match self.ask(links, &Request::Repairs { agent })? {
+    pub(in crate::edge) fn repairs(&self, connections: &Connections, agent: AgentId) -> Result<Vec<Repair>> {
+        match self.ask(connections, &Request::Repairs { agent })? {
             Reply::RepairsAre(repairs) => Ok(repairs),
             _ => Err(unexpected()),
         }
     }
 
     /// Logs of another layout.
-    pub(super) fn pool(&self, links: &Links, task: &TaskId, layout: Layout) -> Result<Vec<PoolEntry>> {
-        match self.ask(links, &Request::PoolOf { task: task.clone(), layout })? {
+    pub(in crate::edge) fn pool(
+        &self,
+        connections: &Connections,
+        task: &TaskId,
+        layout: Layout,
+    ) -> Result<Vec<PoolEntry>> {
+        match self.ask(connections, &Request::PoolOf { task: task.clone(), layout })? {
             Reply::PoolIs(pool) => Ok(pool),
             _ => Err(unexpected()),
         }
     }
 
     /// Whether an agent is alive, as far as the registry knows; yes if that cannot be asked.
-    pub(super) fn is_alive(&self, links: &Links, agent: &AgentInfo) -> bool {
-        match self.ask(links, &Request::Agents) {
+    pub(in crate::edge) fn is_alive(&self, connections: &Connections, agent: &AgentInfo) -> bool {
+        match self.ask(connections, &Request::Agents) {
             Ok(Reply::AgentsAre(agents)) => agents.iter().any(|known| known.id == agent.id),
             _ => true,
         }
     }
 
     /// Agents that are alive now; those of the grant if the registry does not answer.
-    pub(super) fn agents(&self, links: &Links, grant: &Grant) -> Vec<AgentInfo> {
+    pub(in crate::edge) fn agents(&self, connections: &Connections, grant: &Grant) -> Vec<AgentInfo> {
         match self {
             Self::Here(local) => locked(&local.registry).alive(local.now_ms()),
-            Self::There(addr) => match links.call(addr, &Request::Agents) {
+            Self::There(addr) => match connections.call(addr, &Request::Agents) {
                 Ok(Reply::AgentsAre(agents)) => agents,
                 _ => grant.agents.clone(),
             },

@@ -2,19 +2,19 @@
 
 use std::collections::HashMap;
 
-use super::handler::Handler;
-use super::locked;
-use super::registrar::Registrar;
 use crate::agent::protocol::{AgentInfo, AgentStats, AgentSummary, ClusterStats, Reply, Request};
+use crate::edge::agent::handler::Handler;
+use crate::edge::agent::registrar::Registrar;
+use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::id::TaskId;
 
 /// Asks every living agent; an executor's agent has the driver's do it.
-pub(super) fn cluster_stats(handler: &Handler) -> Result<ClusterStats> {
+pub(in crate::edge) fn cluster_stats(handler: &Handler) -> Result<ClusterStats> {
     let local = match &handler.registrar {
         Registrar::Here(local) => local,
         Registrar::There(driver) => {
-            return match handler.links.call(driver, &Request::ClusterStats)? {
+            return match handler.connections.call(driver, &Request::ClusterStats)? {
                 Reply::ClusterStats(stats) => Ok(stats),
                 _ => Err(Error::Protocol { what: "the driver's agent answered another question".into() }),
             };
@@ -54,7 +54,7 @@ fn stats_of(handler: &Handler, agent: &AgentInfo) -> Option<AgentStats> {
     if agent.id == handler.info.id {
         return Some(handler.stats());
     }
-    match handler.links.call(&agent.addr, &Request::Stats) {
+    match handler.connections.call(&agent.addr, &Request::Stats) {
         Ok(Reply::Stats(stats)) => Some(stats),
         _ => None,
     }

@@ -4,25 +4,25 @@
 use bytes::Bytes;
 
 use super::handler::{Handler, Session, unexpected};
-use super::locked;
 use super::publishing::channel;
-use super::segment::SegmentRecord;
 use crate::agent::placement;
 use crate::agent::protocol::{AgentInfo, Grant, PIECE_BYTES, Piece, Reply, Request};
 use crate::agent::store::Outgoing;
+use crate::edge::disk::segment::SegmentRecord;
+use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::frame::Group;
 use crate::id::{Generation, LogOffset, TaskId};
 
 impl Handler {
     /// Keeps a block of a task whose determinants travel in its frames: here, and nowhere else.
-    pub(super) fn keep(&self, session: &Session, block: &Bytes) -> Result<()> {
+    pub(in crate::edge) fn keep(&self, session: &Session, block: &Bytes) -> Result<()> {
         let from = locked(&self.store).end(&session.task).unwrap_or_default();
         self.hold(&session.task, session.grant.generation, from, block).map(drop)
     }
 
     /// Holds copies of the logs that came with a frame.
-    pub(super) fn absorb(&self, session: &mut Session, groups: Vec<Group>) -> Result<()> {
+    pub(in crate::edge) fn absorb(&self, session: &mut Session, groups: Vec<Group>) -> Result<()> {
         for group in groups {
             let task = TaskId {
                 operator: group.operator.into(),
@@ -38,7 +38,7 @@ impl Handler {
     /// At the end of a task whose output stays inside: sees to it that the logs it has absorbed stand on as
     /// many agents as are wanted before Spark shows that output to anyone. The sender's agent has each, and so
     /// has this one; where they are the same, or more are wanted, others are given a copy.
-    pub(super) fn spread(&self, session: &Session) -> Result<()> {
+    pub(in crate::edge) fn spread(&self, session: &Session) -> Result<()> {
         let depth = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
         let own = |task: &&TaskId| locked(&self.store).is_own(task);
         let (here, elsewhere): (Vec<_>, Vec<_>) = session.absorbed.iter().partition(own);
@@ -46,7 +46,7 @@ impl Handler {
         if (here.is_empty() || many == 0) && (elsewhere.is_empty() || few == 0) {
             return Ok(());
         }
-        let agents = self.registrar.agents(&self.links, &session.grant);
+        let agents = self.registrar.agents(&self.connections, &session.grant);
         let peers = placement::candidates(&session.task, self.info.id, &self.info.host, &agents);
         for (wanted, tasks) in [(many, here), (few, elsewhere)] {
             let tasks: Vec<TaskId> = tasks.into_iter().cloned().collect();
@@ -65,7 +65,7 @@ impl Handler {
     }
 
     /// Holds copies that another agent shares.
-    pub(super) fn shared(&self, pieces: Vec<Piece>) -> Result<()> {
+    pub(in crate::edge) fn shared(&self, pieces: Vec<Piece>) -> Result<()> {
         for piece in pieces {
             self.absorb_piece(&piece.task, piece.from, &piece.blocks)?;
         }
@@ -87,11 +87,11 @@ impl Handler {
             return Err(stale());
         }
         let from = locked(&self.store).end(task).unwrap_or_default();
-        let blocks = match self.links.call(&holder.addr, &Request::Read { task: task.clone(), from }) {
+        let blocks = match self.connections.call(&holder.addr, &Request::Read { task: task.clone(), from }) {
             Ok(Reply::Blocks(blocks)) if !blocks.is_empty() => blocks,
             Ok(_) | Err(Error::CausalLogLost { .. }) => return Err(stale()),
             Err(error) => {
-                if self.registrar.is_alive(&self.links, holder) {
+                if self.registrar.is_alive(&self.connections, holder) {
                     return Err(error);
                 }
                 locked(&self.store).nobody_confirms(task);
@@ -107,7 +107,7 @@ impl Handler {
     }
 
     /// Output commit of what was absorbed here in the session's epoch: returns when it is stable.
-    pub(super) fn share(&self, session: &Session) -> Result<()> {
+    pub(in crate::edge) fn share(&self, session: &Session) -> Result<()> {
         let epoch = session.task.epoch_key();
         let _turn = locked(&self.sharing);
         let tasks = locked(&self.store).take_fresh(&epoch);
@@ -123,7 +123,7 @@ impl Handler {
 
     fn share_all(&self, session: &Session, tasks: &[TaskId]) -> Result<()> {
         let wanted = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
-        let agents = self.registrar.agents(&self.links, &session.grant);
+        let agents = self.registrar.agents(&self.connections, &session.grant);
         let candidates = placement::candidates(&session.task, self.info.id, &self.info.host, &agents);
         let mut holders = vec![self.info.id];
         let pending = self.persist_copies(session, tasks)?;
@@ -140,7 +140,7 @@ impl Handler {
             let place = written.wait()?;
             locked(&self.store).durable(&task, index, place);
         }
-        self.registrar.tell(&self.links, Request::Visible { tasks: tasks.to_vec(), holders })
+        self.registrar.tell(&self.connections, Request::Visible { tasks: tasks.to_vec(), holders })
     }
 
     /// Sends a peer what it lacks of these logs, in messages of bounded size.
@@ -175,7 +175,7 @@ impl Handler {
         if pieces.is_empty() {
             return Ok(());
         }
-        self.links.call(&peer.addr, &Request::Share { pieces })?;
+        self.connections.call(&peer.addr, &Request::Share { pieces })?;
         self.sent_bytes.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
         Ok(())
     }
@@ -185,7 +185,7 @@ impl Handler {
         &self,
         session: &Session,
         tasks: &[TaskId],
-    ) -> Result<Vec<(TaskId, usize, super::segment::Pending)>> {
+    ) -> Result<Vec<(TaskId, usize, crate::edge::disk::segment::Pending)>> {
         let mut pending = Vec::new();
         if !self.disk.has_segments() {
             return Ok(pending);
@@ -228,7 +228,7 @@ impl Handler {
     // The in-flight log.
 
     /// Appends frames to the task's in-flight log.
-    pub(super) fn send(&self, session: &mut Session, frames: &[Bytes]) -> Result<()> {
+    pub(in crate::edge) fn send(&self, session: &mut Session, frames: &[Bytes]) -> Result<()> {
         let (log, generation) = (session.task.in_flight(), session.grant.generation);
         if !session.sends {
             locked(&self.store).begin(&log, generation, session.grant.layout)?;
@@ -239,34 +239,36 @@ impl Handler {
             self.hold(&log, generation, from, frame)?;
         }
         if self.frames_due(&log) {
-            self.spill_due.ring();
+            self.spill_due.give();
         }
         Ok(())
     }
 
     /// A piece of the frames that an earlier attempt sent, from whoever has them.
-    pub(super) fn resend(&self, session: &Session, from: LogOffset) -> Result<Reply> {
+    pub(in crate::edge) fn resend(&self, session: &Session, from: LogOffset) -> Result<Reply> {
         let log = session.task.in_flight();
         let holder = session.grant.frames.as_ref();
         let holder = holder.ok_or_else(|| Error::CausalLogLost { task: session.task.clone() })?;
         if holder.id == self.info.id {
             return self.read(&log, from).map(Reply::Blocks);
         }
-        match self.links.call(&holder.addr, &Request::Read { task: log, from })? {
+        match self.connections.call(&holder.addr, &Request::Read { task: log, from })? {
             reply @ Reply::Blocks(_) => Ok(reply),
             _ => Err(unexpected()),
         }
     }
 
     /// The log was recorded with inputs that are gone.
-    pub(super) fn discard(&self, session: &Session) -> Result<()> {
+    pub(in crate::edge) fn discard(&self, session: &Session) -> Result<()> {
         let (task, generation) = (session.task.clone(), session.grant.generation);
         tracing::warn!(%task, "the log of a task is discarded: what it was recorded with is lost");
-        self.registrar.tell(&self.links, Request::Discarded { task: task.clone(), generation })?;
-        for agent in self.registrar.agents(&self.links, &session.grant) {
+        self.registrar.tell(&self.connections, Request::Discarded { task: task.clone(), generation })?;
+        for agent in self.registrar.agents(&self.connections, &session.grant) {
             if agent.id == self.info.id {
                 locked(&self.store).forget(&task);
-            } else if let Err(error) = self.links.call(&agent.addr, &Request::Forget { task: task.clone() }) {
+            } else if let Err(error) =
+                self.connections.call(&agent.addr, &Request::Forget { task: task.clone() })
+            {
                 // The next open disregards its copy, and a consumer that meets it drops it.
                 tracing::info!(%task, agent = %agent.addr, %error, "a discarded log could not be dropped");
             }
@@ -285,8 +287,8 @@ impl Handler {
     }
 
     /// How many tasks sent to the session's task under this operator, where known.
-    pub(super) fn senders(&self, session: &Session, operator: String) -> Result<Reply> {
+    pub(in crate::edge) fn senders(&self, session: &Session, operator: String) -> Result<Reply> {
         let task = TaskId { operator: operator.into(), ..session.task.clone() };
-        self.registrar.tasks_of(&self.links, &task).map(Reply::Tasks)
+        self.registrar.tasks_of(&self.connections, &task).map(Reply::Tasks)
     }
 }

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 
-use super::spill::SpillDir;
 use crate::causal_log::SpillRef;
 use crate::config::SessionConfig;
+use crate::edge::disk::spill::SpillDir;
 use crate::error::{Error, Result};
-use crate::exchange::Park;
+use crate::exchange::FrameStore;
 use crate::id::EpochKey;
 
 /// Bytes of frames that wait in memory; a task that runs for the first time has one waiting at a time.
@@ -17,7 +17,7 @@ const MEMORY_BYTES: u64 = 64 << 20;
 
 /// Frames that wait, of one task.
 #[derive(Debug)]
-pub struct FramePark {
+pub struct PendingFrames {
     memory: HashMap<u64, Bytes>,
     memory_bytes: u64,
     disk: HashMap<u64, SpillRef>,
@@ -28,7 +28,7 @@ pub struct FramePark {
     next: u64,
 }
 
-impl FramePark {
+impl PendingFrames {
     /// Nothing waits. The file goes where the session's spilled logs go, if one is needed.
     #[must_use]
     pub fn new(config: Option<&SessionConfig>, key: EpochKey) -> Self {
@@ -54,8 +54,8 @@ impl FramePark {
     }
 }
 
-impl Park for FramePark {
-    fn park(&mut self, frame: Bytes) -> Result<u64> {
+impl FrameStore for PendingFrames {
+    fn put(&mut self, frame: Bytes) -> Result<u64> {
         self.next += 1;
         let number = self.next;
         let bytes = frame.len() as u64;
@@ -70,7 +70,7 @@ impl Park for FramePark {
         Ok(number)
     }
 
-    fn unpark(&mut self, number: u64) -> Result<Bytes> {
+    fn take(&mut self, number: u64) -> Result<Bytes> {
         if let Some(frame) = self.memory.remove(&number) {
             self.memory_bytes -= frame.len() as u64;
             return Ok(frame);
