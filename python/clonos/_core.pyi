@@ -277,8 +277,8 @@ class SourceReceiver:
         *,
         addr: str,
         line_max: int,
-        mend: bool,
-        aside: bool,
+        repair: bool,
+        keep_malformed: bool,
         acknowledge: bool,
         back_off_max: float,
     ) -> None:
@@ -289,8 +289,8 @@ class SourceReceiver:
         addr: str,
         path: str,
         body_max: int,
-        mend: bool,
-        aside: bool,
+        repair: bool,
+        keep_malformed: bool,
         token: str | None,
     ) -> None:
         """Take posted events until stopped."""

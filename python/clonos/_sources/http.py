@@ -71,8 +71,8 @@ class HttpSource(ReplayableSource):
             addr=address(host, self._port()),
             path=path,
             body_max=body_max,
-            mend=malformed == "replace",
-            aside=malformed == "aside",
+            repair=malformed == "replace",
+            keep_malformed=malformed == "aside",
             token=options.get("token"),
         )
 

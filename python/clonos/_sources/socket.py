@@ -71,8 +71,8 @@ class SocketSource(ReplayableSource):
         log.receive_socket(
             addr=address(host, port),
             line_max=line_max,
-            mend=malformed == "replace",
-            aside=malformed == "aside",
+            repair=malformed == "replace",
+            keep_malformed=malformed == "aside",
             acknowledge=truth(options, "acknowledge", default=False),
             back_off_max=seconds(options, "maxBackoffSeconds", 10.0),
         )
