@@ -96,7 +96,7 @@ def causal(spark: SparkSession, first: Any, schema: str, key: str) -> None:
     """Run it with an exchange in the shuffle's place."""
     rows = clonos.map_in_arrow(spark.range(0, ROWS, 1, 4), first, schema, uid="first")
     counted = clonos.map_in_arrow(
-        clonos.exchange(rows, key, PARTITIONS), count, "n long", uid="count"
+        clonos.exchange(rows, PARTITIONS, key), count, "n long", uid="count"
     )
     assert sum(row.n for row in counted.collect()) == ROWS
 

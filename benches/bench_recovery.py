@@ -105,7 +105,7 @@ def job(spark: Any, kind: str) -> Any:
         sent = rows.mapInArrow(steady, schema).repartition(CONSUMERS, "v")
         return sent.mapInArrow(slowly, schema)
     sent = clonos.map_in_arrow(rows, FUNCTIONS[kind], schema, uid=kind)
-    return clonos.map_in_arrow(clonos.exchange(sent, "v", CONSUMERS), slowly, schema, uid="slowly")
+    return clonos.map_in_arrow(clonos.exchange(sent, CONSUMERS, "v"), slowly, schema, uid="slowly")
 
 
 FUNCTIONS = {"clonos": wild, "clonos, service": asking}

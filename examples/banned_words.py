@@ -39,7 +39,7 @@ def banned_words(service: str) -> Any:
 def count_words(lines: DataFrame, is_banned: Any) -> DataFrame:
     """Count the words that are not banned; `lines` has the columns value and timestamp."""
     words = lines.select(explode(split("value", r"\s")).alias("word"), "timestamp")
-    timed = words.where(~is_banned("word")).withColumn("ts", clonos.now())
+    timed = words.where(~is_banned("word")).withColumn("ts", clonos.functions.now())
     counts = timed.groupBy(window("ts", "5 seconds"), "word")
     counted = counts.agg(count("*").alias("count"), latest("timestamp").alias("received"))
     return counted.selectExpr("window.start as start", "word", "`count`", "received")

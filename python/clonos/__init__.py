@@ -23,13 +23,13 @@ from clonos._services import (
 )
 
 if TYPE_CHECKING:
+    from clonos import functions
     from clonos._driver.attach import attach
     from clonos._driver.session import Session
     from clonos._operators.exchange import exchange
     from clonos._operators.partitions import map_in_arrow, map_in_pandas, map_partitions
     from clonos._operators.udf import CausalUDF, causal
     from clonos._sources import ReplayableSource
-    from clonos.functions import now, rand, uuid
 
 __version__ = "0.1.0"
 
@@ -43,19 +43,17 @@ __all__ = [
     "datetime_now",
     "errors",
     "exchange",
+    "functions",
     "idempotency_key",
     "map_in_arrow",
     "map_in_pandas",
     "map_partitions",
-    "now",
     "numpy_rng",
-    "rand",
     "random",
     "service",
     "time",
     "time_ns",
     "token_bytes",
-    "uuid",
     "uuid4",
 ]
 
@@ -70,18 +68,17 @@ _LAZY = {
     "map_in_arrow": "clonos._operators.partitions",
     "map_in_pandas": "clonos._operators.partitions",
     "map_partitions": "clonos._operators.partitions",
-    "now": "clonos.functions",
-    "rand": "clonos.functions",
-    "uuid": "clonos.functions",
 }
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name == "functions":
+        return import_module("clonos.functions")
     if name not in _LAZY:
         message = f"module 'clonos' has no attribute {name!r}"
         raise AttributeError(message)
-    from importlib import import_module
-
     value = getattr(import_module(_LAZY[name]), name)
     globals()[name] = value
     return value

@@ -10,6 +10,7 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*$", re.IGNORECASE)
 FULL_DEPTH = 2**32 - 1
 RESOLUTION_SECONDS_MAX = 60
+IO_TIMEOUT_SECONDS = (0.1, 600)
 
 
 def parse_size(setting: str, value: int | str) -> int:
@@ -92,4 +93,19 @@ def parse_resolution(value: float) -> int:
     if type(value) in {int, float} and 0 <= value <= RESOLUTION_SECONDS_MAX:
         return round(value * 1e9)
     message = f"clock_resolution={value!r} is not between 0 and 60 seconds"
+    raise ConfigError(message, "CONFIG")
+
+
+def parse_io_timeout(value: float) -> int:
+    """Milliseconds of a time to wait, given in seconds.
+
+    Raises
+    ------
+    ConfigError
+        If the value is not between 0.1 and 600 seconds.
+    """
+    least, most = IO_TIMEOUT_SECONDS
+    if type(value) in {int, float} and least <= value <= most:
+        return round(value * 1000)
+    message = f"io_timeout={value!r} is not between {least} and {most} seconds"
     raise ConfigError(message, "CONFIG")

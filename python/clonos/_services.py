@@ -19,6 +19,8 @@ from contextvars import ContextVar
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
+from clonos import _unrecorded
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -58,13 +60,26 @@ class Scope:
 
 
 _NO_SCOPE = Scope(None)
+# Of tasks in which nothing is recorded because the session says so.
+_UNRECORDED = Scope(None)
 current: ContextVar[Scope] = ContextVar("clonos_scope", default=_NO_SCOPE)
+
+
+def record_nothing() -> None:
+    """Let the services of this task be the plain ones, as the session asks, without a warning."""
+    current.set(_UNRECORDED)
+
+
+def _note(scope: Scope, service: str) -> None:
+    if scope is _NO_SCOPE:
+        _unrecorded.note(service)
 
 
 def time_ns() -> int:
     """Nanoseconds since 1970, recorded in a causal task."""
     scope = current.get()
     if scope.recorder is None:
+        _note(scope, "clonos.time")
         return _stdlib_time.time_ns()
     value = scope.recorder.time_ns()
     if scope.after is not None:
@@ -93,6 +108,7 @@ class CausalRandom(_stdlib_random.Random):
         """Next float in [0, 1)."""
         scope = current.get()
         if scope.recorder is None:
+            _note(scope, "clonos.random")
             return _plain_random.random()
         value = scope.recorder.random()
         if scope.after is not None:
@@ -103,6 +119,7 @@ class CausalRandom(_stdlib_random.Random):
         """Integer of `k` random bits."""
         scope = current.get()
         if scope.recorder is None:
+            _note(scope, "clonos.random")
             return _plain_random.getrandbits(k)
         value = scope.recorder.getrandbits(k)
         if scope.after is not None:
@@ -182,6 +199,8 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     scope = current.get()
     recorder = scope.recorder
     if recorder is None:
+        if scope is _NO_SCOPE:
+            _unrecorded.note(f"a call of {getattr(fn, '__qualname__', type(fn).__qualname__)}")
         return fn(*args, **kwargs)
     name = f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', type(fn).__name__)}"
     recorded = recorder.call_begin(name)
@@ -236,7 +255,9 @@ def idempotency_key() -> str:
     once even if the call was sent, and everything that knew its answer died. Outside a causal task
     each key is new.
     """
-    key = current.get().key
+    scope = current.get()
+    _note(scope, "clonos.idempotency_key")
+    key = scope.key
     return os.urandom(16).hex() if key is None else key()
 
 

@@ -22,10 +22,15 @@
         ├── AuthRefused       wrong secret, or not an agent at all
         └── AgentTimeout      no answer in time (also a TimeoutError)
 
-Every instance has ``condition``, a stable upper-case name that programs can test.
+Every instance has ``condition``, a stable upper-case name that programs can test; the page
+``docs/errors.md`` has a section for each. What is raised in one of Spark's workers arrives on the
+driver as an exception of Spark's: `find` gives the one of Clonos in it.
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterator
 
 __all__ = [
     "AgentError",
@@ -40,6 +45,7 @@ __all__ = [
     "ForkedProcess",
     "InconsistentEpoch",
     "InputCutShort",
+    "NotRecordedWarning",
     "OperatorUsedTwice",
     "ReplayDivergence",
     "ResourceExhausted",
@@ -47,6 +53,7 @@ __all__ = [
     "SourceInUse",
     "UnsupportedType",
     "UpstreamChanged",
+    "find",
 ]
 
 
@@ -140,3 +147,70 @@ class AuthRefused(AgentError):
 
 class AgentTimeout(AgentError, TimeoutError):
     """An agent did not answer within ``io_timeout``."""
+
+
+# As a traceback ends: the class, and what ``str`` of it gives.
+_RAISED = re.compile(r"\bclonos\.errors\.(\w+): \[([A-Z_]+)\] (.*)")
+
+
+class NotRecordedWarning(UserWarning):
+    """Something causal is used where nothing records it; the text says what to do."""
+
+
+def find(exc: BaseException | None) -> ClonosError | None:
+    """Return the error of Clonos that an exception of Spark's is about.
+
+    Parameters
+    ----------
+    exc : BaseException
+        What an action raised, what ``StreamingQuery.exception()`` returned, or what was raised
+        from either.
+
+    Returns
+    -------
+    ClonosError or None
+        The error, with its ``condition``; its ``__cause__`` is what it was found in. ``None`` if
+        Clonos has nothing to do with it.
+
+    Examples
+    --------
+    >>> import clonos
+    >>> try:
+    ...     df.write.save()  # doctest: +SKIP
+    ... except Exception as exc:
+    ...     error = clonos.errors.find(exc)
+    ...     if error is not None and error.condition == "CAUSAL_LOG_LOST":
+    ...         run_again()
+    ...     else:
+    ...         raise
+    """
+    for link in _chain(exc):
+        if isinstance(link, ClonosError):
+            return link
+        raised = _RAISED.findall(_text(link))
+        if raised:
+            # The last one is what came out; those before it are what it was raised from.
+            name, condition, message = raised[-1]
+            kind = globals().get(name)
+            if isinstance(kind, type) and issubclass(kind, ClonosError):
+                found = kind(message.strip(), condition)
+                found.__cause__ = link
+                return found
+    return None
+
+
+def _chain(exc: BaseException | None) -> Iterator[BaseException]:
+    """`exc` and what it was raised from, each once."""
+    seen: set[int] = set()
+    while exc is not None and id(exc) not in seen:
+        seen.add(id(exc))
+        yield exc
+        exc = exc.__cause__ or exc.__context__
+
+
+def _text(exc: BaseException) -> str:
+    """What Spark says, the worker's traceback with it; empty if it says nothing any more."""
+    try:
+        return str(exc)
+    except Exception:  # noqa: BLE001, the JVM that would say it may be gone
+        return ""

@@ -1,14 +1,17 @@
-"""Columns of the causal services: ``clonos.now()``, ``clonos.rand()``, ``clonos.uuid()``.
+"""Columns that are recorded: `now`, `rand` and `uuid`, used as ``pyspark.sql.functions`` are.
 
 Spark's own ``current_timestamp``, ``rand`` and ``uuid`` are fixed when a batch is planned, and
-planned afresh when it runs again. These are recorded.
+planned afresh when it runs again. Inside a function take `clonos.time`, `clonos.random` and
+`clonos.uuid4`: those are values, these are columns.
 """
 
 from __future__ import annotations
 
 import functools
+import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 RowKey = Any
 
 
-def now(row_key: RowKey | Sequence[RowKey] | None = None, *, uid: str = "clonos.now") -> Column:
+def now(*, row_key: RowKey | Sequence[RowKey] | None = None, uid: str = "clonos.now") -> Column:
     """Processing time of each row, as a timestamp column; read once per Arrow batch.
 
     For windows, watermarks and aggregates take it as a column first: Spark copies an expression in
@@ -42,21 +45,37 @@ def now(row_key: RowKey | Sequence[RowKey] | None = None, *, uid: str = "clonos.
 
     Examples
     --------
-    >>> timed = words.withColumn("ts", clonos.now())  # doctest: +SKIP
+    >>> timed = words.withColumn("ts", clonos.functions.now())  # doctest: +SKIP
     >>> timed.groupBy(window("ts", "5 seconds"), "word").count()  # doctest: +SKIP
     """
     return _column("now", uid, row_key)
 
 
-def rand(row_key: RowKey | Sequence[RowKey] | None = None, *, uid: str = "clonos.rand") -> Column:
+def rand(
+    seed: int | None = None,
+    *,
+    row_key: RowKey | Sequence[RowKey] | None = None,
+    uid: str = "clonos.rand",
+) -> Column:
     """Random doubles in [0, 1): the same when a task runs again. One seed per task is recorded.
 
-    Parameters are those of `now`.
+    Parameters
+    ----------
+    seed : int, optional
+        Begin each partition's numbers here, so that another epoch over the same rows in the same
+        order draws the same ones. Then the order of rows counts, and `row_key` does not.
+        Default: a new seed for each task.
+    row_key, uid
+        As for `now`.
+
+    Returns
+    -------
+    pyspark.sql.Column
     """
-    return _column("rand", uid, row_key)
+    return _column("rand" if seed is None else f"rand {seed}", uid, row_key)
 
 
-def uuid(row_key: RowKey | Sequence[RowKey] | None = None, *, uid: str = "clonos.uuid") -> Column:
+def uuid(*, row_key: RowKey | Sequence[RowKey] | None = None, uid: str = "clonos.uuid") -> Column:
     """Random UUIDs (version 4) as strings: the same when a task runs again.
 
     Parameters are those of `now`.
@@ -77,26 +96,45 @@ def _new_uuid(_row: Any) -> str:
     return str(_services.uuid4())
 
 
+@dataclass(frozen=True)
+class _Seeded:
+    """Numbers of a partition that follow from `seed` and nothing else."""
+
+    seed: int
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        stream = random.Random(f"{self.seed} {task.partitionId() if task else 0}")  # noqa: S311
+        for batch in batches:
+            rows = len(batch[0] if isinstance(batch, tuple) else batch)
+            yield pa.array([stream.random() for _ in range(rows)], pa.float64())
+
+
 def _column(name: str, uid: str, row_key: Any) -> Column:
     from pyspark.sql import functions
 
-    make = _makers()[name](uid)
     # An iterator UDF needs a column; where nothing identifies the row, any constant serves.
-    return make(functions.lit(True), row_key=row_key)  # type: ignore[no-any-return]
+    return _made(name, uid)(functions.lit(True), row_key=row_key)  # type: ignore[no-any-return]
 
 
 @functools.cache
-def _makers() -> dict[str, Callable[[str], Any]]:
+def _made(name: str, uid: str) -> Any:
+    """Return the causal function of a column; one object for each, as its uses are told apart."""
     from clonos._operators.udf import _Vectorised, causal
 
-    arrow_now: Any = _Vectorised(_now, "arrow", "timestamp")
-    return {
-        "now": functools.cache(lambda uid: causal(uid=uid)(arrow_now)),
-        "rand": functools.cache(lambda uid: causal("double", uid=uid, record="services")(_rand)),
-        "uuid": functools.cache(
-            lambda uid: causal("string", uid=uid, record="services")(_new_uuid)
-        ),
-    }
+    vectorised: Any
+    if name == "now":
+        vectorised = _Vectorised(_now, "arrow", "timestamp")
+        return causal(uid=uid)(vectorised)
+    if name == "uuid":
+        return causal("string", uid=uid, record="services")(_new_uuid)
+    _, _, seed = name.partition(" ")
+    if not seed:
+        return causal("double", uid=uid, record="services")(_rand)
+    vectorised = _Vectorised(_Seeded(int(seed)), "arrow_iter", "double")
+    return causal(uid=uid, record="services")(vectorised)
 
 
 __all__ = ["now", "rand", "uuid"]

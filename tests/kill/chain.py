@@ -79,13 +79,13 @@ def chain(spark: Any, record: str, *, hops: int = 2, pause: float = 0.02) -> Any
     """Make the DataFrame: `hops` exchanges, so `hops` + 1 stages."""
     df = spark.range(0, ROWS, 1, SENDERS)
     df = clonos.map_in_arrow(df, produce(record, pause), SCHEMA, uid="first")
-    df = clonos.exchange(df, "id", MIDDLE)
+    df = clonos.exchange(df, MIDDLE, "id")
     if hops > 1:
         df = clonos.map_in_arrow(df, chained(record, "middle", pause), SCHEMA, uid="middle")
-        df = clonos.exchange(df, ["id", "made"], LAST)
+        df = clonos.exchange(df, LAST, "id", "made")
     if hops > 2:
         df = clonos.map_in_arrow(df, chained(record, "third", pause), SCHEMA, uid="third")
-        df = clonos.exchange(df, "id", LAST)
+        df = clonos.exchange(df, LAST, "id")
     return clonos.map_in_arrow(df, chained(record, "last", pause), SCHEMA, uid="last")
 
 

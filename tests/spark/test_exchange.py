@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext, cloudpickle
 from pyspark.errors import PythonException
+from pyspark.sql import functions as sf
 
 import clonos
 from clonos.errors import ConfigError
@@ -77,14 +78,14 @@ ARRIVED = "id long, v double, place long, at long, part int"
 def chain(df: Any, partitions: int = 3) -> Any:
     drawn = clonos.map_in_arrow(df, dice, "id long, v double", uid="dice")
     return clonos.map_in_arrow(
-        clonos.exchange(drawn, "id", partitions), arrival, ARRIVED, uid="arrival"
+        clonos.exchange(drawn, partitions, "id"), arrival, ARRIVED, uid="arrival"
     )
 
 
 def test_every_type_comes_through(spark: Any) -> None:
     df = spark.createDataFrame([row(n) for n in range(200)], NESTED)
     for keys in (["id"], ["name", "day"], ["inner", "tags"], ["amount"], ["at"], ["nothing"], []):
-        exchanged = clonos.exchange(df, keys, 3)
+        exchanged = clonos.exchange(df, 3, *keys)
         assert exchanged.schema == df.schema
         assert sorted(exchanged.collect()) == sorted(df.collect()), keys
 
@@ -99,7 +100,7 @@ def test_equal_keys_meet_and_nulls_are_equal(spark: Any) -> None:
     ratios = [0.0, -0.0, float("nan"), None, 1.5]
     rows = [(None if n % 4 == 0 else f"n{n % 4}", ratios[n % 5]) for n in range(400)]
     df = spark.createDataFrame(rows, "name string, ratio double").repartition(4)
-    exchanged = clonos.exchange(df, ["name", "ratio"], 5)
+    exchanged = clonos.exchange(df, 5, "name", "ratio")
     found = defaultdict(set)
     result = clonos.map_in_arrow(exchanged, where, "name string, ratio double, part int")
     for r in result.collect():
@@ -110,8 +111,51 @@ def test_equal_keys_meet_and_nulls_are_equal(spark: Any) -> None:
 
 
 def test_without_keys_rows_are_dealt_out_in_turn(spark: Any) -> None:
-    dealt = clonos.exchange(spark.range(0, 900, 1, 2), [], 3)
+    dealt = clonos.exchange(spark.range(0, 900, 1, 2), 3)
     assert dealt.rdd.glom().map(len).collect() == [300, 300, 300]
+
+
+def where_rows_are(df: Any) -> dict[int, set[int]]:
+    """Ids of the rows in each partition."""
+    parts = df.rdd.mapPartitionsWithIndex(lambda at, rows: [(at, {row.id for row in rows})])
+    return dict(parts.collect())
+
+
+def test_it_is_called_as_repartition_is(spark: Any) -> None:
+    df = spark.range(0, 60, 1, 2)
+    by_name = where_rows_are(clonos.exchange(df, 3, "id"))
+    assert where_rows_are(clonos.exchange(df, "id")) == by_name, "spark.sql.shuffle.partitions is 3"
+    assert where_rows_are(clonos.exchange(df, 3, df.id)) == by_name
+    assert where_rows_are(clonos.exchange(df, sf.col("id"))) == by_name
+    by_tens = clonos.exchange(df, 4, (sf.col("id") / 10).cast("int"))
+    assert by_tens.columns == ["id"]
+    for ids in where_rows_are(by_tens).values():
+        for tens in {n // 10 for n in ids}:
+            assert set(range(10 * tens, 10 * tens + 10)) <= ids
+
+
+@pytest.mark.parametrize("keep", [lambda df: df.cache(), lambda df: df.persist()])
+def test_a_cached_dataframe_is_read_and_not_made_again(
+    spark: Any, tmp_path: Path, keep: Any
+) -> None:
+    calls = tmp_path / "calls"
+
+    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            with calls.open("a") as file:
+                file.write("x" * len(batch))
+            yield batch
+
+    drawn = clonos.map_in_arrow(spark.range(0, 50, 1, 2), counted, "id long", uid=f"c{tmp_path}")
+    kept = keep(clonos.exchange(drawn, 2, "id"))
+    assert kept.count() == 50
+    numbered = clonos.map_in_arrow(kept, lambda batches: batches, "id long", uid="behind")
+    assert numbered.count() == 50
+    assert clonos.exchange(keep(drawn), 3, "id").count() == 50
+    assert clonos.exchange(drawn, 4, "id").count() == 50
+    kept.unpersist()
+    drawn.unpersist()
+    assert len(calls.read_text()) == 100, "once for each of the two that are cached"
 
 
 def test_one_python_task_per_stage(spark: Any, capsys: Any) -> None:
@@ -123,7 +167,7 @@ def test_one_python_task_per_stage(spark: Any, capsys: Any) -> None:
 
 def test_what_lies_between_can_be_asked_for(spark: Any) -> None:
     drawn = clonos.map_in_arrow(spark.range(30), dice, "id long, v double", uid="between")
-    exchanged = clonos.exchange(drawn, "id", 2)
+    exchanged = clonos.exchange(drawn, 2, "id")
     assert drawn.filter("id < 10").count() == 10
     assert exchanged.filter("id < 10").count() == 10
 
@@ -148,14 +192,14 @@ def test_a_function_may_stop_before_its_input_ends(spark: Any) -> None:
     def first_batch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield next(batches).slice(0, 1)
 
-    df = clonos.exchange(spark.range(0, 1000, 1, 3), "id", 2)
+    df = clonos.exchange(spark.range(0, 1000, 1, 3), 2, "id")
     assert clonos.map_in_arrow(df, first_batch, "id long").count() == 2
 
 
 def test_an_empty_input_is_whole(spark: Any) -> None:
     assert chain(spark.range(0)).count() == 0
     nothing = spark.createDataFrame([], "id long")
-    assert clonos.exchange(nothing, "id", 4).collect() == []
+    assert clonos.exchange(nothing, 4, "id").collect() == []
 
 
 def test_without_a_session_it_works_and_warns() -> None:
@@ -177,7 +221,7 @@ def test_columns_are_taken_by_name_and_cast(spark: Any) -> None:
             yield pa.RecordBatch.from_arrays(columns, names=["name", "id"])
 
     df = clonos.map_in_arrow(spark.range(50), other_order, "id long, name string")
-    rows = clonos.exchange(df, "name", 2).collect()
+    rows = clonos.exchange(df, 2, "name").collect()
     assert sorted(r.id for r in rows) == list(range(50))
     assert {r.name for r in rows} == {"x"}
 
@@ -185,16 +229,23 @@ def test_columns_are_taken_by_name_and_cast(spark: Any) -> None:
 def test_a_column_that_was_declared_and_not_returned_is_named(spark: Any) -> None:
     df = clonos.map_in_arrow(spark.range(5), lambda batches: batches, "id long, missing string")
     with pytest.raises(PythonException, match="column 'missing' is declared and not returned"):
-        clonos.exchange(df, "id", 2).collect()
+        clonos.exchange(df, 2, "id").collect()
 
 
 def test_bad_arguments_are_refused(spark: Any) -> None:
     df = spark.range(5)
     with pytest.raises(ConfigError, match="key 'nope' is not one of the columns"):
-        clonos.exchange(df, "nope", 2)
+        clonos.exchange(df, 2, "nope")
     for partitions in (0, -1, 2**20 + 1, True):
-        with pytest.raises(ConfigError, match="partitions="):
-            clonos.exchange(df, "id", partitions)
+        with pytest.raises(ConfigError, match="n="):
+            clonos.exchange(df, partitions, "id")
+    with pytest.raises(ConfigError, match="the number of partitions comes before"):
+        clonos.exchange(df, "id", 2)
+    with pytest.raises(ConfigError, match="2 columns are called 'id'"):
+        clonos.exchange(df.select("id", "id"), 2, "id")
+    for setting in ({"io_timeout": -1}, {"guarantee": "at_most_once"}):
+        with pytest.raises(ConfigError, match=next(iter(setting))):
+            clonos.attach(spark, **setting)
     with pytest.raises(ConfigError, match="spill_policy"):
         clonos.attach(spark, spill_policy="sometimes")
     with pytest.raises(ConfigError, match="clock_resolution"):
@@ -209,7 +260,7 @@ def test_in_a_stream(plain_spark: Any, tmp_path: Path) -> None:
         seen: list[int] = []
 
         def write(batch: Any, _number: int) -> None:
-            exchanged = clonos.exchange(batch.select("id"), "id", 2, uid="inner")
+            exchanged = clonos.exchange(batch.select("id"), 2, "id", uid="inner")
             seen.extend(r.id for r in exchanged.collect())
 
         query = (
@@ -227,7 +278,7 @@ def test_in_a_stream(plain_spark: Any, tmp_path: Path) -> None:
 
 
 def test_rows_of_one_sender_keep_their_order(spark: Any) -> None:
-    df = clonos.exchange(spark.range(0, 20_000, 1, 1), "id", 3)
+    df = clonos.exchange(spark.range(0, 20_000, 1, 1), 3, "id")
     for partition in df.rdd.glom().collect():
         ids = [r.id for r in partition]
         assert ids == sorted(ids)

@@ -20,6 +20,7 @@ from pyspark.sql.functions import arrow_udf, pandas_udf
 from pyspark.sql.types import DoubleType
 
 import clonos
+import clonos.functions as cf
 from clonos import causal
 
 ROWS = 60
@@ -137,10 +138,11 @@ QUERIES: dict[str, Callable[[Any], Any]] = {
         "id", of_none(row_key="id"), by_row(sf.lit(1), row_key="*")
     ),
     "no rows": lambda df: df.where("id < 0").select(by_row("id")),
-    "columns": lambda df: df.select("id", clonos.now(), clonos.rand(), clonos.uuid()),
+    "columns": lambda df: df.select("id", cf.now(), cf.rand(), cf.uuid()),
     "columns behind a shuffle": lambda df: df.repartition(3).select(
-        "id", clonos.now(row_key="id"), clonos.rand(row_key="id"), clonos.uuid(row_key="id")
+        "id", cf.now(row_key="id"), cf.rand(row_key="id"), cf.uuid(row_key="id")
     ),
+    "seeded numbers": lambda df: df.select("id", cf.rand(7)),
     "map_in_arrow": lambda df: clonos.map_in_arrow(df, stamp_arrow, "t long, r double"),
     "map_in_pandas": lambda df: clonos.map_in_pandas(df, stamp_pandas, "id long, t long"),
 }
@@ -169,6 +171,44 @@ def test_the_second_run_replays_the_first(session: Any, spark: Any, name: str) -
         assert session.stats()["totals"]["live"] == live, "nothing ran live the second time"
     if name != "no rows":
         assert first
+
+
+def test_a_seed_gives_the_same_numbers_in_another_epoch(spark: Any) -> None:
+    rows = spark.range(0, ROWS, 1, 2)
+    first = rows.select("id", cf.rand(7)).collect()
+    assert rows.select("id", cf.rand(7)).collect() == first
+    assert rows.select("id", cf.rand(8)).collect() != first
+    assert len({row[1] for row in first}) == ROWS
+
+
+def test_an_error_of_a_worker_is_found_on_the_driver(session: Any, spark: Any) -> None:
+    long = "x" * 3000
+
+    def asked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            raise clonos.errors.ResourceExhausted(f"{len(batch)} {long}", "DISK_BUDGET")
+        yield from ()
+
+    refused = clonos.map_in_arrow(spark.range(3), asked, "id long", uid="refusing")
+    for action in (refused.collect, lambda: refused.write.format("noop").mode("append").save()):
+        with pytest.raises(Exception, match="DISK_BUDGET") as raised:
+            action()
+        found = clonos.errors.find(raised.value)
+        assert isinstance(found, clonos.errors.ResourceExhausted)
+        assert found.condition == "DISK_BUDGET"
+        assert found.message.endswith("x")
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+
+    def write(batch: Any, _number: int) -> None:
+        clonos.map_in_arrow(batch, asked, "id long", uid="refusing").collect()
+
+    query = stream.writeStream.foreachBatch(session.foreach_batch(write)).start()
+    with pytest.raises(Exception, match="DISK_BUDGET") as raised:
+        query.awaitTermination(60)
+    for exc in (raised.value, query.exception()):
+        found = clonos.errors.find(exc)
+        assert found is not None
+        assert found.condition == "DISK_BUDGET"
 
 
 def test_an_epoch_that_was_committed_begins_anew(session: Any, spark: Any) -> None:

@@ -198,7 +198,7 @@ def test_processing_time_in_windows_and_aggregates(
 
     words = lines(spark, sender, tmp_path, maxRecordsPerBatch=500).where(is_odd("value"))
     words = words.select(explode(split("value", " ")).alias("word")).where("word = 'line'")
-    timed = words.withColumn("ts", clonos.now())
+    timed = words.withColumn("ts", clonos.functions.now())
     if watermark:
         timed = timed.withWatermark("ts", "10 minutes")
     counts = timed.groupBy(window("ts", "1 second"), "word").count()

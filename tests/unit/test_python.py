@@ -105,7 +105,8 @@ def test_a_name_is_found_in_functions_that_are_called() -> None:
 
 
 def test_every_error_is_one_of_ours_with_a_condition() -> None:
-    classes = [getattr(errors, name) for name in errors.__all__]
+    classes = [getattr(errors, name) for name in errors.__all__ if name[0].isupper()]
+    classes.remove(errors.NotRecordedWarning)
     assert all(issubclass(cls, ClonosError) for cls in classes)
     assert len(classes) >= 10
     error = errors.ReplayDivergence("text", "REPLAY_DIVERGENCE")

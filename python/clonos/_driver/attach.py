@@ -13,6 +13,7 @@ from clonos import _attached, _core
 from clonos._config import (
     one_of,
     parse_depth,
+    parse_io_timeout,
     parse_resolution,
     parse_size,
     parse_spill_policy,
@@ -71,8 +72,9 @@ def attach(
         space, which matters where determinants ride in frames; 0 records each as it is.
     compression : {"lz4", "none"}
         Of the frames of an `exchange`, column by column, before Spark has them.
-    guarantee : {"exactly_once", "at_least_once", "at_most_once"}
-        Only ``"exactly_once"`` records determinants.
+    guarantee : {"exactly_once", "at_least_once"}
+        ``"at_least_once"`` records nothing, as if there were no ``@causal``: what Spark runs again
+        is asked again.
     agent_scope : {"executor", "host"}
         One agent per executor, sharing its fate, or one per host and application.
     on_lost : {"rollback", "at_least_once"}
@@ -123,7 +125,7 @@ def attach(
         driver_addr="",
         driver_socket=str(folder / "agent.sock"),
         local=local,
-        guarantee=one_of("guarantee", guarantee, ("exactly_once", "at_least_once", "at_most_once")),
+        guarantee=one_of("guarantee", guarantee, ("exactly_once", "at_least_once")),
         sharing_depth=parse_depth(sharing_depth),
         memory_bytes=parse_size("memory", memory),
         disk_bytes=parse_size("disk", disk),
@@ -135,7 +137,7 @@ def attach(
         agent_scope=one_of("agent_scope", agent_scope, ("executor", "host")),
         on_lost=one_of("on_lost", on_lost, ("rollback", "at_least_once")),
         on_ambiguous=one_of("on_ambiguous", on_ambiguous, ("error", "any")),
-        io_timeout_ms=int(io_timeout * 1000),
+        io_timeout_ms=parse_io_timeout(io_timeout),
     )
     bind_host, reached_as = _driver_hosts(settings, driver_host, local)
     config = config.with_driver_addr(reached_as)

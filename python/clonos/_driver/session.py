@@ -14,7 +14,13 @@ from clonos import _attached, _core
 from clonos._driver import spark_private
 from clonos._driver.foreach_batch import causal_batch_function
 from clonos._driver.listener import progress_listener
-from clonos._worker.place import BATCH_QUERY, EPOCH_PROPERTY, application_query
+from clonos._driver.strays import Strays
+from clonos._worker.place import (
+    BATCH_QUERY,
+    EPOCH_PROPERTY,
+    application_query,
+    execution_epoch,
+)
 from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,6 +51,8 @@ class Session:
         self._agent = agent
         self._folder = folder
         self._stopped = threading.Event()
+        # Of the epochs that are open, on whichever threads.
+        self._strays: list[Strays] = []
         self._smaller_batches = not spark_private.is_set(spark, BATCH_BYTES_SETTING)
         if self._smaller_batches:
             spark.conf.set(BATCH_BYTES_SETTING, BATCH_BYTES)
@@ -69,6 +77,10 @@ class Session:
     def epoch(self, name: str) -> Iterator[None]:
         """Make everything this thread runs on Spark one epoch, called `name`.
 
+        Threads that should belong to it are started as ``pyspark.InheritableThread``; what a pool
+        runs is passed through ``pyspark.inheritable_thread_target``. Jobs that ran outside while
+        the epoch was open are named in a warning at its end.
+
         When the block ends well the epoch is committed and its log dropped. If it raises, or the
         driver dies, the log stays: run it again under the same name (with ``checkpoint_dir``, in
         another process too), and it goes on with what was recorded.
@@ -92,10 +104,15 @@ class Session:
         context = self.spark.sparkContext
         before = context.getLocalProperty(EPOCH_PROPERTY)
         context.setLocalProperty(EPOCH_PROPERTY, name)
+        strays = Strays(self._executions())
+        self._strays.append(strays)
         try:
             yield
         finally:
             context.setLocalProperty(EPOCH_PROPERTY, before or "")
+            self._strays.remove(strays)
+            strays.see(self._executions())
+            strays.warn(name)
         self.check(BATCH_QUERY, name)
         self._agent.commit_epoch(BATCH_QUERY, name)
 
@@ -170,12 +187,17 @@ class Session:
         """Commit the epochs of SQL executions that have ended and stand in no ``epoch`` scope."""
         query = application_query(self.config.app_id)
         while not self._stopped.wait(EXECUTION_POLL_SECONDS):
-            for epoch_query, epoch in self._agent.live_epochs():
-                if epoch_query != query or not str(epoch).startswith("sql-"):
-                    continue
+            executions = self._executions()
+            for strays in list(self._strays):
+                strays.see(executions)
+            for execution in executions:
                 # Spark may be shutting down under us; then there is nothing left to commit.
                 with contextlib.suppress(Exception):
-                    if spark_private.execution_ended(
-                        self.spark, int(str(epoch).removeprefix("sql-"))
-                    ):
-                        self._agent.commit_epoch(query, epoch)
+                    if spark_private.execution_ended(self.spark, execution):
+                        self._agent.commit_epoch(query, execution_epoch(str(execution)))
+
+    def _executions(self) -> set[int]:
+        """Numbers of the SQL executions that record in no ``epoch`` scope."""
+        query = application_query(self.config.app_id)
+        epochs = (str(epoch) for of, epoch in self._agent.live_epochs() if of == query)
+        return {int(epoch[4:]) for epoch in epochs if epoch.startswith("sql-")}

@@ -7,7 +7,7 @@ rows in between is there if it is asked for, and never computed if it is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,17 @@ from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
     ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 FRAME_SCHEMA = "pid int, frame binary"
 PARTITIONS_MAX = 1 << 20
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _MEMORY = "_clonos_made"
+# Columns of keys that are expressions; gone again behind the exchange.
+_COMPUTED = "_clonos_key_"
 
 
 @dataclass(frozen=True)
@@ -41,26 +44,31 @@ class Made:
 
 
 def exchange(
-    df: DataFrame, keys: str | Sequence[str], partitions: int, *, uid: str | None = None
+    df: DataFrame,
+    n: int | Column | str | None = None,
+    *keys: Column | str,
+    uid: str | None = None,
 ) -> DataFrame:
-    """Bring rows with equal keys together, as ``df.repartition(partitions, *keys)`` does.
+    """Bring rows with equal keys together, as ``df.repartition(n, *keys)`` does.
 
     Whole batches cross Spark's shuffle instead of rows, and the determinants that led to them ride
     along: what comes before and after is recovered as one, and nothing waits for replication in
     between. Put `map_in_arrow` on either side of it; the three then run in two Python tasks.
 
     Rows of one sender keep their order. Nulls are equal to each other, all NaNs are, and ``-0.0``
-    equals ``0.0``. Without keys (``[]``) rows are dealt out in turn.
+    equals ``0.0``. Without keys rows are dealt out in turn.
 
     Parameters
     ----------
     df : pyspark.sql.DataFrame
         Batch or streaming; any schema that Arrow can represent.
-    keys : str or sequence of str
-        Names of the key columns.
-    partitions : int
-        Number of partitions, from 1 to 1,048,576. A row's partition depends on its keys and this
-        number alone, in every version: see ``docs/exchange.md``.
+    n : int, optional
+        Number of partitions, from 1 to 1,048,576; default: ``spark.sql.shuffle.partitions``. May be
+        left out, as in ``repartition``: ``exchange(df, "id")``. A row's partition depends on its
+        keys and this number alone, in every version: see ``docs/exchange.md``.
+    *keys : Column or str
+        The key columns. An expression, such as ``col("at").cast("date")``, is computed as a column
+        first; then what runs before and after the exchange runs in Python tasks of its own.
     uid : str, optional
         Stable name of the edge; default: made of the operator before it, keys and partitions.
 
@@ -72,19 +80,31 @@ def exchange(
     Raises
     ------
     ConfigError
-        If a key is no column of `df`, or `partitions` is out of range.
+        If a key is no column of `df`, two columns have one name, or `n` is out of range.
 
     Examples
     --------
     >>> scored = clonos.map_in_arrow(events, score, "id long, score double")  # doctest: +SKIP
-    >>> by_id = clonos.exchange(scored, "id", 8)  # doctest: +SKIP
+    >>> by_id = clonos.exchange(scored, 8, "id")  # doctest: +SKIP
     >>> totals = clonos.map_in_arrow(by_id, total, "id long, total double")  # doctest: +SKIP
     """
-    names = (keys,) if isinstance(keys, str) else tuple(keys)
-    _check(df, names, partitions)
+    given: tuple[Any, ...] = keys
+    if isinstance(n, int):
+        partitions = n
+    else:
+        partitions = int(df.sparkSession.conf.get(SHUFFLE_PARTITIONS) or 1)
+        given = keys if n is None else (n, *keys)
+    _check(df, partitions)
+    names, computed = _key_columns(df, given)
+    if not computed:
+        return _exchange(df, partitions, names, uid)
+    return _exchange(df.withColumns(computed), partitions, names, uid).drop(*computed)
+
+
+def _exchange(df: DataFrame, partitions: int, names: tuple[str, ...], uid: str | None) -> DataFrame:
     schema = _arrow_schema(df.schema)
     label = f"exchange({', '.join(names)}; {partitions})"
-    made: Made | None = getattr(df, _MEMORY, None)
+    made = _made(df)
     if made is None or made.func is None:
         # No operator of ours before it: what sends the frames has a name and a log of its own.
         made = Made(df, None, None, spec_of(None, uid or label))
@@ -100,7 +120,7 @@ def map_stage(
     df: DataFrame, func: ArrowFunction, schema: StructType | str, uid: str | None
 ) -> DataFrame:
     """Run `func` over partitions, in one task with the exchange before it, if there is one."""
-    made: Made | None = getattr(df, _MEMORY, None)
+    made = _made(df)
     if made is None or made.func is not None:
         made = Made(df, None, None, spec_of(func, uid))
     return _remember(Made(made.source, made.sender, func, spec_of(func, uid)), schema)
@@ -111,6 +131,18 @@ def _remember(made: Made, schema: StructType | str) -> DataFrame:
     # Not a column: an attribute of this one Python object, gone with it.
     object.__setattr__(df, _MEMORY, made)
     return df
+
+
+def _made(df: DataFrame) -> Made | None:
+    """How `df` was made, or ``None`` if it is to be read as it is.
+
+    A cached DataFrame is: whoever caches it wants its rows, not that they are computed again.
+    """
+    made: Made | None = getattr(df, _MEMORY, None)
+    if made is None:
+        return None
+    level = df.storageLevel
+    return None if level.useMemory or level.useDisk or level.useOffHeap else made
 
 
 def _body(made: Made, ends: Ends) -> Any:
@@ -130,15 +162,39 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def _check(df: DataFrame, names: tuple[str, ...], partitions: int) -> None:
-    columns = df.columns
-    for name in names:
-        if columns.count(name) != 1:
-            message = f"key {name!r} is not one of the columns {columns}"
+def _key_columns(df: DataFrame, keys: tuple[Any, ...]) -> tuple[tuple[str, ...], dict[str, Column]]:
+    """Names of the key columns, and those among them that must be computed first."""
+    from pyspark.sql import Column
+
+    names: list[str] = []
+    computed: dict[str, Column] = {}
+    for key in keys:
+        if not isinstance(key, Column | str):
+            message = f"key {key!r} is no column; the number of partitions comes before the keys"
             raise ConfigError(message, "CONFIG")
-    if isinstance(partitions, bool) or not 1 <= partitions <= PARTITIONS_MAX:
-        message = f"partitions={partitions!r} is not between 1 and {PARTITIONS_MAX}"
-        raise ConfigError(message, "CONFIG")
+        name = key if isinstance(key, str) else str(key).removeprefix("Column<'").removesuffix("'>")
+        if name not in df.columns:
+            if isinstance(key, str):
+                message = f"key {key!r} is not one of the columns {df.columns}"
+                raise ConfigError(message, "CONFIG")
+            name = f"{_COMPUTED}{len(computed)}"
+            computed[name] = key
+        names.append(name)
+    return tuple(names), computed
+
+
+def _check(df: DataFrame, partitions: int) -> None:
+    columns = df.columns
     if not columns:
         message = "a DataFrame without columns cannot be exchanged"
+        raise ConfigError(message, "CONFIG")
+    for name in columns:
+        if columns.count(name) > 1:
+            message = (
+                f"{columns.count(name)} columns are called {name!r}: give each a name of its own "
+                "before the exchange, with withColumnRenamed or toDF"
+            )
+            raise ConfigError(message, "CONFIG")
+    if isinstance(partitions, bool) or not 1 <= partitions <= PARTITIONS_MAX:
+        message = f"n={partitions!r} is not between 1 and {PARTITIONS_MAX}"
         raise ConfigError(message, "CONFIG")

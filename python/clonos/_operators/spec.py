@@ -9,6 +9,7 @@ from typing import Any
 from clonos._attached import current_config
 from clonos._code import code_fingerprint
 from clonos._spec import OperatorSpec
+from clonos.errors import NotRecordedWarning
 
 
 def spec_of(func: Callable[..., Any] | None, uid: str | None, stacklevel: int = 5) -> OperatorSpec:
@@ -23,5 +24,5 @@ def spec_of(func: Callable[..., Any] | None, uid: str | None, stacklevel: int = 
     config = current_config()
     if config is None:
         message = f"{name} is not recorded: call clonos.attach(spark) first"
-        warnings.warn(message, stacklevel=stacklevel)
+        warnings.warn(message, NotRecordedWarning, stacklevel=stacklevel)
     return OperatorSpec(name, label, code, None if config is None else config.to_bytes())

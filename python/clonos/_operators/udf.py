@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from clonos import _services
 from clonos._code import code_fingerprint, mentions
 from clonos._config import one_of
-from clonos.errors import ConfigError
+from clonos.errors import ConfigError, NotRecordedWarning
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -206,9 +206,8 @@ class CausalUDF:
 
         config = current_config()
         if config is None:
-            warnings.warn(
-                f"{self.uid} is not recorded: call clonos.attach(spark) first", stacklevel=4
-            )
+            message = f"{self.uid} is not recorded: call clonos.attach(spark) first"
+            warnings.warn(message, NotRecordedWarning, stacklevel=4)
         options = self._options
         spec = UdfSpec(
             uid=uid,

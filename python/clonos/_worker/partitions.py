@@ -9,6 +9,7 @@ from typing import Any
 
 from clonos import _core
 from clonos._code import PYTHON_VERSION
+from clonos._services import record_nothing
 from clonos._spec import OperatorSpec
 from clonos._worker import connection
 from clonos._worker.kinds import pandas_to_arrow
@@ -34,10 +35,14 @@ def open_task(
         Whether all that the task does leaves it in frames, which carry its determinants.
     """
     if spec.config is None:
+        record_nothing()
         return None
     config = _core.SessionConfig.from_bytes(spec.config)
     place = current_place(config.app_id, epoch)
-    if place is None or config.guarantee != "exactly_once":
+    if place is None:
+        return None
+    if config.guarantee != "exactly_once":
+        record_nothing()
         return None
     arguments = connection.task_arguments(config, place, spec.name) | {
         "code": spec.code,

@@ -142,7 +142,10 @@ def _services(
 
 def _plain(spec: UdfSpec, fn: Callable[..., Any], columns: Iterator[Any]) -> Iterator[Any]:
     """The function without any recording."""
+    from clonos._services import record_nothing
     from clonos._worker import kinds
+
+    record_nothing()
 
     def key(_row: int) -> str:
         import os

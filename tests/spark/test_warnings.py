@@ -1,0 +1,94 @@
+"""Where a service is used and nothing records it, somebody is told."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark import InheritableThread, cloudpickle
+
+import clonos
+from clonos import causal
+from clonos.errors import NotRecordedWarning
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@causal("double", uid="drawn")
+def drawn(_n: int) -> float:
+    return clonos.random.random()
+
+
+def logged(rows: Iterator[int]) -> list[str]:
+    """What the log of a worker says when services are used in it that nothing records."""
+    import logging
+
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("clonos").addHandler(handler)
+    for row in rows:
+        clonos.time_ns()
+        clonos.random.choice([row])
+        drawn(row)
+    return lines
+
+
+def test_a_task_that_records_nothing_says_so_once_for_each_place(spark: Any) -> None:
+    numbers = spark.sparkContext.parallelize(range(5), 1)
+    lines = numbers.mapPartitions(logged).collect()
+    assert [line.partition(" was used")[0] for line in lines] == [
+        "clonos.time",
+        "clonos.random",
+        "a call of drawn",
+    ]
+    assert all("test_warnings.py:" in line and "map_partitions" in line for line in lines)
+    assert clonos.map_partitions(numbers, logged).collect() == [], "there it is recorded"
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_foreach_batch_function_that_is_not_wrapped_is_pointed_at(
+    session: Any, spark: Any, wrapped: bool
+) -> None:
+    seen = threading.Event()
+
+    def write(_batch: Any, _number: int) -> None:
+        clonos.time()
+        seen.set()
+
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        function = session.foreach_batch(write) if wrapped else write
+        query = stream.writeStream.foreachBatch(function).start()
+        assert seen.wait(60)
+        query.stop()
+    ours = [str(w.message) for w in caught if issubclass(w.category, NotRecordedWarning)]
+    assert len(ours) == (0 if wrapped else 1)
+    assert all("session.foreach_batch(fn)" in text for text in ours)
+
+
+def test_a_thread_beside_an_epoch_is_pointed_at_and_one_that_inherits_belongs_to_it(
+    session: Any, spark: Any
+) -> None:
+    rows = spark.range(0, 20, 1, 2).select("id", drawn("id"))
+    found: list[list[Any]] = []
+
+    def run(thread: type[Any]) -> None:
+        runner = thread(target=lambda: found.append(rows.collect()))
+        runner.start()
+        runner.join()
+
+    with pytest.warns(NotRecordedWarning, match=r"InheritableThread") as warned:
+        with session.epoch("beside"):
+            run(threading.Thread)
+    assert warned[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NotRecordedWarning)
+        with session.epoch("inherited"):
+            run(InheritableThread)
+            assert rows.collect() == found[-1]
