@@ -199,9 +199,15 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     scope = current.get()
     recorder = scope.recorder
     if recorder is None:
-        if scope is _NO_SCOPE:
-            _unrecorded.note(f"a call of {getattr(fn, '__qualname__', type(fn).__qualname__)}")
-        return fn(*args, **kwargs)
+        if scope is not _NO_SCOPE:
+            return fn(*args, **kwargs)
+        _unrecorded.note(f"a call of {getattr(fn, '__qualname__', type(fn).__qualname__)}")
+        # What it asks itself is part of this call: one warning is enough.
+        token = current.set(_UNRECORDED)
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            current.reset(token)
     name = f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', type(fn).__name__)}"
     recorded = recorder.call_begin(name)
     if recorded is not None:

@@ -333,6 +333,14 @@ def _listens(port: int) -> bool:
 def test_a_receiver_that_does_not_start_says_why(start: Any, tmp_path: Path) -> None:
     with pytest.raises(errors.ConfigError, match="host and port"):
         start(SocketSource)
+    where = {"host": "localhost", "port": "1"}
+    with pytest.raises(errors.ConfigError, match=r"'maxlinebyte'.*did you mean 'maxLineBytes'"):
+        SocketSource({**where, "maxlinebyte": "1"}).schema()
+    with pytest.raises(errors.ConfigError, match=r"'body'.*it has .*maxBodyBytes"):
+        HttpSource({"port": "1", "body": "1"}).schema()
+    for wrong in ({"malformed": "keep"}, {"maxLineBytes": "1TiB"}, {"acknowledge": "perhaps"}):
+        with pytest.raises(errors.ConfigError, match=next(iter(wrong))):
+            SocketSource({**where, **wrong}).schema()
     with pytest.raises(errors.ConfigError, match=r"spillPolicy.*eager"):
         start(SocketSource, host="h", port=1, spillPolicy="often")
     with pytest.raises(errors.ConfigError, match=r"option name.*letters"):

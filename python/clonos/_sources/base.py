@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource
 
-from clonos._sources.options import SourceOptions, source_options
+from clonos._sources.options import SourceOptions, check_known, source_options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -92,6 +92,8 @@ class ReplayableSource(DataSource):
     """
 
     defaults: ClassVar[Mapping[str, str]] = {}
+    #: Names of the options besides those above. If you set it, all others are refused.
+    own_options: ClassVar[tuple[str, ...] | None] = None
 
     def receive(self, log: SourceLog) -> None:
         """Receive, and append to `log`, until ``log.stopping``; to be written by you."""
@@ -104,11 +106,15 @@ class ReplayableSource(DataSource):
 
     def log_options(self) -> SourceOptions:
         """Return the options of the log, checked."""
+        if self.own_options is not None:
+            check_known(self.name(), self.options, self.own_options)
+        return source_options(self.given_options(), self.log_name())
+
+    def given_options(self) -> Mapping[str, str]:
+        """Return the options and their defaults; names in any case."""
         from pyspark.sql.datasource import CaseInsensitiveDict
 
-        return source_options(
-            CaseInsensitiveDict({**self.defaults, **self.options}), self.log_name()
-        )
+        return CaseInsensitiveDict({**self.defaults, **self.options})
 
     def streamReader(self, schema: StructType) -> LogReader:
         """Return what Spark reads through."""

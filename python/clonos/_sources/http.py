@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import CaseInsensitiveDict
+from typing import Any
 
 from clonos._config import one_of, parse_size
 from clonos._sources.base import TIMESTAMP, ReceiverLog, ReplayableSource, SourceLog
@@ -36,6 +36,8 @@ class HttpSource(ReplayableSource):
     ================== =============== ===========================================================
     """
 
+    own_options = ("port", "host", "path", "token", "maxBodyBytes", "malformed")
+
     @classmethod
     def name(cls) -> str:
         """Return the name for ``format``."""
@@ -44,6 +46,8 @@ class HttpSource(ReplayableSource):
     def schema(self) -> str:
         """Return the columns."""
         options = self.log_options()
+        # Refused here, where the user sees it, and not in the receiver's process.
+        self._settings()
         return f"value string, {TIMESTAMP} timestamp" if options.timestamps else "value string"
 
     def log_name(self) -> str:
@@ -51,14 +55,17 @@ class HttpSource(ReplayableSource):
         return f"http-{self._port()}"
 
     def _port(self) -> int:
-        options = CaseInsensitiveDict({**self.defaults, **self.options})
-        return port_of(options, self.name())
+        return port_of(self.given_options(), self.name())
 
     def receive(self, log: SourceLog) -> None:
         """Take requests; all of it is in the core."""
         if not isinstance(log, ReceiverLog):
             raise TypeError("clonos-http fills the core's own log")
-        options = CaseInsensitiveDict({**self.defaults, **self.options})
+        log.receive_http(**self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        """Arguments of the core's receiver."""
+        options = self.given_options()
         host, path = options.get("host", "127.0.0.1"), options.get("path", "/")
         if not path.startswith("/"):
             raise refused("path", path, "a path that begins with '/'")
@@ -67,14 +74,14 @@ class HttpSource(ReplayableSource):
             raise refused("maxBodyBytes", str(body_max), "at most 256MiB")
         choices = ("drop", "aside", "replace")
         malformed = one_of("malformed", options.get("malformed", "drop"), choices)
-        log.receive_http(
-            addr=address(host, self._port()),
-            path=path,
-            body_max=body_max,
-            repair=malformed == "replace",
-            keep_malformed=malformed == "aside",
-            token=options.get("token"),
-        )
+        return {
+            "addr": address(host, self._port()),
+            "path": path,
+            "body_max": body_max,
+            "repair": malformed == "replace",
+            "keep_malformed": malformed == "aside",
+            "token": options.get("token"),
+        }
 
 
 __all__ = ["HttpSource"]

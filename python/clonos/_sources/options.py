@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import os
 import re
@@ -14,6 +15,19 @@ from clonos._config import one_of, parse_size
 from clonos.errors import ConfigError
 
 PORT_MAX = 65_535
+# What every source understands.
+COMMON = (
+    "name",
+    "logDir",
+    "memory",
+    "disk",
+    "spillPolicy",
+    "maxRecordsPerBatch",
+    "numPartitions",
+    "includeTimestamp",
+    "lingerSeconds",
+    "bindHost",
+)
 _NAME = re.compile(r"[\w.-]{1,100}")
 
 
@@ -84,6 +98,23 @@ def source_options(options: Mapping[str, str], default_name: str) -> SourceOptio
         linger=seconds(options, "lingerSeconds", 60.0),
         bind_host=options.get("bindHost", "127.0.0.1"),
     )
+
+
+def check_known(source: str, options: Mapping[str, str], own: tuple[str, ...]) -> None:
+    """Refuse options that a source does not have: a misspelt one would be ignored.
+
+    Raises
+    ------
+    ConfigError
+        Names the option, and the one that was probably meant.
+    """
+    known = {name.lower(): name for name in (*COMMON, *own)}
+    names = ", ".join(sorted(known.values()))
+    for option in options:
+        if option.lower() not in known:
+            close = difflib.get_close_matches(option.lower(), known, 1)
+            advice = f"did you mean {known[close[0]]!r}?" if close else f"it has {names}"
+            raise ConfigError(f"{source} has no option {option!r}: {advice}", "CONFIG")
 
 
 def refused(option: str, value: str | None, allowed: str) -> ConfigError:
@@ -167,6 +198,7 @@ def _as_name(text: str) -> str:
 __all__ = [
     "SourceOptions",
     "address",
+    "check_known",
     "port_of",
     "refused",
     "seconds",

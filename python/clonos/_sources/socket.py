@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import CaseInsensitiveDict
+from typing import Any
 
 from clonos._config import one_of, parse_size
 from clonos._sources.base import TIMESTAMP, ReceiverLog, ReplayableSource, SourceLog
@@ -35,6 +35,15 @@ class SocketSource(ReplayableSource):
     What is dropped is counted: ``clonos inspect`` on the folder of the log shows it.
     """
 
+    own_options = (
+        "host",
+        "port",
+        "acknowledge",
+        "malformed",
+        "maxLineBytes",
+        "maxBackoffSeconds",
+    )
+
     @classmethod
     def name(cls) -> str:
         """Return the name for ``format``."""
@@ -43,6 +52,8 @@ class SocketSource(ReplayableSource):
     def schema(self) -> str:
         """Return the columns."""
         options = self.log_options()
+        # Refused here, where the user sees it, and not in the receiver's process.
+        self._settings()
         return f"value string, {TIMESTAMP} timestamp" if options.timestamps else "value string"
 
     def log_name(self) -> str:
@@ -51,7 +62,7 @@ class SocketSource(ReplayableSource):
         return f"socket-{host}-{port}"
 
     def _addr(self) -> tuple[str, int]:
-        options = CaseInsensitiveDict({**self.defaults, **self.options})
+        options = self.given_options()
         host = options.get("host")
         if not host:
             raise ConfigError("clonos-socket needs the options host and port", "CONFIG")
@@ -61,21 +72,25 @@ class SocketSource(ReplayableSource):
         """Receive lines; all of it is in the core."""
         if not isinstance(log, ReceiverLog):
             raise TypeError("clonos-socket fills the core's own log")
-        options = CaseInsensitiveDict({**self.defaults, **self.options})
+        log.receive_socket(**self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        """Arguments of the core's receiver."""
+        options = self.given_options()
         host, port = self._addr()
         choices = ("replace", "drop", "aside")
         malformed = one_of("malformed", options.get("malformed", "replace"), choices)
         line_max = parse_size("maxLineBytes", options.get("maxLineBytes", "1MiB"))
         if line_max > LINE_MAX:
             raise refused("maxLineBytes", str(line_max), "at most 256MiB")
-        log.receive_socket(
-            addr=address(host, port),
-            line_max=line_max,
-            repair=malformed == "replace",
-            keep_malformed=malformed == "aside",
-            acknowledge=truth(options, "acknowledge", default=False),
-            back_off_max=seconds(options, "maxBackoffSeconds", 10.0),
-        )
+        return {
+            "addr": address(host, port),
+            "line_max": line_max,
+            "repair": malformed == "replace",
+            "keep_malformed": malformed == "aside",
+            "acknowledge": truth(options, "acknowledge", default=False),
+            "back_off_max": seconds(options, "maxBackoffSeconds", 10.0),
+        }
 
 
 __all__ = ["SocketSource"]
