@@ -75,6 +75,11 @@ def _note(scope: Scope, service: str) -> None:
         _unrecorded.note(service)
 
 
+def in_scope() -> bool:
+    """Whether a causal function is running, which records what happens in it."""
+    return current.get() not in (_NO_SCOPE, _UNRECORDED)
+
+
 def time_ns() -> int:
     """Nanoseconds since 1970, recorded in a causal task."""
     scope = current.get()
@@ -228,7 +233,7 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         if scope.after is not None:
             scope.after()
         raise
-    recorder.call_record(name, True, _dumps(result))
+    recorder.call_record(name, True, dumps(result))
     if scope.after is not None:
         scope.after()
     return result
@@ -267,7 +272,8 @@ def idempotency_key() -> str:
     return os.urandom(16).hex() if key is None else key()
 
 
-def _dumps(value: Any) -> bytes:
+def dumps(value: Any) -> bytes:
+    """Return the pickle of `value`, with classes of the user's program in it where they must be."""
     try:
         return pickle.dumps(value, protocol=5)
     except Exception:
@@ -278,9 +284,9 @@ def _dumps(value: Any) -> bytes:
 
 def _pickle_error(error: Exception) -> bytes:
     try:
-        data = _dumps(error)
+        data = dumps(error)
         pickle.loads(data)
     except Exception:
         # Some exceptions cannot be rebuilt from their pickle; their text can.
-        return _dumps(RuntimeError(f"{type(error).__qualname__}: {error}"))
+        return dumps(RuntimeError(f"{type(error).__qualname__}: {error}"))
     return data

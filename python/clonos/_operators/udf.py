@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import re
@@ -14,12 +15,16 @@ from typing import TYPE_CHECKING, Any
 from clonos import _services
 from clonos._code import code_fingerprint, mentions
 from clonos._config import one_of
+from clonos._operators.groups import AGGREGATES, aggregate_kind, refuse
 from clonos.errors import ConfigError, NotRecordedWarning
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql._typing import DataTypeOrString
     from pyspark.sql.types import DataType
+
+    from clonos._worker.pieces import Pieces
+    from clonos._worker.udf import UdfSpec
 
 ColumnOrName = Any
 ALL_COLUMNS = "*"
@@ -80,6 +85,9 @@ class CausalUDF:
             kind = "async"
         options.check(kind)
         functools.update_wrapper(self, fn)
+        # PySpark asks `inspect.getfullargspec` what a function of groups takes.
+        with contextlib.suppress(TypeError, ValueError):
+            self.__signature__ = inspect.signature(fn)
         self._fn = fn
         self._name: str = getattr(fn, "__qualname__", type(fn).__qualname__)
         self._kind = kind
@@ -87,6 +95,8 @@ class CausalUDF:
         self._options = options
         self._uses: dict[tuple[str, ...], str] = {}
         self._bodies: dict[tuple[Any, ...], Any] = {}
+        # In a worker: what records the groups of a task, where Spark calls this for groups.
+        self._groups: Pieces | None = None
 
     @property
     def uid(self) -> str:
@@ -95,7 +105,16 @@ class CausalUDF:
 
     def __getstate__(self) -> dict[str, Any]:
         # A function that calls this one travels to a worker with it; handles of the JVM do not.
-        return self.__dict__ | {"_bodies": {}, "_uses": {}}
+        return self.__dict__ | {"_bodies": {}, "_uses": {}, "_groups": self._pieces()}
+
+    def _pieces(self) -> Pieces | None:
+        """What a worker needs to record groups, if this is used where PySpark takes a function."""
+        from clonos._attached import current_config
+        from clonos._worker.pieces import Pieces
+
+        if current_config() is None:
+            return self._groups
+        return Pieces(self._spec(self.uid, ALL_ARGUMENTS, False, return_type=""))
 
     def with_uid(self, uid: str) -> CausalUDF:
         """Return the same function as another operator, with a log of its own.
@@ -131,6 +150,11 @@ class CausalUDF:
             ``"*"`` stands for all columns.
         """
         if _in_task():
+            if self._groups is not None and not kwargs and not _services.in_scope():
+                from clonos._worker import groups
+
+                if groups.is_group(args):
+                    return groups.run_group(self._groups, self._fn, args)
             return _services.call(self._fn, *args, **kwargs)
         if _no_session():
             return self._fn(*args, **kwargs)
@@ -187,9 +211,12 @@ class CausalUDF:
 
     @property
     def evalType(self) -> int:
-        """Spark's number for the kind of UDF: always an iterator over Arrow or pandas batches."""
+        """Spark's number for the kind: an iterator over batches, or the aggregate declared."""
         from pyspark.util import PythonEvalType
 
+        if self._kind in AGGREGATES:
+            number: int = getattr(PythonEvalType, AGGREGATES[self._kind])
+            return number
         if self._kind.startswith("pandas"):
             return PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF
         return PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF
@@ -201,18 +228,26 @@ class CausalUDF:
         return self
 
     def _body(self, uid: str, arguments: int, keyed: bool) -> Callable[..., Any]:
-        from clonos._attached import current_config
-        from clonos._worker.udf import UdfSpec, make_body
+        from clonos._worker.groups import make_aggregate
+        from clonos._worker.udf import make_body
 
-        config = current_config()
-        if config is None:
+        spec = self._spec(uid, arguments, keyed, return_type=self.returnType.json())
+        if spec.config is None:
             message = f"{self.uid} is not recorded: call clonos.attach(spark) first"
             warnings.warn(message, NotRecordedWarning, stacklevel=4)
+        make = make_aggregate if self._kind in AGGREGATES else make_body
+        return make(spec, self._fn)
+
+    def _spec(self, uid: str, arguments: int, keyed: bool, return_type: str) -> UdfSpec:
+        from clonos._attached import current_config
+        from clonos._worker.udf import UdfSpec
+
+        config = current_config()
         options = self._options
-        spec = UdfSpec(
+        return UdfSpec(
             uid=uid,
             kind=self._kind,
-            return_type=self.returnType.json(),
+            return_type=return_type,
             record=options.record,
             flush=options.flush,
             concurrency=options.concurrency,
@@ -226,7 +261,6 @@ class CausalUDF:
             label=self._name,
             config=None if config is None else config.to_bytes(),
         )
-        return make_body(spec, self._fn)
 
     def _udf(self, uid: str, arguments: int, keyed: bool) -> Any:
         from pyspark.sql.udf import UserDefinedFunction
@@ -271,10 +305,9 @@ def _unwrap_udf(udf: Any, return_type: Any) -> tuple[str, Any, Callable[..., Any
         PythonEvalType.SQL_SCALAR_ARROW_UDF: "arrow",
         PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF: "arrow_iter",
     }
-    kind = kinds.get(udf.evalType)
+    kind = kinds.get(udf.evalType) or aggregate_kind(udf.evalType)
     if kind is None:
-        _refuse("only scalar UDFs can be causal, not grouped or aggregate ones")
-        raise AssertionError
+        refuse(udf.evalType)
     return kind, udf.returnType if return_type is None else return_type, udf.func
 
 
@@ -334,8 +367,9 @@ def causal(
 ) -> Any:
     """Make a function causal: Spark may run it again, its answers stay the first ones.
 
-    Goes on a plain function, an ``async def``, or a ``pandas_udf`` or ``arrow_udf``, scalar or
-    iterator kind. What it makes is used like a UDF, also through ``spark.udf.register``.
+    Goes on a plain function, an ``async def``, a ``pandas_udf`` or ``arrow_udf`` (scalar, iterator
+    or aggregate), or a ``udtf``. What it makes is used as that is, also in SQL, and a causal
+    function is taken by ``applyInPandas``, ``applyInArrow``, ``mapInPandas`` and ``mapInArrow``.
 
     Parameters
     ----------
@@ -358,7 +392,7 @@ def causal(
 
     Returns
     -------
-    CausalUDF or a decorator that makes one
+    CausalUDF, CausalUDTF of a table function, or a decorator that makes one
 
     Raises
     ------
@@ -380,12 +414,30 @@ def causal(
     True
     """
     options = Options(uid, record, concurrency, flush, allow_code_change)
-    if callable(returnType):
+    if callable(returnType) or is_udtf(returnType):
         # `@causal` without parentheses: what stands there is the function.
-        return CausalUDF(returnType, None, options)
+        return _causal(returnType, None, options)
     declared = returnType
 
-    def decorate(fn: Callable[..., Any]) -> CausalUDF:
-        return CausalUDF(fn, declared, options)
+    def decorate(fn: Any) -> Any:
+        return _causal(fn, declared, options)
 
     return decorate
+
+
+def _causal(fn: Any, declared: DataTypeOrString | None, options: Options) -> Any:
+    if is_udtf(fn):
+        from clonos._operators.udtf import causal_udtf
+
+        return causal_udtf(fn, declared, options)
+    if isinstance(fn, type):
+        _refuse(
+            f"{fn.__qualname__} is a class: for a table function write @causal above "
+            "@udtf(returnType=…); for a class whose instances can be called give an instance"
+        )
+    return CausalUDF(fn, declared, options)
+
+
+def is_udtf(fn: Any) -> bool:
+    """Whether `fn` is what ``pyspark.sql.functions.udtf`` makes, classic or for Connect."""
+    return isinstance(getattr(fn, "func", None), type) and hasattr(fn, "evalType")

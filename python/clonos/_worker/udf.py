@@ -72,7 +72,8 @@ def run(spec: UdfSpec, fn: Callable[..., Any], batches: Iterator[Any]) -> Iterat
     return _results(spec, fn, columns, config, place)
 
 
-def _open_arguments(spec: UdfSpec, config: _core.SessionConfig, place: Place) -> dict[str, Any]:
+def open_arguments(spec: UdfSpec, config: _core.SessionConfig, place: Place) -> dict[str, Any]:
+    """Arguments that open the log of one use of a causal function."""
     return connection.task_arguments(config, place, spec.uid) | {
         "code": spec.code,
         "python": PYTHON_VERSION,
@@ -94,7 +95,7 @@ def _results(
     from clonos._worker.lost import check_lost
     from clonos._worker.result_runner import ResultRunner
 
-    task = connection.open_task(_core.ResultTask, config, _open_arguments(spec, config, place))
+    task = connection.open_task(_core.ResultTask, config, open_arguments(spec, config, place))
     check_lost(task.lost, config, spec.uid, place)
     call_rows = 0 if spec.flush == "batch" else spec.concurrency
     runner = ResultRunner(task, spec.arguments, call_rows)
@@ -126,7 +127,7 @@ def _services(
     from clonos._worker.lost import check_lost
     from clonos._worker.service_runner import ServiceRunner
 
-    task = connection.open_task(_core.ServiceTask, config, _open_arguments(spec, config, place))
+    task = connection.open_task(_core.ServiceTask, config, open_arguments(spec, config, place))
     check_lost(task.lost, config, spec.uid, place)
     runner = ServiceRunner(task, spec.flush == "call")
     if spec.kind in (PANDAS, PANDAS_ITER):

@@ -1,0 +1,113 @@
+"""``@causal`` on a table function: ``@causal @udtf(returnType=…) class …``."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.udtf import UserDefinedTableFunction
+
+from clonos._attached import current_config
+from clonos._code import code_fingerprint
+from clonos.errors import ConfigError, NotRecordedWarning
+
+if TYPE_CHECKING:
+    from clonos._operators.udf import Options
+
+
+@dataclass(frozen=True)
+class Handler:
+    """The class of a table function, and how its calls are recorded."""
+
+    cls: type
+    options: Options
+
+    @property
+    def uid(self) -> str:
+        """Stable name of the operator."""
+        return self.options.uid or f"{self.cls.__module__}.{self.cls.__qualname__}"
+
+    def shipped(self) -> type:
+        """Return the class that Spark runs, which records for the attached session."""
+        from clonos._worker.udf import UdfSpec
+        from clonos._worker.udtf import RECORDED_METHODS, make_handler
+
+        config = current_config()
+        if config is None:
+            message = f"{self.uid} is not recorded: call clonos.attach(spark) first"
+            warnings.warn(message, NotRecordedWarning, stacklevel=6)
+        methods = [getattr(self.cls, name, None) for name in RECORDED_METHODS]
+        codes = [code_fingerprint(method) for method in methods if method is not None]
+        options = self.options
+        spec = UdfSpec(
+            uid=self.uid,
+            kind="udtf",
+            return_type="",
+            record=options.record,
+            flush=options.flush,
+            concurrency=1,
+            arguments=0,
+            keyed=False,
+            code=sum(codes) % 2**64,
+            allow_code_change=options.allow_code_change,
+            count_occurrences=False,
+            label=self.cls.__qualname__,
+            config=None if config is None else config.to_bytes(),
+        )
+        return make_handler(spec, self.cls)
+
+
+class CausalUDTF(UserDefinedTableFunction):
+    """A causal table function; made by `causal`, used like PySpark's own.
+
+    Each call of ``eval`` and of ``terminate`` is recorded with the rows it gave.
+    """
+
+    def __init__(self, udtf: UserDefinedTableFunction, options: Options) -> None:
+        self._handler = Handler(udtf.func, options)
+        super().__init__(
+            udtf.func,
+            udtf._returnType,
+            name=udtf._name,
+            evalType=udtf.evalType,
+            deterministic=False,
+        )
+
+    @property
+    def uid(self) -> str:
+        """Stable name of the operator: the one given, else the class's qualified name."""
+        return self._handler.uid
+
+    @property
+    def func(self) -> type:
+        """The class that Spark runs, which is also what ``spark.udtf.register`` takes."""
+        return self._handler.shipped()
+
+    @func.setter
+    def func(self, _cls: type) -> None:
+        """Do nothing: PySpark's constructor sets what is made when it is asked for."""
+
+    @property
+    def _judtf(self) -> Any:
+        # Made anew each time: another session may have been attached since.
+        return self._create_judtf(self.func)
+
+
+def causal_udtf(udtf: Any, return_type: Any, options: Options) -> CausalUDTF:
+    """Return the causal form of what ``pyspark.sql.functions.udtf`` made.
+
+    Raises
+    ------
+    ConfigError
+        If it was made for Spark Connect, whose table functions are another class; if another type
+        is declared; if an option is out of range.
+    """
+    options.check("udtf")
+    if return_type is not None:
+        message = f"the type of {udtf.func.__qualname__} is the one given to udtf; give causal none"
+        raise ConfigError(message, "CONFIG")
+    if not isinstance(udtf, UserDefinedTableFunction):
+        message = "a table function of Spark Connect cannot be causal: use a classic session"
+        raise ConfigError(message, "CONFIG")
+    return CausalUDTF(udtf, options)

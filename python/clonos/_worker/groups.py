@@ -1,0 +1,149 @@
+"""Groups of rows: ``applyInPandas``, ``applyInArrow``, cogroups, aggregates, whole partitions.
+
+A group is known by its key, as far as the function is given it, and by its rows, in any order: a
+shuffle that is repeated may bring them in another. A group with other rows is another group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clonos import _core
+from clonos._worker.pieces import Pieces, content_bytes, listed
+from clonos.errors import ConfigError
+
+if TYPE_CHECKING:
+    from clonos._worker.udf import UdfSpec
+
+# What Spark passes to a function besides the key and the state.
+MOST_INPUTS = 2
+
+
+def is_group(args: tuple[Any, ...]) -> bool:
+    """Whether Spark calls a function with these arguments for a group, or a whole partition."""
+    inputs = args[1:] if args and isinstance(args[0], tuple) else args
+    return 0 < len(inputs) <= MOST_INPUTS and _is_input(inputs[0])
+
+
+def _is_input(value: Any) -> bool:
+    if isinstance(value, (pa.Table, Iterator)):
+        return True
+    # Where pandas was not imported there is no frame.
+    return type(value).__name__ == "DataFrame" and hasattr(value, "iloc")
+
+
+def run_group(pieces: Pieces, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Return what `fn` makes of one group: frames, tables, or iterators of either.
+
+    Raises
+    ------
+    ConfigError
+        If Spark keeps state for the function, which is not recorded.
+    """
+    keys, inputs = (args[:1], args[1:]) if isinstance(args[0], tuple) else ((), args)
+    if not all(_is_input(value) for value in inputs):
+        message = (
+            f"{pieces.spec.uid} cannot be causal under applyInPandasWithState: its state is "
+            "Spark's. Use a plain function there, and call the service in a causal UDF before it"
+        )
+        raise ConfigError(message, "CONFIG")
+    if not pieces.is_recorded:
+        return fn(*args)
+    # Groups are read whole: which of them this is, only all of its rows can say.
+    read = [listed(value) for value in inputs]
+    columns = [_value_image(value) for key in keys for value in key]
+    for value in read:
+        columns += _rows_image(value)
+
+    def work() -> Any:
+        given = [iter(value) if isinstance(value, list) else value for value in read]
+        return listed(fn(*keys, *given))
+
+    result = pieces.run(columns, work)
+    return iter(result) if isinstance(result, list) else result
+
+
+def make_aggregate(spec: UdfSpec, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that Spark runs in place of an aggregate `fn`, under its name.
+
+    It is given a series or an array for each column, or an iterator of them; those after the
+    function's own identify the group.
+    """
+    pieces = Pieces(spec)
+
+    def body(*args: Any) -> Any:
+        return run_aggregate(pieces, fn, args)
+
+    body.__name__ = body.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
+    body.__doc__ = fn.__doc__
+    return body
+
+
+def run_aggregate(pieces: Pieces, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Return the value of one group, or of one frame of a window."""
+    count = pieces.spec.arguments
+    if not pieces.is_recorded and not pieces.spec.keyed:
+        return fn(*args)
+    if not isinstance(args[0], Iterator):
+        return pieces.run(_multiset([args]), lambda: fn(*args[:count]))
+    batches = [batch if isinstance(batch, tuple) else (batch,) for batch in args[0]]
+    columns = _multiset(batches)
+    given = (batch[0] if count == 1 else batch[:count] for batch in batches)
+    return pieces.run(columns, lambda: fn(given))
+
+
+def _rows_image(value: Any) -> list[pa.Array]:
+    """One row that stands for the rows of a table, a frame, or a list of batches of either."""
+    batches = value if isinstance(value, list) else [value]
+    names = [str(name) for batch in batches[:1] for name in _names(batch)]
+    named = _core.bytes_fingerprint("\0".join(names).encode())
+    return [_number(named), *_multiset([_columns(batch) for batch in batches])]
+
+
+def _names(batch: Any) -> Any:
+    return batch.column_names if isinstance(batch, (pa.Table, pa.RecordBatch)) else batch.columns
+
+
+def _columns(batch: Any) -> tuple[Any, ...]:
+    if isinstance(batch, (pa.Table, pa.RecordBatch)):
+        return tuple(batch.columns)
+    return tuple(batch.iloc[:, index] for index in range(batch.shape[1]))
+
+
+def _multiset(batches: list[tuple[Any, ...]]) -> list[pa.Array]:
+    """Count and sum of the fingerprints of rows: the same in whichever order they come."""
+    rows = total = 0
+    for columns in batches:
+        if columns and len(columns[0]):
+            prints = _core.row_fingerprints([_image(column) for column in columns])
+            rows += len(prints)
+            # The sum of unsigned numbers wraps around, which is wanted.
+            total += pc.sum(prints).as_py()
+    return [_number(rows), _number(total % 2**64)]
+
+
+def _image(column: Any) -> pa.Array:
+    """Arrow array of a column, to be fingerprinted."""
+    if isinstance(column, pa.ChunkedArray):
+        return column.combine_chunks()
+    if isinstance(column, pa.Array):
+        return column
+    try:
+        return pa.Array.from_pandas(column)
+    except (pa.ArrowException, TypeError, ValueError):
+        # Objects that Arrow has no type for, such as vectors.
+        return pa.array([content_bytes(value) for value in column], pa.large_binary())
+
+
+def _value_image(value: Any) -> pa.Array:
+    if isinstance(value, pa.Scalar):
+        return pa.array([value.as_py()], value.type)
+    return pa.array([content_bytes(value)], pa.large_binary())
+
+
+def _number(value: int) -> pa.Array:
+    return pa.array([value], pa.uint64())
