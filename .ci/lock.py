@@ -15,7 +15,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = {
-    "requirements-dev.lock": ("spark", "demo", "postgresql", "kafka", "delta", "dev"),
+    "requirements-dev.lock": (
+        "spark",
+        "cli",
+        "demo",
+        "metrics",
+        "postgresql",
+        "kafka",
+        "delta",
+        "dev",
+    ),
     "requirements-java.lock": ("java",),
 }
 

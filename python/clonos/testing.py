@@ -21,6 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from clonos import _processes
+from clonos._processes import alive
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -64,7 +67,7 @@ def executors(driver: SparkSession | int) -> list[Executor]:
     pid = driver if isinstance(driver, int) else os.getpid()
     found = []
     for child in descendants(pid):
-        command = _command(child)
+        command = _processes.command(child)
         if _BACKEND in command and "--executor-id" in command:
             number = command[command.index("--executor-id") + 1]
             # A launcher script has the same arguments until it becomes the JVM.
@@ -76,7 +79,7 @@ def executors(driver: SparkSession | int) -> list[Executor]:
 def python_daemon(jvm: int) -> int | None:
     """Process id of the Python daemon that an executor's JVM forks its workers from."""
     for child in children(jvm):
-        if "pyspark.daemon" in _command(child):
+        if "pyspark.daemon" in _processes.command(child):
             return child
     return None
 
@@ -147,12 +150,6 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that waits to be reaped does not."""
-    fields = _stat(pid)
-    return fields is not None and fields[0] not in ("Z", "X")
-
-
 def wait_until(
     condition: Callable[[], T], what: str, timeout: float = 60.0, interval: float = 0.05
 ) -> T:
@@ -194,35 +191,10 @@ def wait_gone(*pids: int, timeout: float = 30.0) -> None:
     wait_until(lambda: not any(map(alive, pids)), f"processes {pids} to end", timeout)
 
 
-def _pids() -> Iterator[int]:
-    for entry in os.scandir("/proc"):
-        if entry.name.isdecimal():
-            yield int(entry.name)
-
-
-def _stat(pid: int) -> list[str] | None:
-    """Fields of ``/proc/<pid>/stat`` from the state on; None if the process is gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The second field is the command in parentheses and may hold anything.
-    return text.rpartition(")")[2].split()
-
-
 def _parents() -> dict[int, int]:
-    stats = ((pid, _stat(pid)) for pid in _pids())
-    return {pid: int(fields[1]) for pid, fields in stats if fields is not None}
-
-
-def _command(pid: int) -> list[str]:
-    try:
-        data = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return []
-    return data.decode(errors="replace").rstrip("\0").split("\0")
+    return {pid: _processes.parent(pid) for pid in _processes.pids()}
 
 
 def _commands() -> Iterator[tuple[int, list[str]]]:
-    for pid in _pids():
-        yield pid, _command(pid)
+    for pid in _processes.pids():
+        yield pid, _processes.command(pid)

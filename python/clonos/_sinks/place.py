@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 
+from clonos import _processes
 from clonos._sinks.fence import Driver
 from clonos._worker import agents
 from clonos._worker.place import BATCH_PROPERTY, QUERY_PROPERTY
@@ -29,7 +30,7 @@ def this_driver() -> Driver:
     Spark starts that process for each commit, so the driver is the JVM above it.
     """
     jvm = agents.executor_jvm()
-    return Driver(socket.gethostname(), jvm, agents._started_at(jvm))
+    return Driver(socket.gethostname(), jvm, _processes.started_at(jvm))
 
 
 def streaming_task() -> tuple[str, int] | None:

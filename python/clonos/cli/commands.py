@@ -1,0 +1,58 @@
+"""The commands of ``clonos``; what each does is imported when it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="clonos",
+    help="Exactly-once, locally recovered nondeterministic Python on Spark.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+
+
+@app.command("demo")
+def run_demo(
+    out: Annotated[Path, typer.Option(help="Folder for the picture and logs.")] = Path(
+        "demo-output"
+    ),
+    keep: Annotated[bool, typer.Option(help="Keep working files.")] = False,
+) -> None:
+    """Run one job as plain Spark and as Clonos, and kill executors and drivers in both."""
+    from clonos.cli.demo import run
+
+    raise typer.Exit(run(out, keep))
+
+
+@app.command("inspect")
+def run_inspect(
+    path: Annotated[
+        Path | None,
+        typer.Argument(help="A segment file or a checkpoint folder; default: running sessions."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what is in a log: of a running session, or of files in a checkpoint folder."""
+    from clonos.cli import inspection
+
+    raise typer.Exit(inspection.run(path, as_json))
+
+
+@app.command("doctor")
+def run_doctor(
+    master: Annotated[
+        str | None, typer.Option(help="Spark master to try; default: checks without Spark.")
+    ] = None,
+    checkpoint_dir: Annotated[
+        Path | None, typer.Option(help="Folder meant as checkpoint_dir.")
+    ] = None,
+) -> None:
+    """Check whether this machine, and a cluster, are ready for Clonos."""
+    from clonos.cli import checkup
+
+    raise typer.Exit(checkup.run(master, checkpoint_dir))
