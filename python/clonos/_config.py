@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import re
+from typing import Any, Literal, get_args
 
 from clonos.errors import ConfigError
+
+# What choices there are, for editors and for the checks.
+Record = Literal["result", "services"]
+Flush = Literal["batch", "call"]
+Guarantee = Literal["exactly_once", "at_least_once"]
+AgentScope = Literal["executor", "host"]
+OnLost = Literal["rollback", "at_least_once"]
+OnAmbiguous = Literal["error", "any"]
+Compression = Literal["lz4", "none"]
+SpillPolicy = Literal["availability", "eager", "epoch", "off"]
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*$", re.IGNORECASE)
@@ -69,6 +80,17 @@ def one_of(setting: str, value: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
+def choice(setting: str, value: str, choices: Any) -> str:
+    """Return `value` if it is one of the `choices`, a ``Literal``.
+
+    Raises
+    ------
+    ConfigError
+        Names the setting and what it may be.
+    """
+    return one_of(setting, value, get_args(choices))
+
+
 def parse_spill_policy(value: str | None, agent_scope: str) -> str:
     """Spill policy; where agents share their executors' fate, keeping frames is off by default.
 
@@ -79,7 +101,7 @@ def parse_spill_policy(value: str | None, agent_scope: str) -> str:
     """
     if value is None:
         return "availability" if agent_scope == "host" else "off"
-    return one_of("spill_policy", value, ("availability", "eager", "epoch", "off"))
+    return choice("spill_policy", value, SpillPolicy)
 
 
 def parse_resolution(value: float) -> int:

@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
+from pyspark.sql import Column
 from pyspark.sql import functions as sf
 from pyspark.sql.functions import arrow_udf, pandas_udf
 from pyspark.sql.types import DoubleType
@@ -209,6 +210,19 @@ def test_an_error_of_a_worker_is_found_on_the_driver(session: Any, spark: Any) -
         found = clonos.errors.find(exc)
         assert found is not None
         assert found.condition == "DISK_BUDGET"
+
+
+def test_with_plain_values_it_is_the_plain_call(spark: Any) -> None:
+    assert spark is not None, "a session is active"
+
+    @causal("long", uid="plus")
+    def plus(left: int, right: int = 1) -> int:
+        return left + right
+
+    assert plus(4) == 5
+    assert plus(4, right=2) == 6
+    for column in (plus("id"), plus(sf.col("id")), plus("id", right="id"), of_none()):
+        assert isinstance(column, Column)
 
 
 def test_an_epoch_that_was_committed_begins_anew(session: Any, spark: Any) -> None:

@@ -7,11 +7,17 @@ import hashlib
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from clonos import _attached, _core
 from clonos._config import (
-    one_of,
+    AgentScope,
+    Compression,
+    Guarantee,
+    OnAmbiguous,
+    OnLost,
+    SpillPolicy,
+    choice,
     parse_depth,
     parse_io_timeout,
     parse_resolution,
@@ -30,17 +36,17 @@ def attach(
     spark: SparkSession,
     *,
     checkpoint_dir: str | os.PathLike[str] | None = None,
-    sharing_depth: int | str = 1,
+    sharing_depth: int | Literal["full"] = 1,
     memory: int | str = "512MiB",
     disk: int | str = "16GiB",
-    spill_policy: str | None = None,
+    spill_policy: SpillPolicy | None = None,
     spill_dir: str | os.PathLike[str] | None = None,
     clock_resolution: float = 0.001,
-    compression: str = "lz4",
-    guarantee: str = "exactly_once",
-    agent_scope: str = "executor",
-    on_lost: str = "rollback",
-    on_ambiguous: str = "error",
+    compression: Compression = "lz4",
+    guarantee: Guarantee = "exactly_once",
+    agent_scope: AgentScope = "executor",
+    on_lost: OnLost = "rollback",
+    on_ambiguous: OnAmbiguous = "error",
     io_timeout: float = 10.0,
     driver_host: str | None = None,
     driver_port: int = 0,
@@ -125,18 +131,18 @@ def attach(
         driver_addr="",
         driver_socket=str(folder / "agent.sock"),
         local=local,
-        guarantee=one_of("guarantee", guarantee, ("exactly_once", "at_least_once")),
+        guarantee=choice("guarantee", guarantee, Guarantee),
         sharing_depth=parse_depth(sharing_depth),
         memory_bytes=parse_size("memory", memory),
         disk_bytes=parse_size("disk", disk),
         spill_policy=parse_spill_policy(spill_policy, agent_scope),
         clock_resolution_ns=parse_resolution(clock_resolution),
-        compress_frames=one_of("compression", compression, ("none", "lz4")) == "lz4",
+        compress_frames=choice("compression", compression, Compression) == "lz4",
         spill_dir=None if spill_dir is None else os.fspath(spill_dir),
         checkpoint_dir=None if checkpoint_dir is None else _folder_of(checkpoint_dir),
-        agent_scope=one_of("agent_scope", agent_scope, ("executor", "host")),
-        on_lost=one_of("on_lost", on_lost, ("rollback", "at_least_once")),
-        on_ambiguous=one_of("on_ambiguous", on_ambiguous, ("error", "any")),
+        agent_scope=choice("agent_scope", agent_scope, AgentScope),
+        on_lost=choice("on_lost", on_lost, OnLost),
+        on_ambiguous=choice("on_ambiguous", on_ambiguous, OnAmbiguous),
         io_timeout_ms=parse_io_timeout(io_timeout),
     )
     bind_host, reached_as = _driver_hosts(settings, driver_host, local)

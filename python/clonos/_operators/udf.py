@@ -10,11 +10,11 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from clonos import _services
 from clonos._code import code_fingerprint, mentions
-from clonos._config import one_of
+from clonos._config import Flush, Record, choice
 from clonos._operators.groups import AGGREGATES, aggregate_kind, refuse
 from clonos.errors import ConfigError, NotRecordedWarning
 
@@ -22,10 +22,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql._typing import DataTypeOrString
     from pyspark.sql.types import DataType
+    from pyspark.sql.udtf import UserDefinedTableFunction
 
+    from clonos._operators.udtf import CausalUDTF
     from clonos._worker.pieces import Pieces
     from clonos._worker.udf import UdfSpec
 
+P = ParamSpec("P")
+R = TypeVar("R")
 ColumnOrName = Any
 ALL_COLUMNS = "*"
 CONCURRENCY_MAX = 10_000
@@ -51,8 +55,8 @@ class Options:
         ConfigError
             Names the option to change.
         """
-        one_of("record", self.record, ("result", "services"))
-        one_of("flush", self.flush, ("batch", "call"))
+        choice("record", self.record, Record)
+        choice("flush", self.flush, Flush)
         if not 1 <= self.concurrency <= CONCURRENCY_MAX:
             _refuse(f"concurrency={self.concurrency} must be between 1 and {CONCURRENCY_MAX}")
         if self.concurrency > 1 and kind != "async":
@@ -67,15 +71,15 @@ def _refuse(message: str) -> None:
     raise ConfigError(message, "CONFIG")
 
 
-class CausalUDF:
+class CausalUDF(Generic[P, R]):
     """A causal function; made by `causal`, called like any PySpark UDF.
 
-    Called with columns where a Spark session is active, it makes a column. In a Python worker, and
-    where there is no Spark, it is the function it wraps.
+    Called with columns, or names of columns, where a Spark session is active, it makes a column.
+    With other values, in a Python worker, and where there is no Spark, it is the function it wraps.
     """
 
     def __init__(
-        self, fn: Callable[..., Any], return_type: DataTypeOrString | None, options: Options
+        self, fn: Callable[P, R], return_type: DataTypeOrString | None, options: Options
     ) -> None:
         self.__wrapped__: Callable[..., Any]
         kind = "row"
@@ -116,7 +120,7 @@ class CausalUDF:
             return self._groups
         return Pieces(self._spec(self.uid, ALL_ARGUMENTS, False, return_type=""))
 
-    def with_uid(self, uid: str) -> CausalUDF:
+    def with_uid(self, uid: str) -> CausalUDF[P, R]:
         """Return the same function as another operator, with a log of its own.
 
         Give each use of a function its own `uid` where several stand in one query.
@@ -132,18 +136,31 @@ class CausalUDF:
         options = self._options
         return f"<causal {self._kind} function {self.uid!r}, record={options.record!r}>"
 
+    @overload
+    def __call__(
+        self,
+        *args: Column | str,
+        row_key: ColumnOrName | Sequence[ColumnOrName] | None = None,
+        **kwargs: Column | str,
+    ) -> Column: ...
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
     def __call__(
         self,
         *args: Any,
         row_key: ColumnOrName | Sequence[ColumnOrName] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Column of the function over `args`, or the plain call where there is no Spark session.
+        """Column of the function over `args`, or the plain call.
 
         Parameters
         ----------
         *args, **kwargs
-            Columns, or names of columns, as for any UDF.
+            Columns, or names of columns, as for any UDF: a call in which each argument is a name,
+            or one is a column, makes a column. ``f(4)`` is the plain call; so is any call where
+            there is no Spark session.
         row_key : column, name, "*", or a list of them, optional
             Columns that tell rows with equal arguments apart. They are not passed to the function.
             Needed where such rows may come back in another order, that is after a shuffle.
@@ -156,7 +173,7 @@ class CausalUDF:
                 if groups.is_group(args):
                     return groups.run_group(self._groups, self._fn, args)
             return _services.call(self._fn, *args, **kwargs)
-        if _no_session():
+        if _no_session() or (row_key is None and not _name_columns([*args, *kwargs.values()])):
             return self._fn(*args, **kwargs)
         columns = self._bind(args, kwargs)
         keys = _key_columns(row_key)
@@ -223,7 +240,7 @@ class CausalUDF:
 
     deterministic = False
 
-    def asNondeterministic(self) -> CausalUDF:
+    def asNondeterministic(self) -> CausalUDF[P, R]:
         """Return this function: to Catalyst a causal function always is nondeterministic."""
         return self
 
@@ -338,6 +355,15 @@ def _constant() -> Column:
     return functions.lit(True)
 
 
+def _name_columns(arguments: list[Any]) -> bool:
+    """Whether arguments name columns, as those of PySpark's functions: none are, or one is."""
+    from pyspark.sql import Column
+
+    return all(isinstance(argument, str) for argument in arguments) or any(
+        isinstance(argument, Column) for argument in arguments
+    )
+
+
 def _in_task() -> bool:
     # Where PySpark was never imported there is no task, and it need not be installed.
     if "pyspark" not in sys.modules:
@@ -356,13 +382,36 @@ def _no_session() -> bool:
     return SparkContext._active_spark_context is None and SparkSession.getActiveSession() is None
 
 
+class Decorator(Protocol):
+    """What ``causal(…)`` makes: to be put on a function, or on a table function."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # a table function can be called, too
+        self, fn: UserDefinedTableFunction, /
+    ) -> CausalUDTF: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> CausalUDF[P, R]: ...
+
+
+@overload
+def causal(returnType: Callable[P, R], /) -> CausalUDF[P, R]: ...
+@overload
+def causal(
+    returnType: DataTypeOrString | None = None,
+    *,
+    uid: str | None = None,
+    record: Record = "result",
+    concurrency: int = 1,
+    flush: Flush = "batch",
+    allow_code_change: bool = False,
+) -> Decorator: ...
 def causal(
     returnType: DataTypeOrString | Callable[..., Any] | None = None,
     *,
     uid: str | None = None,
-    record: str = "result",
+    record: Record = "result",
     concurrency: int = 1,
-    flush: str = "batch",
+    flush: Flush = "batch",
     allow_code_change: bool = False,
 ) -> Any:
     """Make a function causal: Spark may run it again, its answers stay the first ones.

@@ -56,3 +56,28 @@ def run_doctor(
     from clonos.cli import checkup
 
     raise typer.Exit(checkup.run(master, checkpoint_dir))
+
+
+@app.command("epochs")
+def run_epochs(
+    folder: Annotated[Path, typer.Argument(help="The checkpoint_dir of a session.")],
+    _list: Annotated[bool, typer.Option("--list", help="List the epochs: the default.")] = True,
+    drop: Annotated[
+        list[str] | None, typer.Option(help="Drop the epoch of this name; may be repeated.")
+    ] = None,
+    older_than: Annotated[
+        str | None, typer.Option(help="Drop what was last written so long ago: 7d, 12h, 30m.")
+    ] = None,
+    force: Annotated[bool, typer.Option(help="Drop also what is in use.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+) -> None:
+    """Show the epochs that were not committed, and drop those that nobody will run again."""
+    from clonos.cli import epochs
+    from clonos.errors import ConfigError
+
+    try:
+        code = epochs.run(folder, drop or [], older_than, force, as_json)
+    except ConfigError as error:
+        typer.echo(error.message, err=True)
+        code = 2
+    raise typer.Exit(code)

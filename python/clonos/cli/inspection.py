@@ -37,12 +37,18 @@ def run(path: Path | None, as_json: bool) -> int:
     return 1 if problems else 0
 
 
+def sessions() -> list[_core.SessionConfig]:
+    """Return the sessions of this user on this machine; one that was killed may be among them."""
+    root = Path(tempfile.gettempdir()) / f"clonos-{os.getuid()}"
+    return [
+        _core.SessionConfig.from_bytes(file.read_bytes()) for file in sorted(root.glob("*/session"))
+    ]
+
+
 def _sessions() -> tuple[list[dict[str, Any]], list[str]]:
     """Reports of the sessions of this user that answer."""
     reports, problems = [], []
-    root = Path(tempfile.gettempdir()) / f"clonos-{os.getuid()}"
-    for file in sorted(root.glob("*/session")):
-        config = _core.SessionConfig.from_bytes(file.read_bytes())
+    for config in sessions():
         try:
             report = json.loads(_core.cluster_stats(config))
         except ClonosError as error:

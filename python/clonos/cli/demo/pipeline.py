@@ -62,7 +62,7 @@ def causal_udf(url: str) -> Any:
     """The same question under Clonos."""
     from clonos import causal
 
-    @causal("boolean", uid="banned-words")  # type: ignore[untyped-decorator]
+    @causal("boolean", uid="banned-words")
     def is_banned(word: str, row: str) -> bool:
         return ask(url, word, row)
 
