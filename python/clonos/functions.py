@@ -122,18 +122,19 @@ def _column(name: str, uid: str, row_key: Any) -> Column:
 @functools.cache
 def _made(name: str, uid: str) -> Any:
     """Return the causal function of a column; one object for each, as its uses are told apart."""
-    from clonos._operators.udf import _Vectorised, causal
+    from clonos._operators.declaration import Declaration
+    from clonos._operators.udf import causal
 
     vectorised: Any
     if name == "now":
-        vectorised = _Vectorised(_now, "arrow", "timestamp")
+        vectorised = Declaration(_now, "arrow", "timestamp", "now")
         return causal(uid=uid)(vectorised)
     if name == "uuid":
         return causal("string", uid=uid, record="services")(_new_uuid)
     _, _, seed = name.partition(" ")
     if not seed:
         return causal("double", uid=uid, record="services")(_rand)
-    vectorised = _Vectorised(_Seeded(int(seed)), "arrow_iter", "double")
+    vectorised = Declaration(_Seeded(int(seed)), "arrow_iter", "double", "rand")
     return causal(uid=uid, record="services")(vectorised)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import re
@@ -15,15 +16,23 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ov
 from clonos import _services
 from clonos._code import code_fingerprint, mentions
 from clonos._config import Flush, Record, choice
-from clonos._operators.groups import AGGREGATES, aggregate_kind, refuse
+from clonos._operators.declaration import (
+    ASYNC,
+    ROW,
+    declaration_of,
+    hook_registration,
+    session_timezone,
+)
+from clonos._operators.groups import AGGREGATES
 from clonos.errors import ConfigError, NotRecordedWarning
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, SparkSession
     from pyspark.sql._typing import DataTypeOrString
     from pyspark.sql.types import DataType
     from pyspark.sql.udtf import UserDefinedTableFunction
 
+    from clonos._operators.binding import Binding
     from clonos._operators.udtf import CausalUDTF
     from clonos._worker.pieces import Pieces
     from clonos._worker.udf import UdfSpec
@@ -31,10 +40,11 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 ColumnOrName = Any
-ALL_COLUMNS = "*"
 CONCURRENCY_MAX = 10_000
 # More columns than any function is given: all of them are its arguments.
 ALL_ARGUMENTS = 2**31
+# Of a callable object there is a name of its class only, as PySpark has it.
+_NAMES = ("__name__", "__module__")
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,7 @@ class Options:
         choice("flush", self.flush, Flush)
         if not 1 <= self.concurrency <= CONCURRENCY_MAX:
             _refuse(f"concurrency={self.concurrency} must be between 1 and {CONCURRENCY_MAX}")
-        if self.concurrency > 1 and kind != "async":
+        if self.concurrency > 1 and kind != ASYNC:
             _refuse("concurrency= needs an `async def` function")
         if self.record == "services" and self.concurrency > 1:
             _refuse("record='services' needs concurrency=1: services are replayed in one order")
@@ -76,36 +86,46 @@ class CausalUDF(Generic[P, R]):
 
     Called with columns, or names of columns, where a Spark session is active, it makes a column.
     With other values, in a Python worker, and where there is no Spark, it is the function it wraps.
+    Its attributes are those of PySpark's
+    UDFs, of the kind that was declared; what Spark runs is always an iterator over Arrow batches,
+    and nondeterministic.
+
+    Attributes
+    ----------
+    func : callable
+        The plain function.
+    deterministic : bool
+        What the wrapped UDF says. To Catalyst a causal function is nondeterministic.
     """
 
     def __init__(
         self, fn: Callable[P, R], return_type: DataTypeOrString | None, options: Options
     ) -> None:
         self.__wrapped__: Callable[..., Any]
-        kind = "row"
-        if hasattr(fn, "evalType") and hasattr(fn, "func"):
-            kind, return_type, fn = _unwrap_udf(fn, return_type)
-        elif inspect.iscoroutinefunction(fn):
-            kind = "async"
-        options.check(kind)
-        functools.update_wrapper(self, fn)
-        # PySpark asks `inspect.getfullargspec` what a function of groups takes.
-        with contextlib.suppress(TypeError, ValueError):
-            self.__signature__ = inspect.signature(fn)
-        self._fn = fn
-        self._name: str = getattr(fn, "__qualname__", type(fn).__qualname__)
-        self._kind = kind
-        self._declared_type = "string" if return_type is None else return_type
+        declared = declaration_of(fn, return_type)
+        options.check(declared.kind)
+        self.func = declared.func
+        self.deterministic = declared.deterministic
+        self._declared = declared
         self._options = options
         self._uses: dict[tuple[str, ...], str] = {}
         self._bodies: dict[tuple[Any, ...], Any] = {}
+        names = tuple(a for a in functools.WRAPPER_ASSIGNMENTS if a not in _NAMES)
+        functools.update_wrapper(self, declared.func, assigned=names)
+        self.__name__ = declared.name
+        self.__module__ = getattr(declared.func, "__module__", type(declared.func).__module__)
+        self._qualname: str = getattr(declared.func, "__qualname__", declared.name)
+        # PySpark asks `inspect.getfullargspec` what a function of groups takes.
+        with contextlib.suppress(TypeError, ValueError):
+            self.__signature__ = inspect.signature(declared.func)
         # In a worker: what records the groups of a task, where Spark calls this for groups.
         self._groups: Pieces | None = None
+        hook_registration(CausalUDF)
 
     @property
     def uid(self) -> str:
         """Stable name of the operator: the one given, else the function's qualified name."""
-        return self._options.uid or f"{getattr(self._fn, '__module__', '')}.{self._name}"
+        return self._options.uid or f"{self.__module__}.{self._qualname}"
 
     def __getstate__(self) -> dict[str, Any]:
         # A function that calls this one travels to a worker with it; handles of the JVM do not.
@@ -118,23 +138,23 @@ class CausalUDF(Generic[P, R]):
 
         if current_config() is None:
             return self._groups
-        return Pieces(self._spec(self.uid, ALL_ARGUMENTS, False, return_type=""))
+        return Pieces(self._spec(self.uid, return_type="", arguments=ALL_ARGUMENTS, keyed=False))
+
+    def _copy(self, **changes: Any) -> CausalUDF[P, R]:
+        new = copy.copy(self)
+        new.__dict__.update(changes)
+        return new
 
     def with_uid(self, uid: str) -> CausalUDF[P, R]:
         """Return the same function as another operator, with a log of its own.
 
         Give each use of a function its own `uid` where several stand in one query.
         """
-        return CausalUDF(self._source(), self._declared_type, replace(self._options, uid=uid))
-
-    def _source(self) -> Any:
-        if self._kind in ("row", "async"):
-            return self._fn
-        return _Vectorised(self._fn, self._kind, self._declared_type)
+        return self._copy(_options=replace(self._options, uid=uid))
 
     def __repr__(self) -> str:
         options = self._options
-        return f"<causal {self._kind} function {self.uid!r}, record={options.record!r}>"
+        return f"<causal {self._declared.kind} function {self.uid!r}, record={options.record!r}>"
 
     @overload
     def __call__(
@@ -160,7 +180,7 @@ class CausalUDF(Generic[P, R]):
         *args, **kwargs
             Columns, or names of columns, as for any UDF: a call in which each argument is a name,
             or one is a column, makes a column. ``f(4)`` is the plain call; so is any call where
-            there is no Spark session.
+            there is no Spark session. Defaults of the function are values.
         row_key : column, name, "*", or a list of them, optional
             Columns that tell rows with equal arguments apart. They are not passed to the function.
             Needed where such rows may come back in another order, that is after a shuffle.
@@ -171,22 +191,15 @@ class CausalUDF(Generic[P, R]):
                 from clonos._worker import groups
 
                 if groups.is_group(args):
-                    return groups.run_group(self._groups, self._fn, args)
-            return _services.call(self._fn, *args, **kwargs)
+                    return groups.run_group(self._groups, self.func, args)
+            return _services.call(self.func, *args, **kwargs)
         if _no_session() or (row_key is None and not _name_columns([*args, *kwargs.values()])):
-            return self._fn(*args, **kwargs)
-        columns = self._bind(args, kwargs)
-        keys = _key_columns(row_key)
-        uid = self._use(columns)
-        passed = columns + keys or [_constant()]
-        return self._udf(uid, len(columns), bool(keys))(*passed)
+            return self.func(*args, **kwargs)
+        from clonos._operators.binding import bind_columns
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        if not kwargs:
-            return list(args)
-        bound = inspect.signature(self._fn).bind(*args, **kwargs)
-        bound.apply_defaults()
-        return list(bound.args)
+        binding = bind_columns(args, kwargs, row_key)
+        uid = self._use(list(binding.columns[: binding.arguments]))
+        return self._udf(uid, binding)(*binding.columns)
 
     def _use(self, columns: list[Any]) -> str:
         """Name this use: the first over certain columns is the uid, the n-th other one ``uid#n``.
@@ -202,130 +215,106 @@ class CausalUDF(Generic[P, R]):
             self._uses[text] = self.uid if before == 0 else f"{self.uid}#{before + 1}"
         return self._uses[text]
 
-    # What `spark.udf.register` reads of a user-defined function.
-
-    @property
-    def func(self) -> Callable[..., Any]:
-        """The body that Spark runs, for ``spark.udf.register``; the function is ``__wrapped__``."""
-        parameters = inspect.signature(self._fn).parameters.values()
-        if self._kind in ("row", "async") and not parameters:
-            _refuse(
-                f"{self.uid} takes no arguments; a SQL function needs at least one "
-                "(use it as a column instead)"
-            )
-        any_number = self._kind.endswith("_iter") or any(
-            parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters
-        )
-        return self._body(self.uid, ALL_ARGUMENTS if any_number else len(parameters), False)
-
     @property
     def returnType(self) -> DataType:
-        """Spark type of a result."""
-        from pyspark.sql.types import DataType, _parse_datatype_string
+        """Spark type of a result.
 
-        declared = self._declared_type
-        return declared if isinstance(declared, DataType) else _parse_datatype_string(declared)
+        Raises
+        ------
+        PySparkNotImplementedError
+            If functions of this kind cannot return the declared type.
+        """
+        return self._declared.return_type()
 
     @property
     def evalType(self) -> int:
-        """Spark's number for the kind: an iterator over batches, or the aggregate declared."""
-        from pyspark.util import PythonEvalType
-
-        if self._kind in AGGREGATES:
-            number: int = getattr(PythonEvalType, AGGREGATES[self._kind])
-            return number
-        if self._kind.startswith("pandas"):
-            return PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF
-        return PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF
-
-    deterministic = False
+        """Spark's number for the kind of UDF that was declared."""
+        return self._declared.eval_type()
 
     def asNondeterministic(self) -> CausalUDF[P, R]:
-        """Return this function: to Catalyst a causal function always is nondeterministic."""
-        return self
+        """Return this function declared nondeterministic, which to Catalyst it always is."""
+        return self._copy(deterministic=False)
 
-    def _body(self, uid: str, arguments: int, keyed: bool) -> Callable[..., Any]:
+    def register(self, spark: SparkSession, name: str) -> CausalUDF[P, R]:
+        """Make this function a SQL function of `spark`, as ``spark.udf.register`` does.
+
+        Parameters
+        ----------
+        spark : pyspark.sql.SparkSession
+            A classic session.
+        name : str
+            Name in SQL.
+
+        Returns
+        -------
+        CausalUDF
+            The same function under that name.
+        """
+        from clonos._driver.columns import register_function
+
+        named = self._copy(__name__=name, _bodies={})
+        names = not self._declared.kind.endswith("_iter")
+        register_function(spark, name, named, self._declared.plain(name), names)
+        return named
+
+    def _body(self, uid: str, binding: Binding) -> Callable[..., Any]:
         from clonos._worker.groups import make_aggregate
         from clonos._worker.udf import make_body
 
-        spec = self._spec(uid, arguments, keyed, return_type=self.returnType.json())
+        spec = self._spec(
+            uid,
+            return_type=self.returnType.json(),
+            arguments=binding.arguments,
+            keyed=binding.keyed,
+            keywords=binding.keywords,
+            types=binding.types,
+            pickled=self._declared.pickled(),
+            timezone=session_timezone(),
+        )
         if spec.config is None:
             message = f"{self.uid} is not recorded: call clonos.attach(spark) first"
             warnings.warn(message, NotRecordedWarning, stacklevel=4)
-        make = make_aggregate if self._kind in AGGREGATES else make_body
-        return make(spec, self._fn)
+        make = make_aggregate if self._declared.kind in AGGREGATES else make_body
+        return make(spec, self.func)
 
-    def _spec(self, uid: str, arguments: int, keyed: bool, return_type: str) -> UdfSpec:
+    def _spec(self, uid: str, **of_use: Any) -> UdfSpec:
         from clonos._attached import current_config
         from clonos._worker.udf import UdfSpec
 
         config = current_config()
-        options = self._options
+        options, kind = self._options, self._declared.kind
         return UdfSpec(
             uid=uid,
-            kind=self._kind,
-            return_type=return_type,
+            kind=kind,
             record=options.record,
             flush=options.flush,
             concurrency=options.concurrency,
-            arguments=arguments,
-            keyed=keyed,
-            code=code_fingerprint(self._fn),
+            code=code_fingerprint(self.func),
             allow_code_change=options.allow_code_change,
             # Counting equal rows costs time; only keys and row streams of random numbers need it.
-            count_occurrences=self._kind in ("row", "async")
-            and mentions(self._fn, "idempotency_key"),
-            label=self._name,
+            count_occurrences=kind in (ROW, ASYNC) and mentions(self.func, "idempotency_key"),
+            label=self._qualname,
             config=None if config is None else config.to_bytes(),
+            **of_use,
         )
 
-    def _udf(self, uid: str, arguments: int, keyed: bool) -> Any:
+    def _udf(self, uid: str, binding: Binding) -> Any:
         from pyspark.sql.udf import UserDefinedFunction
 
         from clonos._attached import current_config
 
         config = current_config()
-        cached = (uid, arguments, keyed, None if config is None else config.to_bytes())
+        cached = (uid, binding.shape, None if config is None else config.to_bytes())
         if cached not in self._bodies:
             self._bodies.clear()
             self._bodies[cached] = UserDefinedFunction(
-                self._body(uid, arguments, keyed),
+                self._body(uid, binding),
                 returnType=self.returnType,
-                name=self._name.rpartition(".")[2],
-                evalType=self.evalType,
+                name=self.__name__,
+                evalType=self._declared.run_eval_type(),
                 deterministic=False,
             )
         return self._bodies[cached]
-
-
-@dataclass(frozen=True)
-class _Vectorised:
-    """A pandas or Arrow function with its declared kind, in the shape `CausalUDF` unwraps."""
-
-    func: Callable[..., Any]
-    kind: str
-    returnType: Any
-    evalType: int = 0
-
-
-def _unwrap_udf(udf: Any, return_type: Any) -> tuple[str, Any, Callable[..., Any]]:
-    """Kind, return type and function of a pandas or Arrow UDF."""
-    from pyspark.util import PythonEvalType
-
-    if isinstance(udf, _Vectorised):
-        return udf.kind, udf.returnType, udf.func
-    kinds = {
-        PythonEvalType.SQL_BATCHED_UDF: "row",
-        PythonEvalType.SQL_ARROW_BATCHED_UDF: "row",
-        PythonEvalType.SQL_SCALAR_PANDAS_UDF: "pandas",
-        PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF: "pandas_iter",
-        PythonEvalType.SQL_SCALAR_ARROW_UDF: "arrow",
-        PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF: "arrow_iter",
-    }
-    kind = kinds.get(udf.evalType) or aggregate_kind(udf.evalType)
-    if kind is None:
-        refuse(udf.evalType)
-    return kind, udf.returnType if return_type is None else return_type, udf.func
 
 
 def _text(column: Any) -> str:
@@ -334,25 +323,6 @@ def _text(column: Any) -> str:
     Columns of UDFs print where in the JVM their stack trace lies, which is never the same.
     """
     return re.sub(r"StackTraceElement;@[0-9a-f]+", "", str(column))
-
-
-def _key_columns(row_key: Any) -> list[Any]:
-    if row_key is None:
-        return []
-    from pyspark.sql import functions
-
-    if isinstance(row_key, str) and row_key == ALL_COLUMNS:
-        return [functions.expr("xxhash64(*)")]
-    if isinstance(row_key, Sequence) and not isinstance(row_key, str):
-        return list(row_key)
-    return [row_key]
-
-
-def _constant() -> Column:
-    """A column for functions without arguments: Spark's iterator UDFs need one."""
-    from pyspark.sql import functions
-
-    return functions.lit(True)
 
 
 def _name_columns(arguments: list[Any]) -> bool:

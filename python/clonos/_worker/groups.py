@@ -76,7 +76,9 @@ def make_aggregate(spec: UdfSpec, fn: Callable[..., Any]) -> Callable[..., Any]:
     pieces = Pieces(spec)
 
     def body(*args: Any) -> Any:
-        return run_aggregate(pieces, fn, args)
+        from clonos._worker.udf import by_name
+
+        return run_aggregate(pieces, by_name(fn, spec), args)
 
     body.__name__ = body.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
     body.__doc__ = fn.__doc__

@@ -6,36 +6,43 @@ import asyncio
 import functools
 import operator
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
-from pyspark.sql.types import DataType
 
 from clonos._services import Scope, current
+from clonos._worker.results import conform
+from clonos._worker.rows import RowCodec
+
+if TYPE_CHECKING:
+    from clonos._worker.pandas_codec import PandasCodec
 
 
 class PandasColumn:
-    """A column that pandas UDFs take as a series, with the Arrow image that is fingerprinted."""
+    """A column that pandas UDFs take as a series, made when it is asked for."""
 
-    __slots__ = ("arrow", "series")
+    __slots__ = ("_codec", "_name", "arrow")
 
-    def __init__(self, series: Any, arrow: pa.Array | None = None) -> None:
-        self.series = series
-        self.arrow: pa.Array = pandas_to_arrow(series) if arrow is None else arrow
+    def __init__(self, arrow: pa.Array, codec: PandasCodec, name: str) -> None:
+        self.arrow = arrow
+        self._codec = codec
+        self._name = name
 
     def __len__(self) -> int:
-        return len(self.series)
+        return len(self.arrow)
+
+    @property
+    def series(self) -> Any:
+        """The column as pandas has it."""
+        return self._codec.to_pandas(self.arrow, self._name)
 
     def take(self, rows: pa.Array) -> PandasColumn:
         """Return the rows at the given positions."""
-        return PandasColumn(
-            self.series.take(rows.to_numpy()).reset_index(drop=True), self.arrow.take(rows)
-        )
+        return PandasColumn(self.arrow.take(rows), self._codec, self._name)
 
     def slice(self, start: int, length: int) -> PandasColumn:
         """Return `length` rows from `start` on."""
-        part = self.series.iloc[start : start + length].reset_index(drop=True)
-        return PandasColumn(part, self.arrow.slice(start, length))
+        return PandasColumn(self.arrow.slice(start, length), self._codec, self._name)
 
 
 Columns = Sequence[Any]
@@ -51,6 +58,12 @@ def values_of(columns: Columns) -> list[Any]:
     return [c.series if isinstance(c, PandasColumn) else c for c in columns]
 
 
+def stopped(error: StopIteration) -> RuntimeError:
+    """Error for a function that raised ``StopIteration``, which would end a loop quietly."""
+    message = f"Caught StopIteration thrown from user's code; failing the task: {error}"
+    return RuntimeError(message)
+
+
 class Kind(Protocol):
     """Runs the user's function on the rows that have no recorded value."""
 
@@ -62,41 +75,33 @@ class Kind(Protocol):
 
 
 class RowKind:
-    """A plain function, called once per row."""
+    """A plain function, called once per row with the first `arguments` columns."""
 
-    def __init__(self, fn: Callable[..., Any], return_type: DataType) -> None:
-        from clonos._worker.rows import RowCodec
-
+    def __init__(self, fn: Callable[..., Any], codec: RowCodec, arguments: int) -> None:
         self._fn = fn
-        self._codec = RowCodec(return_type)
+        self._codec = codec
+        self._arguments = arguments
 
     def run(self, columns: Columns, key: Callable[[int], str]) -> pa.Array:
         fn = self._fn
-        lists = self._codec.to_lists(columns)
-        count = len(lists[0])
-        rows = iter(lists[0] if len(lists) == 1 else list(zip(*lists, strict=True)))
+        lists = self._codec.to_lists(columns[: self._arguments])
+        count = len(columns[0])
+        rows: Iterator[Any]
+        if len(lists) == 1:
+            rows = iter(lists[0])
+        else:
+            rows = iter(list(zip(*lists, strict=True)) if lists else [()] * count)
         left = operator.length_hint
         # The iterator knows how far it is, so rows need no counter of ours.
         scope = Scope(None, lambda: key(count - left(rows) - 1))
         token = current.set(scope)
         try:
             results = [fn(row) for row in rows] if len(lists) == 1 else [fn(*row) for row in rows]
+        except StopIteration as error:
+            raise stopped(error) from error
         finally:
             current.reset(token)
         return self._codec.to_arrow(results)
-
-    def close(self) -> None:
-        pass
-
-
-class NoArgumentKind:
-    """A plain function without arguments, called once per row."""
-
-    def __init__(self, fn: Callable[..., Any], return_type: DataType) -> None:
-        self._rows = RowKind(lambda _row: fn(), return_type)
-
-    def run(self, columns: Columns, key: Callable[[int], str]) -> pa.Array:
-        return self._rows.run(columns[:1], key)
 
     def close(self) -> None:
         pass
@@ -108,19 +113,20 @@ class AsyncKind:
     def __init__(
         self,
         fn: Callable[..., Coroutine[Any, Any, Any]],
-        return_type: DataType,
+        codec: RowCodec,
+        arguments: int,
         concurrency: int,
     ) -> None:
-        from clonos._worker.rows import RowCodec
-
         self._fn = fn
-        self._codec = RowCodec(return_type)
+        self._codec = codec
+        self._arguments = arguments
         self._concurrency = concurrency
         # One loop for the whole task: clients that the function keeps stay bound to it.
         self._runner = asyncio.Runner()
 
     def run(self, columns: Columns, key: Callable[[int], str]) -> pa.Array:
-        rows = list(zip(*self._codec.to_lists(columns), strict=True))
+        lists = self._codec.to_lists(columns[: self._arguments])
+        rows = list(zip(*lists, strict=True)) if lists else [()] * len(columns[0])
         return self._codec.to_arrow(self._runner.run(self._all(rows, key)))
 
     async def _all(self, rows: list[tuple[Any, ...]], key: Callable[[int], str]) -> list[Any]:
@@ -162,9 +168,9 @@ class ArrowKind:
 class PandasKind:
     """A scalar pandas UDF: series in, one series (or frame, for a struct) out."""
 
-    def __init__(self, fn: Callable[..., Any], arrow_type: pa.DataType) -> None:
+    def __init__(self, fn: Callable[..., Any], codec: PandasCodec) -> None:
         self._fn = fn
-        self._type = arrow_type
+        self._codec = codec
 
     def run(self, columns: Columns, key: Callable[[int], str]) -> pa.Array:
         token = current.set(Scope(None, lambda: key(0)))
@@ -172,66 +178,10 @@ class PandasKind:
             result = self._fn(*values_of(columns))
         finally:
             current.reset(token)
-        return check_length(pandas_to_arrow(result, self._type), len(columns[0]))
+        return self._codec.to_arrow(result, len(columns[0]))
 
     def close(self) -> None:
         pass
-
-
-def conform(result: Any, arrow_type: pa.DataType, rows: int) -> pa.Array:
-    """Array of the declared type and length that an Arrow function returned.
-
-    Raises
-    ------
-    TypeError
-        If it returned something other than an Arrow array.
-    ValueError
-        If it has another number of rows than the input.
-    """
-    if isinstance(result, pa.ChunkedArray):
-        result = result.combine_chunks()
-    if not isinstance(result, pa.Array):
-        message = f"an Arrow function must return a pyarrow.Array, not {type(result).__name__}"
-        raise TypeError(message)
-    if result.type != arrow_type:
-        result = result.cast(arrow_type)
-    return check_length(result, rows)
-
-
-def check_length(result: pa.Array, rows: int) -> pa.Array:
-    """Return `result` if it has `rows` rows.
-
-    Raises
-    ------
-    ValueError
-        If it has not.
-    """
-    if len(result) != rows:
-        message = f"the function was given {rows} rows and returned {len(result)}"
-        raise ValueError(message)
-    return result
-
-
-def pandas_to_arrow(value: Any, arrow_type: pa.DataType | None = None) -> pa.Array:
-    """Arrow image of a series, or of a frame as a struct.
-
-    Times keep the type pandas gives them: Spark hands them over without a zone, in the session's,
-    and takes them back so.
-    """
-    import pandas as pd
-
-    if isinstance(value, pd.DataFrame):
-        return pa.RecordBatch.from_pandas(value, preserve_index=False).to_struct_array()
-    if arrow_type is None or pa.types.is_temporal(arrow_type) or pa.types.is_nested(arrow_type):
-        return pa.Array.from_pandas(value)
-    return pa.Array.from_pandas(value, type=arrow_type)
-
-
-def arrow_to_pandas(array: pa.Array) -> Any:
-    """Series of an array, or frame of a struct array: the inverse of `pandas_to_arrow`."""
-    if pa.types.is_struct(array.type):
-        return pa.RecordBatch.from_struct_array(array).to_pandas()
-    return array.to_pandas(date_as_object=True)
 
 
 def one_or_tuple(columns: Columns) -> Any:

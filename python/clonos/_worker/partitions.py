@@ -7,12 +7,13 @@ import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
+
 from clonos import _core
 from clonos._code import PYTHON_VERSION
 from clonos._services import record_nothing
 from clonos._spec import OperatorSpec
 from clonos._worker import connection
-from clonos._worker.kinds import pandas_to_arrow
 from clonos._worker.lost import check_lost
 from clonos._worker.place import current_place
 from clonos._worker.service_runner import ServiceRunner
@@ -68,7 +69,8 @@ def run_pandas(
 
     def noted() -> Iterator[Any]:
         for batch in batches:
-            task.input([pandas_to_arrow(batch)])
+            frame = pa.RecordBatch.from_pandas(batch, preserve_index=False)
+            task.input([frame.to_struct_array()])
             yield batch
 
     return ServiceRunner(task).pipelined(iter(func(noted())))

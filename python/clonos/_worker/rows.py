@@ -1,13 +1,25 @@
-"""Arrow columns to Python values and back, the way Spark's own Arrow-optimised UDF does it."""
+"""Arrow columns to Python values and back, the way Spark's own UDFs of rows do it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
-from pyspark.sql.types import DataType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    UserDefinedType,
+    _parse_datatype_json_value,
+)
+
+from clonos._worker.pickled import pickled_converter, plain_types
+from clonos._worker.task_conf import TaskConf
 
 Converter = Callable[[Any], Any]
 
@@ -19,32 +31,62 @@ class RowCodec:
     ----------
     return_type : pyspark.sql.types.DataType
         What the function returns, per row.
+    types : sequence of str or None
+        Spark types, as JSON, of the arguments that Arrow does not tell all of.
+    conf : TaskConf
+        Spark's settings.
+    pickled : bool
+        Treat results that are not of the declared type as Spark's pickled UDFs do (a float for an
+        int is null), and not as its Arrow-optimised ones (an error, or a cast).
     """
 
-    def __init__(self, return_type: DataType) -> None:
+    def __init__(
+        self,
+        return_type: DataType,
+        types: Sequence[str | None] = (),
+        conf: TaskConf | None = None,
+        pickled: bool = False,
+    ) -> None:
         from pyspark.sql.conversion import LocalDataToArrowConversion
 
-        self.arrow_type: pa.DataType = to_arrow_type(return_type, timezone="UTC")
-        self._to_arrow: Converter | None = LocalDataToArrowConversion._create_converter(
-            return_type, none_on_identity=True
+        conf = TaskConf() if conf is None else conf
+        self.arrow_type: pa.DataType = to_arrow_type(
+            return_type, timezone="UTC", prefers_large_types=conf.large_types
         )
-        self._to_python: dict[pa.DataType, Converter | None] = {}
+        self._conf = conf
+        self._types = types
+        self._plain = plain_types(return_type)
+        self._lenient = pickled_converter(return_type) if pickled else None
+        options = {"int_to_decimal_coercion_enabled": True} if conf.int_to_decimal else {}
+        self._to_arrow: Converter | None = LocalDataToArrowConversion._create_converter(
+            return_type, none_on_identity=True, **options
+        )
+        self._to_python: dict[tuple[int, pa.DataType], Converter | None] = {}
 
     def to_lists(self, columns: Sequence[pa.Array]) -> list[list[Any]]:
         """Python values of each column."""
-        return [self._to_list(column) for column in columns]
+        return [self._to_list(index, column) for index, column in enumerate(columns)]
 
-    def _to_list(self, column: pa.Array) -> list[Any]:
-        kind = column.type
+    def _to_list(self, index: int, column: pa.Array) -> list[Any]:
+        kind = (index, column.type)
         if kind not in self._to_python:
-            from pyspark.sql.conversion import ArrowTableToRowsConversion
-
-            self._to_python[kind] = ArrowTableToRowsConversion._create_converter(
-                from_arrow_type(kind), none_on_identity=True
-            )
+            self._to_python[kind] = self._converter(index, column.type)
         convert = self._to_python[kind]
-        values: list[Any] = column.to_pylist()
+        values = _to_pylist(column)
         return values if convert is None else [convert(value) for value in values]
+
+    def _converter(self, index: int, arrow_type: pa.DataType) -> Converter | None:
+        from pyspark.sql.conversion import ArrowTableToRowsConversion
+
+        known = self._types[index] if index < len(self._types) else None
+        if known is None:
+            spark_type = with_vectors(from_arrow_type(arrow_type))
+        else:
+            spark_type = _parse_datatype_json_value(json.loads(known))
+        converter: Converter | None = ArrowTableToRowsConversion._create_converter(
+            spark_type, none_on_identity=True, binary_as_bytes=self._conf.binary_as_bytes
+        )
+        return converter
 
     def to_arrow(self, results: list[Any]) -> pa.Array:
         """Array of the declared type, with Spark's own coercions.
@@ -54,10 +96,75 @@ class RowCodec:
         pyarrow.ArrowInvalid
             If a result does not fit the declared type.
         """
-        if self._to_arrow is not None:
-            convert = self._to_arrow
-            results = [convert(result) for result in results]
+        if self._plain is None or not self._plain.issuperset(map(type, results)):
+            results = self._converted(results)
         try:
             return pa.array(results, type=self.arrow_type)
         except pa.lib.ArrowInvalid:
-            return pa.array(results).cast(self.arrow_type, safe=True)
+            if self._lenient is not None:
+                # A whole number that is too large: Spark's pickled UDFs cut it, as Java does.
+                return self._cut(results)
+            return pa.array(results).cast(self.arrow_type, safe=self._conf.safe_cast)
+
+    def _converted(self, results: list[Any]) -> list[Any]:
+        if self._lenient is not None:
+            lenient = self._lenient
+            results = [lenient(result) for result in results]
+        if self._to_arrow is not None:
+            convert = self._to_arrow
+            results = [convert(result) for result in results]
+        return results
+
+    def _cut(self, results: list[Any]) -> pa.Array:
+        if not pa.types.is_integer(self.arrow_type):
+            return pa.array(results).cast(self.arrow_type, safe=self._conf.safe_cast)
+        longs = pa.array([_as_long(result) for result in results], type=pa.int64())
+        return longs.cast(self.arrow_type, safe=False)
+
+
+def _as_long(value: int | None) -> int | None:
+    """A whole number as Java reads a pickled one: what needs more than 64 bits is nothing."""
+    return value if value is not None and -(2**63) <= value < 2**63 else None
+
+
+def _to_pylist(column: pa.Array) -> list[Any]:
+    from pyspark.sql.conversion import ArrowTableToRowsConversion
+
+    # Spark 4.3 has a faster way for nested columns.
+    bulk = getattr(ArrowTableToRowsConversion, "_to_pylist", None)
+    values: list[Any] = column.to_pylist() if bulk is None else bulk(column)
+    return values
+
+
+def with_vectors(kind: DataType) -> DataType:
+    """Return `kind` with Spark ML's vectors and matrices in place of the structs they are kept as.
+
+    Arrow carries a user-defined type as what it is kept as, and a column that is named by a string
+    has no type yet when a function is called with it. These two are told by their fields.
+    """
+    if isinstance(kind, ArrayType):
+        return ArrayType(with_vectors(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        key, value = with_vectors(kind.keyType), with_vectors(kind.valueType)
+        return MapType(key, value, kind.valueContainsNull)
+    if not isinstance(kind, StructType):
+        return kind
+    if kind.names[:1] == ["type"] and len(kind.names) in _ML_FIELDS:
+        from pyspark.ml.linalg import MatrixUDT, VectorUDT
+
+        for known in (VectorUDT(), MatrixUDT()):
+            if _looks_like(kind, known):
+                return known
+    fields = [StructField(f.name, with_vectors(f.dataType), f.nullable) for f in kind.fields]
+    return StructType(fields)
+
+
+# Fields of a vector and of a matrix.
+_ML_FIELDS = (4, 7)
+
+
+def _looks_like(kind: StructType, known: UserDefinedType) -> bool:
+    kept: Any = known.sqlType()
+    return [(f.name, f.dataType.simpleString()) for f in kind.fields] == [
+        (f.name, f.dataType.simpleString()) for f in kept.fields
+    ]

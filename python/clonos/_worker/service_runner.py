@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import DataType
 
 from clonos import _core
 from clonos._services import Scope, current
@@ -38,11 +37,10 @@ class ServiceRunner:
         self,
         batches: Batches,
         fn: Callable[..., Any],
-        return_type: DataType,
+        codec: RowCodec,
         arguments: int,
     ) -> Iterator[pa.Array]:
         """Outputs of a plain function; its determinants are kept by row."""
-        codec = RowCodec(return_type)
         task = self._task
 
         def outputs() -> Iterator[pa.Array]:
@@ -73,14 +71,14 @@ class ServiceRunner:
         yield from self.pipelined(outputs())
 
     def run_iterator(
-        self, batches: Batches, fn: Callable[[Iterator[Any]], Iterator[Any]]
+        self, batches: Batches, fn: Callable[[Iterator[Any]], Iterator[Any]], arguments: int
     ) -> Iterator[Any]:
-        """Outputs of an iterator function, or of an operator on a whole partition."""
+        """Outputs of an iterator function, which is given the first `arguments` columns."""
 
         def feed() -> Iterator[Any]:
             for columns in batches:
                 self._task.input(arrow_of(columns))
-                yield one_or_tuple(columns)
+                yield one_or_tuple(columns[:arguments])
 
         yield from self.pipelined(iter(fn(feed())))
 

@@ -1,0 +1,151 @@
+"""Columns and SQL functions, as far as Spark's public Python does not show them.
+
+Private names of Spark, seen in 4.1, 4.2 and 4.3: ``Column._jc``, ``classic.ExpressionUtils``,
+``PythonSQLUtils.fn``, ``sessionState().functionRegistry()``, ``UDFRegistration.register``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+
+MONTHS = ("interval year to month", "interval year", "interval month")
+
+
+def readable(column: Any) -> tuple[Any, str | None]:
+    """Column that Arrow can carry to Python, and its Spark type as JSON if Arrow loses it.
+
+    A type is known where `column` is of a certain frame, or of SQL; not where it is a name that is
+    looked up later. Intervals of months become their number, which is what Spark's pickled UDFs
+    are given.
+    """
+    if not hasattr(column, "_jc"):
+        return column, None
+    expression = _expression(column._jc)
+    if not expression.resolved():
+        return column, None
+    kind = expression.dataType().json()
+    if kind.strip('"') in MONTHS:
+        return column.cast("interval month").cast("int"), None
+    return column, kind if '"udt"' in kind else None
+
+
+def register_function(
+    spark: SparkSession, name: str, call: Callable[..., Column], plain: Any, names: bool
+) -> None:
+    """Register a SQL function of a session; `call` makes its column when a query is analysed.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        A classic session.
+    name : str
+        Name in SQL.
+    call : callable
+        Given the columns of one call, by position and by name.
+    plain : pyspark.sql.udf.UserDefinedFunction
+        The same function as Spark knows it. It refuses calls that bind no function.
+    names : bool
+        Whether columns may be passed by name.
+    """
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    context: Any = spark.sparkContext
+    start: Any = ensure_callback_server_started
+    start(context._gateway)
+    # As Spark does it, so that what it checks of a name and a type is checked.
+    jspark: Any = spark._jsparkSession
+    jspark.udf().registerPython(name, plain._judf)
+    registry = jspark.sessionState().functionRegistry()
+    registry.createOrReplaceTempFunction(
+        name, _Builder(jspark, name, call, plain, names), "python_udf"
+    )
+
+
+class _Builder:
+    """Scala function from the arguments of a call in SQL to its expression."""
+
+    def __init__(
+        self, jspark: Any, name: str, call: Callable[..., Column], plain: Any, names: bool
+    ) -> None:
+        self._jspark = jspark
+        self._name = name
+        self._call = call
+        self._plain = plain
+        self._names = names
+
+    def apply(self, expressions: Any) -> Any:
+        """Return the expression of one call; the analyser asks once per place of a query."""
+        passed = [expressions.apply(index) for index in range(expressions.size())]
+        args: list[Column] = []
+        kwargs: dict[str, Column] = {}
+        for one in passed:
+            if one.getClass().getSimpleName() != "NamedArgumentExpression":
+                if kwargs:
+                    return self._refused(passed)
+                args.append(_column(one))
+            elif one.key() in kwargs or not self._names:
+                return self._refused(passed)
+            else:
+                kwargs[one.key()] = _column(one.value())
+        return _expression(self._call(*args, **kwargs)._jc)
+
+    def _refused(self, passed: Sequence[Any]) -> Any:
+        """Call of the plain function, which Spark refuses with its own words when it resolves it.
+
+        What is raised here would reach the user as a failure of a callback.
+        """
+        jvm = _jvm()
+        name = f"clonos:{self._name}"
+        self._jspark.udf().registerPython(name, self._plain._judf)
+        columns = jvm.PythonUtils.toSeq([_column(one)._jc for one in passed])
+        return _expression(jvm.PythonSQLUtils.fn(name, columns))
+
+    class Java:
+        implements = ("scala.Function1",)
+
+
+def intercept_registration(kind: type, register: Callable[[Any, str, Any], Any]) -> None:
+    """Have ``spark.udf.register`` hand functions of class `kind` to `register`.
+
+    Spark would read the plain function out of them and register that.
+    """
+    from pyspark.sql.udf import UDFRegistration
+
+    if kind in _intercepted:
+        return
+    _intercepted.add(kind)
+    original = UDFRegistration.register
+
+    @functools.wraps(original)
+    def intercepting(self: Any, name: str, f: Any, returnType: Any = None) -> Any:
+        if not isinstance(f, kind) or returnType is not None:
+            return original(self, name, f, returnType)
+        return register(self.sparkSession, name, f)
+
+    UDFRegistration.register = intercepting  # type: ignore[method-assign]
+
+
+_intercepted: set[type] = set()
+
+
+def _jvm() -> Any:
+    from pyspark import SparkContext
+
+    context: Any = SparkContext._active_spark_context
+    return context._jvm
+
+
+def _expression(jcolumn: Any) -> Any:
+    return getattr(_jvm(), "org.apache.spark.sql.classic.ExpressionUtils").expression(jcolumn)
+
+
+def _column(expression: Any) -> Column:
+    from pyspark.sql.classic.column import Column as ClassicColumn
+
+    utilities = getattr(_jvm(), "org.apache.spark.sql.classic.ExpressionUtils")
+    return ClassicColumn(utilities.column(expression))

@@ -1,0 +1,137 @@
+"""What Spark's pickled UDFs make of a result that is not of the declared type.
+
+Their results reach the JVM as pickled values, and ``EvaluatePython.makeFromJava`` takes those that
+are of the declared type; another is null, except that anything becomes a string.
+"""
+
+from __future__ import annotations
+
+import array
+import decimal
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructType,
+    UserDefinedType,
+)
+
+Converter = Callable[[Any], Any]
+_NONE = type(None)
+
+
+def plain_types(declared: DataType) -> frozenset[type] | None:
+    """Python types that need no conversion to `declared`; ``None`` if all results need one."""
+    if isinstance(declared, StringType):
+        return frozenset((str, _NONE))
+    if isinstance(declared, BooleanType):
+        return frozenset((bool, _NONE))
+    if isinstance(declared, IntegralType):
+        return frozenset((int, _NONE))
+    if isinstance(declared, FloatType | DoubleType):
+        return frozenset((float, _NONE))
+    if isinstance(declared, BinaryType):
+        return frozenset((bytes, _NONE))
+    return None
+
+
+def pickled_converter(declared: DataType) -> Converter | None:
+    """Return what maps a result to one that Arrow takes as `declared`; ``None`` if nothing does.
+
+    Parameters
+    ----------
+    declared : pyspark.sql.types.DataType
+        Type of the result.
+    """
+    if isinstance(declared, StringType):
+        # The converter to Arrow already makes a string of anything.
+        return None
+    if isinstance(declared, BinaryType):
+        return _binary
+    if isinstance(declared, DecimalType):
+        # The declared precision is enough for what fits; the rest is null, as in the JVM.
+        limit = decimal.Decimal(10) ** (declared.precision - declared.scale)
+        return lambda value: (
+            value if isinstance(value, decimal.Decimal) and abs(value) < limit else None
+        )
+    plain = plain_types(declared)
+    if plain is not None:
+        return lambda value: value if type(value) in plain else _numpy_like(value, plain)
+    if isinstance(declared, ArrayType):
+        return _list_converter(declared)
+    if isinstance(declared, MapType):
+        return _map_converter(declared)
+    if isinstance(declared, StructType):
+        return _struct_converter(declared)
+    if isinstance(declared, UserDefinedType):
+        return None
+    return None
+
+
+def _numpy_like(value: Any, plain: frozenset[type]) -> Any:
+    """Subclasses of the plain types (an ``IntEnum``) are pickled as what they are: nothing."""
+    if isinstance(value, bool):
+        return None
+    return value if isinstance(value, tuple(plain)) else None
+
+
+def _binary(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode()
+    return bytes(value) if isinstance(value, bytes | bytearray) else None
+
+
+def _list_converter(declared: ArrayType) -> Converter:
+    element = pickled_converter(declared.elementType)
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, list | tuple | array.array):
+            return None
+        return list(value) if element is None else [element(item) for item in value]
+
+    return convert
+
+
+def _map_converter(declared: MapType) -> Converter:
+    key = pickled_converter(declared.keyType) or _same
+    item = pickled_converter(declared.valueType) or _same
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return None
+        return {key(k): item(v) for k, v in value.items()}
+
+    return convert
+
+
+def _struct_converter(declared: StructType) -> Converter:
+    converters = [pickled_converter(field.dataType) or _same for field in declared.fields]
+    names = declared.names
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, dict):
+            return {n: c(value.get(n)) for n, c in zip(names, converters, strict=True)}
+        if isinstance(value, tuple | list):
+            if len(value) != len(names):
+                return tuple(value)  # the converter to Arrow names the two lengths
+            return tuple(c(item) for c, item in zip(converters, value, strict=True))
+        held = getattr(value, "__dict__", {})
+        return {n: c(held.get(n)) for n, c in zip(names, converters, strict=True)}
+
+    return convert
+
+
+def _same(value: Any) -> Any:
+    return value
