@@ -1,6 +1,7 @@
 """Columns and SQL functions, as far as Spark's public Python does not show them.
 
 Private names of Spark, seen in 4.1, 4.2 and 4.3: ``Column._jc``, ``classic.ExpressionUtils``,
+``_jsparkSession.expression``,
 ``PythonSQLUtils.fn``, ``sessionState().functionRegistry()``, ``UDFRegistration.register``.
 """
 
@@ -141,7 +142,10 @@ def _jvm() -> Any:
 
 
 def _expression(jcolumn: Any) -> Any:
-    return getattr(_jvm(), "org.apache.spark.sql.classic.ExpressionUtils").expression(jcolumn)
+    from pyspark.sql import SparkSession
+
+    session: Any = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    return session._jsparkSession.expression(jcolumn)
 
 
 def _column(expression: Any) -> Column:

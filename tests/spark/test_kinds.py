@@ -1,0 +1,253 @@
+"""A causal function takes arguments, gives types and shows attributes as PySpark's own UDF does."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.errors import AnalysisException, PySparkTypeError
+from pyspark.sql import functions as sf
+from pyspark.sql.functions import arrow_udf, pandas_udf, udf
+from pyspark.sql.types import ArrayType, DoubleType, LongType
+from pyspark.util import PythonEvalType
+
+from clonos import causal
+
+pytestmark = pytest.mark.timeout(300)
+# Workers cannot import this module, so its functions travel by value.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def describe(*args: Any, greeting: str = "hello", **named: Any) -> str:
+    return f"{greeting} {list(args)} {sorted(named.items())}"
+
+
+def only_by_name(*, left: int, right: int = 2) -> str:
+    return f"{left} {right}"
+
+
+def nothing() -> str:
+    return "called"
+
+
+async def awaited() -> str:
+    return "awaited"
+
+
+ARGUMENTS: dict[str, tuple[Callable[..., Any], Callable[[Any], Any]]] = {
+    "a default is a value": (describe, lambda f: f("id")),
+    "a default is replaced": (describe, lambda f: f("id", greeting=sf.lit("hi"))),
+    "other names": (describe, lambda f: f(sf.col("id"), b="id", c=sf.col("id") + 1)),
+    "keyword only": (only_by_name, lambda f: f(left="id")),
+    "no arguments": (nothing, lambda f: f()),
+    "names in SQL": (describe, lambda _f: sf.expr("registered(id, c => id + 1, b => 'x')")),
+    "names alone in SQL": (only_by_name, lambda _f: sf.expr("registered(right => 5, left => id)")),
+    "no arguments in SQL": (nothing, lambda _f: sf.expr("registered()")),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_are_bound_as_without_it(spark: Any, name: str) -> None:
+    fn, call = ARGUMENTS[name]
+    rows = spark.range(3)
+
+    def of(function: Any) -> Any:
+        spark.udf.register("registered", function)
+        return rows.select(call(function))
+
+    plain, ours = of(udf(fn)), of(causal("string", uid=name)(fn))
+    assert ours.collect() == plain.collect()
+    if "=>" not in plain.columns[0]:
+        assert ours.columns == plain.columns
+
+
+def test_a_call_that_binds_nothing_is_refused_in_sparks_words(spark: Any) -> None:
+    spark.udf.register("twice", causal("string", uid="twice")(describe))
+    with pytest.raises(AnalysisException, match=r"DOUBLE_NAMED_ARGUMENT_REFERENCE.*`twice`"):
+        spark.sql("select twice(a => 1, a => 2)")
+    with pytest.raises(AnalysisException, match="UNEXPECTED_POSITIONAL_ARGUMENT"):
+        spark.sql("select twice(a => 1, 2)")
+
+
+def test_functions_without_arguments_of_each_kind(spark: Any) -> None:
+    row = spark.range(1).select(
+        causal("string", uid="async, no arguments")(awaited)(),
+        causal("string", uid="services, no arguments", record="services")(nothing)(),
+    )
+    assert list(row.first()) == ["awaited", "called"]
+
+
+def test_attributes_are_those_of_the_udf(spark: Any) -> None:
+    plain = udf(describe, "array<long>")
+    ours = causal(plain)
+    for name in ("func", "returnType", "evalType", "deterministic", "__name__", "__module__"):
+        assert getattr(ours, name) == getattr(plain, name), name
+    assert (ours.__doc__, ours.__wrapped__) == (plain.__doc__, describe)
+    assert ours.returnType == ArrayType(LongType())
+    assert ours.deterministic
+    assert not ours.asNondeterministic().deterministic
+    bound = causal("string")(functools.partial(describe, 1))
+    assert bound.__name__ == "partial"
+    assert causal(pandas_udf(lambda s: s, DoubleType())).evalType == (
+        PythonEvalType.SQL_SCALAR_PANDAS_UDF
+    )
+
+
+def test_a_registered_function_keeps_what_it_was_declared_as(session: Any, spark: Any) -> None:
+    made: list[int] = []
+    counted = causal("long", uid="counted")(lambda n: made.append(n) or n)  # type: ignore[func-returns-value]
+    with pytest.raises(PySparkTypeError, match="CANNOT_SPECIFY_RETURN_TYPE_FOR_UDF"):
+        spark.udf.register("counted", counted, "long")
+    registered = spark.udf.register("counted", counted)
+    assert registered.__name__ == "counted"
+    with session.epoch("registered"):
+        rows = spark.range(9).select(registered("id"))
+        assert rows.columns == ["counted(id)"]
+        rows.collect()
+        spark.sql("select counted(id) from range(9)").collect()
+        assert session.stats()["totals"]["live"] > 0, "what SQL runs is recorded"
+
+
+# --- types: what goes in, and what comes out --------------------------------------------------
+
+INPUTS = {
+    "int": "id",
+    "string": "string(id)",
+    "null": "cast(null as void)",
+    "decimal": "cast(id as decimal(10, 2))",
+    "timestamp": "timestamp_seconds(id)",
+    "without a zone": "cast(timestamp_seconds(id) as timestamp_ntz)",
+    "date": "date_add(date'2024-02-28', int(id))",
+    "duration": "make_dt_interval(id)",
+    "months": "interval '14' month",
+    "map": "map('k', id)",
+    "struct": "named_struct('a', id, 'b', array(id))",
+    "char": "cast('x' as char(3))",
+    "varchar": "cast('x' as varchar(3))",
+    "binary": "cast('x' as binary)",
+    "variant": "parse_json('{\"a\": 1}')",
+    "nested variant": "array(parse_json('1'))",
+}
+
+
+@pytest.mark.parametrize("arrow", [False, True], ids=["pickled", "arrow"])
+def test_every_type_goes_in(spark: Any, arrow: bool) -> None:
+    kinds = {n: t for n, t in INPUTS.items() if not (arrow and n == "months")}
+    rows = spark.range(1, 4, 1, 2).selectExpr(*(f"{t} as `{n}`" for n, t in kinds.items()))
+    rows = rows.unionByName(rows.limit(0))
+    seen = udf(
+        lambda *row: [f"{type(v).__name__} {v}" for v in row], "array<string>", useArrow=arrow
+    )
+    columns = [rows[name] for name in kinds]
+    assert _sorted(rows.select(causal(seen)(*columns))) == _sorted(rows.select(seen(*columns)))
+
+
+OUTPUTS: dict[str, tuple[str, list[Any]]] = {
+    "int of others": ("int", [1, 2.5, "3", True, None, 2**40]),
+    "double of others": ("double", [1, 2.5, "3", None]),
+    "decimal of int": ("decimal(10,2)", [1, decimal.Decimal("2.555"), None]),
+    "string of others": ("string", [1, True, 2.5, None, "x"]),
+    "boolean of others": ("boolean", [1, True, None]),
+    "struct": ("struct<a:int,b:string>", [(1, "x"), {"a": 2, "b": "y"}, None]),
+    "months": ("timestamp", [dt.datetime(2024, 1, 1, 12), None]),
+    "map": ("map<string,array<int>>", [{"k": [1, None]}, {}, None]),
+    "binary": ("binary", [b"x", bytearray(b"y"), None]),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+@pytest.mark.parametrize("arrow", [False, True], ids=["pickled", "arrow"])
+def test_a_result_is_coerced_as_the_udf_would(spark: Any, arrow: bool, name: str) -> None:
+    kind, values = OUTPUTS[name]
+    plain = udf(lambda n: values[n], kind, useArrow=arrow)
+    rows = spark.range(0, len(values), 1, 1)
+
+    def outcome(function: Any) -> Any:
+        try:
+            return rows.select(function("id").alias("v")).collect()
+        except Exception as error:  # what plain UDFs refuse is refused
+            return type(error)
+
+    assert outcome(causal(plain)) == outcome(plain)
+
+
+def test_vectors_and_other_types_of_users(spark: Any) -> None:
+    from pyspark.ml.linalg import Matrices, Vectors, VectorUDT
+    from pyspark.testing.objects import ExamplePoint, ExamplePointUDT
+
+    data = [(Vectors.dense(1, 2), Matrices.dense(1, 1, [3]), ExamplePoint(4, 5)), (None,) * 3]
+    rows = spark.createDataFrame(data, ["v", "m", "p"])
+    shown = causal("string", uid="shown")(lambda *all_of: str(all_of))
+    assert _sorted(rows.select(shown("v", "m"))) == _sorted(
+        rows.select(udf(lambda *all_of: str(all_of))("v", "m"))
+    )
+    assert rows.select(causal("double", uid="x")(lambda p: p and p.x)(rows.p)).first()[0] == 4
+    twice = causal(VectorUDT(), uid="twice v")(lambda v: v and Vectors.dense(v.array * 2))
+    assert rows.select(twice("v")).first()[0] == Vectors.dense(2, 4)
+    moved = causal(ExamplePointUDT(), uid="moved")(lambda n: ExamplePoint(n, n))
+    assert spark.range(1).select(moved("id")).first()[0] == ExamplePoint(0, 0)
+
+
+# --- pandas and Arrow: the declared type counts ------------------------------------------------
+
+VECTORISED: dict[str, tuple[Any, Any, str]] = {
+    "lists, at first empty": (
+        pandas_udf,
+        lambda s: s.map(lambda n: [] if n < 20 else ["x"]),
+        "array<string>",
+    ),
+    "lists, at first null": (
+        pandas_udf,
+        lambda s: s.map(lambda n: None if n < 20 else ["x"]),
+        "array<string>",
+    ),
+    "struct": (
+        pandas_udf,
+        lambda s: pd.DataFrame({"t": [pd.Timestamp(2024, 1, 1)] * len(s), "l": [[None]] * len(s)}),
+        "struct<t:timestamp,l:array<int>>",
+    ),
+    "timestamps": (pandas_udf, lambda s: pd.to_datetime(s, unit="s"), "timestamp"),
+    "numbers of strings": (pandas_udf, lambda s: s.astype(str), "long"),
+    "decimals": (pandas_udf, lambda s: s.map(decimal.Decimal), "decimal(10,2)"),
+    "maps": (pandas_udf, lambda s: s.map(lambda n: {"k": n}), "map<string,long>"),
+    "arrow of another type": (arrow_udf, lambda a: a.cast(pa.int32()), "long"),
+}
+
+
+@pytest.mark.parametrize("name", VECTORISED)
+def test_the_declared_type_counts(spark: Any, name: str) -> None:
+    make, fn, kind = VECTORISED[name]
+    plain = make(fn, kind)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
+    try:
+        for rows in (spark.range(0, 40, 1, 2), spark.range(0)):
+            ours = rows.select(causal(plain)("id"))
+            assert _sorted(ours) == _sorted(rows.select(plain("id")))
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+def test_iterators_give_maps_and_take_keys(spark: Any) -> None:
+    @pandas_udf("map<string,long>")
+    def maps(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        for batch in batches:
+            assert isinstance(batch, pd.Series), "key columns are not the function's"
+            yield batch.map(lambda n: {"k": n})
+
+    rows = spark.range(0, 4, 1, 2).withColumn("m", sf.create_map(sf.lit("a"), "id"))
+    for record in ("result", "services"):
+        keyed = causal(uid=record, record=record)(maps)
+        found = rows.select("id", keyed("id", row_key="*").alias("v")).collect()
+        assert all(row.v == {"k": row.id} for row in found)
+
+
+def _sorted(rows: Any) -> list[str]:
+    return sorted(map(repr, rows.collect()))
