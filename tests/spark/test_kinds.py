@@ -187,7 +187,10 @@ def test_vectors_and_other_types_of_users(spark: Any) -> None:
     from pyspark.ml.linalg import Matrices, Vectors, VectorUDT
     from pyspark.testing.objects import PythonOnlyPoint, PythonOnlyUDT
 
-    data = [(Vectors.dense(1, 2), Matrices.dense(1, 1, [3]), PythonOnlyPoint(4.0, 5.0)), (None,) * 3]
+    data = [
+        (Vectors.dense(1, 2), Matrices.dense(1, 1, [3]), PythonOnlyPoint(4.0, 5.0)),
+        (None,) * 3,
+    ]
     rows = spark.createDataFrame(data, ["v", "m", "p"])
     shown = causal("string", uid="shown")(lambda *all_of: str(all_of))
     assert _sorted(rows.select(shown("v", "m"))) == _sorted(
