@@ -177,6 +177,32 @@ def test_rows_behind_a_shuffle_are_found_in_another_order(spark: Any, record: Re
     assert not record.twice
 
 
+def test_groups_of_a_lost_executor_are_found(spark: Any, record: Record) -> None:
+    path = str(record.path)
+
+    @causal(uid="groups")
+    def score(group: Any) -> Any:
+        return group.assign(v=[ask(path, row) for row in group["id"]])[["id", "v"]]
+
+    def kill(executors: list[testing.Executor]) -> None:
+        pid = executors[0].pid
+        testing.kill(pid, *testing.agents([pid]))
+
+    spark.conf.set("spark.sql.shuffle.partitions", str(MAP_TASKS))
+    rows = spark.range(0, ROWS, 1, MAP_TASKS).selectExpr("id", f"id % {ROWS // 5} word")
+    try:
+        with clonos.attach(spark) as session, session.epoch("groups"):
+            grouped = rows.groupBy("word").applyInPandas(score, "id long, v double")
+            with Killer(spark, kill) as killer:
+                answers = job(spark, grouped).collect()
+            assert session.stats()["totals"]["replayed"]
+    finally:
+        spark.conf.unset("spark.sql.shuffle.partitions")
+    assert killer.struck == 1
+    check(answers, record.read())
+    assert not record.twice
+
+
 def test_a_row_key_tells_equal_rows_apart(spark: Any) -> None:
     word = causal("double", uid="keyed")(lambda _word: random.random())
     equal = spark.range(0, ROWS, 1, MAP_TASKS).selectExpr("id", "'same' word")

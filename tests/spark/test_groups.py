@@ -21,7 +21,7 @@ from pyspark.sql.types import DoubleType
 
 import clonos
 from clonos import causal
-from clonos.errors import ConfigError, ReplayDivergence
+from clonos.errors import ConfigError, NotRecordedWarning, ReplayDivergence
 
 GROUPS = 7
 SCHEMA = "k long, v double"
@@ -245,6 +245,11 @@ def test_changed_code_is_refused(spark: Any, session: Any) -> None:
             grouped(rows(spark)).applyInPandas(after, SCHEMA).collect()
     finally:
         session.spark.sparkContext.setLocalProperty("clonos.epoch", "")
+
+
+def test_a_plan_made_before_attach_says_that_it_is_not_recorded(plain_spark: Any) -> None:
+    with pytest.warns(NotRecordedWarning, match="frame is not recorded"):
+        grouped(rows(plain_spark)).applyInPandas(frame, SCHEMA)
 
 
 def test_kinds_that_cannot_be_causal_say_what_to_use(spark: Any) -> None:

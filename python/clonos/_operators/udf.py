@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import inspect
 import re
@@ -137,12 +136,15 @@ class CausalUDF(Generic[P, R]):
         from clonos._worker.pieces import Pieces
 
         if current_config() is None:
+            if not _in_task() and not _no_session():
+                self._warn_unrecorded(stacklevel=4)
             return self._groups
         return Pieces(self._spec(self.uid, return_type="", arguments=ALL_ARGUMENTS, keyed=False))
 
     def _copy(self, **changes: Any) -> CausalUDF[P, R]:
-        new = copy.copy(self)
-        new.__dict__.update(changes)
+        # Not `copy.copy`, which goes the way of pickles.
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__dict__ | {"_bodies": {}, "_uses": {}, "_groups": None} | changes)
         return new
 
     def with_uid(self, uid: str) -> CausalUDF[P, R]:
@@ -272,10 +274,13 @@ class CausalUDF(Generic[P, R]):
             timezone=session_timezone(),
         )
         if spec.config is None:
-            message = f"{self.uid} is not recorded: call clonos.attach(spark) first"
-            warnings.warn(message, NotRecordedWarning, stacklevel=4)
+            self._warn_unrecorded(stacklevel=5)
         make = make_aggregate if self._declared.kind in AGGREGATES else make_body
         return make(spec, self.func)
+
+    def _warn_unrecorded(self, stacklevel: int) -> None:
+        message = f"{self.uid} is not recorded: call clonos.attach(spark) first"
+        warnings.warn(message, NotRecordedWarning, stacklevel=stacklevel)
 
     def _spec(self, uid: str, **of_use: Any) -> UdfSpec:
         from clonos._attached import current_config
