@@ -25,7 +25,7 @@ from clonos.errors import ConfigError, NotRecordedWarning, ReplayDivergence
 
 GROUPS = 7
 SCHEMA = "k long, v double"
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
