@@ -116,6 +116,13 @@ def test_a_registered_function_keeps_what_it_was_declared_as(session: Any, spark
         assert session.stats()["totals"]["live"] > 0, "what SQL runs is recorded"
 
 
+def test_a_function_under_another_uid_has_uses_of_its_own(spark: Any) -> None:
+    one = causal("long", uid="one")(lambda n: n)
+    assert one("id") is not None
+    rows = spark.range(3).select(one("id"), one.with_uid("another")("id"))
+    assert [list(row) for row in rows.collect()] == [[0, 0], [1, 1], [2, 2]]
+
+
 # --- types: what goes in, and what comes out --------------------------------------------------
 
 INPUTS = {

@@ -144,7 +144,7 @@ def _jvm() -> Any:
 def _expression(jcolumn: Any) -> Any:
     from pyspark.sql import SparkSession
 
-    session: Any = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    session: Any = SparkSession._instantiatedSession or SparkSession.getActiveSession()
     return session._jsparkSession.expression(jcolumn)
 
 

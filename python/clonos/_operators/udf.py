@@ -152,7 +152,8 @@ class CausalUDF(Generic[P, R]):
 
         Give each use of a function its own `uid` where several stand in one query.
         """
-        return self._copy(_options=replace(self._options, uid=uid))
+        # Uses are counted by uid: what this one's copies under another name share, this does not.
+        return self._copy(_options=replace(self._options, uid=uid), _uses={}, _bodies={})
 
     def __repr__(self) -> str:
         options = self._options

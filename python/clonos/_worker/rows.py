@@ -55,12 +55,13 @@ class RowCodec:
         )
         self._conf = conf
         self._types = types
-        self._plain = plain_types(return_type)
+        self._plain = plain_types(return_type) or frozenset()
         self._lenient = pickled_converter(return_type) if pickled else None
         options = {"int_to_decimal_coercion_enabled": True} if conf.int_to_decimal else {}
         self._to_arrow: Converter | None = LocalDataToArrowConversion._create_converter(
             return_type, none_on_identity=True, **options
         )
+        self._converts = self._to_arrow is not None or self._lenient is not None
         self._to_python: dict[tuple[int, pa.DataType], Converter | None] = {}
 
     def to_lists(self, columns: Sequence[pa.Array]) -> list[list[Any]]:
@@ -96,7 +97,9 @@ class RowCodec:
         pyarrow.ArrowInvalid
             If a result does not fit the declared type.
         """
-        if self._plain is None or not self._plain.issuperset(map(type, results)):
+        # Most results are of the declared type: one look at the types of all of them costs less
+        # than a call for each.
+        if self._converts and not self._plain.issuperset(map(type, results)):
             results = self._converted(results)
         try:
             return pa.array(results, type=self.arrow_type)
