@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use clonos::agent::protocol::{Ending, OpenTask};
+use clonos::agent::protocol::{Ending, OpenTask, Use};
 use clonos::config::SessionConfig;
 use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::edge::net::client::Client;
@@ -66,7 +66,16 @@ fn opening(partition: usize, attempt: usize) -> OpenTask {
     let partition = Partition(u32::try_from(partition).unwrap());
     let (query, operator) = ("bench".into(), "append".into());
     let task = TaskId { query, operator, epoch: Epoch::Batch(1), partition };
-    OpenTask { task, app: 1, stage: 1, attempt: attempt as u64, worker: 1, inside: false }
+    OpenTask {
+        task,
+        used: Use::default(),
+        execution: None,
+        app: 1,
+        stage: 1,
+        attempt: attempt as u64,
+        worker: 1,
+        inside: false,
+    }
 }
 
 /// Appends, each waited for; then running ahead.
@@ -111,7 +120,12 @@ fn opens(what: &str, client: &mut Client, base: usize) {
 
 fn run(folder: &Path, mut config: SessionConfig, what: &str, executors: usize) {
     std::fs::create_dir_all(folder).unwrap();
-    let role = Role::Driver { bind_host: "127.0.0.1".into(), port: 0, stage_tasks: Box::new(|_| None) };
+    let role = Role::Driver {
+        bind_host: "127.0.0.1".into(),
+        port: 0,
+        stage_tasks: Box::new(|_| None),
+        plan_uses: Box::new(|_, _| None),
+    };
     let socket = folder.join("driver.sock");
     let driver = Agent::start(AgentConfig { session: config.clone(), role, socket }).unwrap();
     config.driver_addr = driver.addr().to_owned();

@@ -13,7 +13,7 @@ use std::time::Instant;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_select::concat::concat_batches;
 use bytes::Bytes;
-use clonos::agent::protocol::Layout;
+use clonos::agent::protocol::{Code, Layout, Use};
 use clonos::agent::protocol::{OpenTask, Request};
 use clonos::agent::store::{Absorbed, Store};
 use clonos::config::{SessionConfig, SpillPolicy};
@@ -132,7 +132,7 @@ fn in_memory() {
     let frame = Bytes::from(vec![7_u8; FRAME]);
     let total = 256 << 20;
     let log = task(0).in_flight();
-    let layout = Layout { app: 1, stage: 1, tasks: None };
+    let layout = Layout { app: 1, stage: 1, tasks: None, code: Code::default() };
     let appended = || {
         let mut store = Store::new(1 << 30);
         store.begin(&log, Generation(1), layout).unwrap();
@@ -152,7 +152,12 @@ fn through_an_agent(folder: &Path, memory: u64, what: &str) {
     config.memory_bytes = memory;
     config.spill_policy = SpillPolicy::Availability;
     config.spill_dir = Some(folder.display().to_string());
-    let role = Role::Driver { bind_host: "127.0.0.1".into(), port: 0, stage_tasks: Box::new(|_| None) };
+    let role = Role::Driver {
+        bind_host: "127.0.0.1".into(),
+        port: 0,
+        stage_tasks: Box::new(|_| None),
+        plan_uses: Box::new(|_, _| None),
+    };
     let socket = folder.join("agent.sock");
     let agent = Agent::start(AgentConfig { session: config.clone(), role, socket }).unwrap();
     let mut client = Client::connect(&config, agent.socket()).unwrap();
@@ -163,7 +168,16 @@ fn through_an_agent(folder: &Path, memory: u64, what: &str) {
         number += 1;
         agent.commit_epoch("bench", &Epoch::Batch(number - 1)).unwrap();
         let task = TaskId { epoch: Epoch::Batch(number), ..task(0) };
-        let open = OpenTask { task, app: 1, stage: 1, attempt: number, worker: 1, inside: true };
+        let open = OpenTask {
+            task,
+            used: Use::default(),
+            execution: None,
+            app: 1,
+            stage: 1,
+            attempt: number,
+            worker: 1,
+            inside: true,
+        };
         let session = client.open(open).unwrap().session;
         let mut waiting = std::collections::VecDeque::new();
         for _ in 0..total / FRAME / frames.len() {

@@ -83,7 +83,7 @@ impl fmt::Display for Epoch {
 }
 
 /// Ends the operator in the name of an in-flight log; users' names have no control characters.
-const IN_FLIGHT: &str = "\u{1}frames";
+pub(crate) const IN_FLIGHT: &str = "\u{1}frames";
 
 /// The unit of recovery: one operator's work on one partition in one epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -111,6 +111,13 @@ def test_the_core_does_no_io():
     expect_none(rules.rust_io, core())
 
 
+def test_python_imports_go_one_way():
+    files = {n: t for n, t in python("python").items() if n.startswith("python/clonos/")}
+    rooms = {name.split("/")[2] for name in files}
+    assert set(rules.PYTHON_ROOMS) <= rooms
+    expect_none(rules.imports_that_run_back, files)
+
+
 def test_every_pyclass_is_frozen():
     files = rust(tests=True)
     assert sum(1 for text in files.values() for _ in rules.pyclasses(text)) >= PYCLASSES_MIN
@@ -214,6 +221,8 @@ BAD: list[tuple[Rule, str]] = [
     (rules.rust_io, "use std::time::{Duration, Instant as Now};"),
     (rules.rust_io, "fn f() { let x = std::time::SystemTime::now(); }"),
     (rules.rust_io, "use rustix::fs as unix_fs;"),
+    (rules.imports_that_run_back, "from clonos._driver import session"),
+    (rules.imports_that_run_back, "def f():\n    from clonos._operators.udf import causal"),
     (rules.rust_pyo3, "use pyo3::prelude::*;"),
     (rules.rust_pyo3, "use pyo3_arrow::PyArray;"),
     (rules.rust_pyo3, "#[pyfunction]\nfn f() {}"),

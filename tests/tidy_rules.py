@@ -255,6 +255,37 @@ def public_definitions(
             yield node
 
 
+# Rooms of the package in the order in which they may be used: each by those below it.
+PYTHON_ROOMS = ("_worker", "_sources", "_sinks", "_operators", "_driver", "cli")
+
+
+def imports_that_run_back(name: str, source: str) -> Iterator[str]:
+    """A room imports nothing of the rooms below it, nor does a module that stands above all."""
+    parts = name.removesuffix(".py").split("/")[2:]
+    own = room_of(parts)
+    if own is None:
+        return
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            modules = [node.module] + [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        else:
+            continue
+        for module in modules:
+            other = room_of(module.split(".")[1:]) if module.startswith("clonos.") else None
+            if other is not None and other > own:
+                yield f"{name}:{node.lineno}: {module} stands below this module"
+                break
+
+
+def room_of(parts: list[str]) -> int | None:
+    """Rank of a module in the order of rooms; None for the package's public face."""
+    if parts and parts[0] in PYTHON_ROOMS:
+        return PYTHON_ROOMS.index(parts[0])
+    return None if parts and parts[0] in {"__init__", "__main__", "functions", "testing"} else -1
+
+
 def titles(name: str, source: str) -> Iterator[str]:
     """A page of documentation has one title, and it is its first line."""
     outside_code = re.sub(r"^(```|~~~).*?^\1", "", source, flags=re.DOTALL | re.MULTILINE)

@@ -36,10 +36,3 @@ def set_current(session: Attached | None) -> None:
 def current_config() -> _core.SessionConfig | None:
     """Return the configuration of the attached session, if there is one."""
     return None if _current is None else _current.config
-
-
-def current_query() -> str:
-    """Return the streaming query whose ``foreachBatch`` this thread runs, or an empty string."""
-    if _current is None:
-        return ""
-    return _current.spark.sparkContext.getLocalProperty("sql.streaming.queryId") or ""

@@ -99,6 +99,8 @@ class ResultTask:
         stage: int,
         attempt: int,
         worker: int,
+        token: int,
+        execution: tuple[int, int] | None,
         code: int,
         python: str,
         label: str,
@@ -141,6 +143,8 @@ class ServiceTask:
         stage: int,
         attempt: int,
         worker: int,
+        token: int,
+        execution: tuple[int, int] | None,
         code: int,
         python: str,
         label: str,
@@ -195,10 +199,10 @@ class Stage:
         epoch: int | str,
         operator: str,
         partition: int,
-        sender: str | None,
+        sender: tuple[str, int] | None,
         scatters: tuple[list[int], int] | None,
     ) -> Stage:
-        """`sender`: operator that sends to it; `scatters`: key columns and number of channels."""
+        """`sender`: operator that sends to it, and its use; `scatters`: key columns, channels."""
     @property
     def has_frames(self) -> bool:
         """Whether all frames of an earlier attempt can be read."""
@@ -228,7 +232,10 @@ class Agent:
         host: str,
         port: int,
         stage_tasks: Callable[[int], int | None],
+        plan_uses: Callable[[int, int, str], list[tuple[str, int, str, int]] | None],
     ) -> Agent: ...
+    def begin_run(self, query: str, epoch: int | str | None = None) -> None:
+        """The program begins an epoch, or all those of a query, anew."""
     @property
     def addr(self) -> str:
         """``host:port`` where other agents reach it."""

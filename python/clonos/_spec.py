@@ -5,32 +5,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clonos._uses import Use
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 @dataclass(frozen=True)
 class OperatorSpec:
-    """An operator: `name` is its ``uid``, `label` what people call it.
+    """A use of an operator; `label` is what people call it.
 
     `config` is the serialised session configuration, or ``None`` where nothing is recorded.
     """
 
-    name: str
+    use: Use
     label: str
-    code: int
     config: bytes | None
+
+    @property
+    def name(self) -> str:
+        """Name of the operator: its ``uid``."""
+        return self.use.operator
 
 
 @dataclass(frozen=True)
 class Ends:
     """What a task has at its two ends; travels to the workers.
 
-    `sender`: operator that sends it frames, or ``None`` for rows. `schema`: Arrow schema of what it
-    sends on, or ``None`` if it hands rows to Spark; `keys`: indices of the key columns in it.
+    `sender`: use of the operator that sends it frames, or ``None`` for rows. `schema`: Arrow schema
+    of what it sends on, or ``None`` if it hands rows to Spark; `keys`: indices of the key columns.
     """
 
-    sender: str | None
+    sender: Use | None
     schema: pa.Schema | None = None
     keys: tuple[int, ...] = ()
     partitions: int = 0

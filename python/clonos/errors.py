@@ -12,7 +12,7 @@
     ├── SourceInUse           two queries, or two drivers, read one source's log
     ├── EpochFenced           two drivers write the epochs of one query
     ├── SinkUnreachable       a sink's server was away for too long (also a ConnectionError)
-    ├── OperatorUsedTwice     two uses of one operator in one task: give each a ``uid``
+    ├── OperatorUsedTwice     two stages compute one column, and neither gets on
     ├── CorruptLog            bytes of a log that do not check out, or an unknown version
     ├── ResourceExhausted     ``memory`` or ``disk`` is used up, or a disk is full
     ├── ConfigError           a setting out of range (also a ValueError)
@@ -110,7 +110,7 @@ class SinkUnreachable(ClonosError, ConnectionError):
 
 
 class OperatorUsedTwice(ClonosError):
-    """One operator was used twice in a task; ``with_uid`` tells the uses apart."""
+    """Another stage has had this column of this partition under way for too long."""
 
 
 class SourceInUse(ClonosError):

@@ -1,5 +1,6 @@
 //! Logs of many tasks, and who holds what: the agent's state without its sockets and files.
 
+pub mod code;
 pub mod placement;
 pub mod protocol;
 pub mod registry;

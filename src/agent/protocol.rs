@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub use super::code::{Code, Execution, Placed, Use};
 pub use super::stats::{AgentStats, AgentSummary, ClusterStats, HeldStats, Recovery, TaskStats, Totals};
 use crate::error::Error;
 use crate::frame::Group;
@@ -13,22 +14,26 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, Partition, TaskId};
 use crate::task::Summary;
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 16 << 20;
 
 /// A worker opens a task's log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct OpenTask {
-    /// The task.
+    /// The task; its operator is the name of the function, not yet of the log.
     pub task: TaskId,
+    /// Which use of the operator this is.
+    pub used: Use,
+    /// The SQL execution, if it is part of one.
+    pub execution: Option<Execution>,
     /// Hash of the application id.
     pub app: u64,
     /// Spark stage.
     pub stage: u32,
     /// Spark's `taskAttemptId`, unique within the application.
     pub attempt: u64,
-    /// Distinguishes openers within one attempt.
+    /// Names the opener within the attempt. The same open, sent again, has the same name.
     pub worker: u64,
     /// Whether what it does stays inside the causal domain: its determinants travel in its frames.
     pub inside: bool,
@@ -50,6 +55,10 @@ pub struct Opened {
     pub same_stage: bool,
     /// Whether this epoch was recorded with another number of partitions.
     pub layout_changed: bool,
+    /// Whether rows may be recorded in the logs of other uses, which the pool has too.
+    pub pooled: bool,
+    /// Which run of the epoch this is.
+    pub run: u32,
     /// Whether something was published that can be read nowhere any more.
     pub lost: bool,
     /// Tasks of the stage, where known.
@@ -67,6 +76,8 @@ pub struct Layout {
     pub stage: u32,
     /// Tasks of the stage, where known.
     pub tasks: Option<u32>,
+    /// The function.
+    pub code: Code,
 }
 
 impl Layout {
@@ -115,6 +126,10 @@ pub struct Grant {
     pub same_stage: bool,
     /// Whether the epoch was recorded with another number of partitions.
     pub layout_changed: bool,
+    /// See [`Opened`].
+    pub pooled: bool,
+    /// See [`Opened`].
+    pub run: u32,
     /// What was committed since the agent heard of it last.
     pub committed: Vec<Commit>,
     /// Commits so far.
@@ -252,6 +267,8 @@ pub enum Request {
         session: u64,
         /// The operator.
         operator: String,
+        /// Which use of it sends.
+        token: u64,
     },
     /// Worker: logs of the other partitions under another layout.
     Pool {
@@ -329,6 +346,8 @@ pub enum Request {
     TasksOf {
         /// Any task of the operator.
         task: TaskId,
+        /// Which use of it is meant.
+        token: u64,
     },
     /// Agent to registry: who is alive?
     Agents,
@@ -401,6 +420,10 @@ pub enum Reply {
         same_stage: bool,
         /// See [`Opened`].
         layout_changed: bool,
+        /// See [`Opened`].
+        pooled: bool,
+        /// See [`Opened`].
+        run: u32,
         /// See [`Opened`].
         lost: bool,
         /// See [`Opened`].

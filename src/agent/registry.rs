@@ -3,17 +3,21 @@
 //! A machine without I/O; time is an argument, in milliseconds of any clock that does not go back.
 
 mod exchange;
+mod parts;
 mod repair;
+mod uses;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::protocol::{
-    AgentInfo, Commit, Ending, Grant, Layout, OpenTask, PoolEntry, Recovery, TaskStats, Totals,
+    AgentInfo, Commit, Ending, Grant, Layout, OpenTask, Placed, PoolEntry, Recovery, TaskStats, Totals,
 };
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, Partition, TaskId};
 use crate::task::Summary;
+use parts::{first_part, part_of};
+use uses::Uses;
 
 /// An agent that was silent for longer is not chosen as a peer.
 pub const AGENT_SILENCE_MS_MAX: u64 = 4_000;
@@ -32,7 +36,6 @@ struct Live {
     /// Where.
     agent: AgentId,
     layout: Layout,
-    attempt: u64,
 }
 
 #[derive(Debug)]
@@ -46,8 +49,10 @@ struct Entry {
     /// Whether that layout had another number of tasks.
     relaid: bool,
     live: Option<Live>,
-    /// How many parts each attempt has opened, this being the first.
-    attempts: HashMap<(u64, u64), u32>,
+    /// Openers of each attempt, in order: each has a part of the log, this being the first.
+    attempts: HashMap<(u64, u64), Vec<u64>>,
+    /// Logs of other uses in which this task's rows may be recorded.
+    pooled: Vec<(Arc<str>, Option<Partition>)>,
     opens: u64,
     rows: u64,
     replayed: u64,
@@ -78,6 +83,10 @@ pub enum Granted {
 pub struct Registry {
     agents: BTreeMap<AgentId, Known>,
     tasks: BTreeMap<TaskId, Entry>,
+    /// Which log belongs to which use, by epoch.
+    uses: HashMap<EpochKey, Uses>,
+    /// Uses of each streaming query in the order of its plan, which all its batches share.
+    plans: HashMap<Arc<str>, Vec<Placed>>,
     /// The newest generation of all: none is ever given twice, even if a task's entry was forgotten.
     newest: Generation,
     /// The newest micro-batch of each query.
@@ -126,6 +135,8 @@ impl Registry {
         entry.published = true;
         entry.holders.insert(agent);
         self.newest = self.newest.max(generation);
+        let name = first_part(&task.operator);
+        self.uses.entry(task.epoch_key()).or_default().recovered(name, layout.code);
         self.tasks.insert(task, entry);
     }
 
@@ -138,28 +149,30 @@ impl Registry {
         tasks: Option<u32>,
         now_ms: u64,
     ) -> Granted {
-        let layout = Layout { app: open.app, stage: open.stage, tasks };
+        let layout = Layout { app: open.app, stage: open.stage, tasks, code: open.used.code };
         let agents = self.alive(now_ms);
-        let part = self.parts(open);
-        let task = part_of(&open.task, part);
-        let before = part.checked_sub(1).map(|before| part_of(&open.task, before));
+        self.begin_batch(&open.task);
+        let execution = open.execution.map(|execution| execution.id);
+        let Some(named) = self.uses_of(&open.task).name(&open.task.operator, open.used, execution) else {
+            return Granted::Busy;
+        };
+        let first = TaskId { operator: named.operator, ..open.task.clone() };
+        let part = self.part(&first, open);
+        let task = part_of(&first, part);
         let live = |live: &Live| agents.iter().any(|known| known.id == live.agent);
-        if before.is_some_and(|before| self.in_use(&before, live, |live| live.attempt == open.attempt))
-            || self.in_use(&task, live, |live| live.layout.app == open.app && live.layout.stage != open.stage)
-        {
+        if self.in_use(&task, live, |live| live.layout.app == open.app && live.layout.stage != open.stage) {
             return Granted::Busy;
         }
-        self.begin_batch(&open.task);
-        let first = self.tasks.entry(open.task.clone()).or_insert_with(|| Entry::new(layout));
-        first.attempts.insert((open.app, open.attempt), part + 1);
-        let live = Live { agent, layout, attempt: open.attempt };
+        let others = named.others.into_iter().map(|other| (other, None));
+        let pooled = others.chain(self.other_parts(&first, part)).collect();
+        let entry = self.tasks.entry(first).or_insert_with(|| Entry::new(layout));
+        let openers = entry.attempts.entry((open.app, open.attempt)).or_default();
+        if openers.len() <= part {
+            openers.push(open.worker);
+        }
+        self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout)).pooled = pooled;
+        let live = Live { agent, layout };
         Granted::Yes(Box::new(self.granted(task, live, agents, commits_seen)))
-    }
-
-    /// How many parts this attempt has opened.
-    fn parts(&self, open: &OpenTask) -> u32 {
-        let entry = self.tasks.get(&open.task);
-        entry.and_then(|entry| entry.attempts.get(&(open.app, open.attempt))).copied().unwrap_or(0)
     }
 
     fn in_use(&self, task: &TaskId, alive: impl Fn(&Live) -> bool, by: impl Fn(&Live) -> bool) -> bool {
@@ -174,6 +187,7 @@ impl Registry {
         let generation = self.newest;
         let (committed, commits) = self.commits_since(commits_seen);
         let layout_changed = self.recorded_otherwise(&task, &layout);
+        let run = self.uses_of(&task).run;
         let alive = |id: &AgentId| agents.iter().find(|agent| agent.id == *id).cloned();
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
         if !entry.published {
@@ -186,6 +200,7 @@ impl Registry {
         entry.opens += 1;
         entry.live = Some(live);
         let (published, same_stage) = (entry.published, entry.layout.same_stage(&layout));
+        let pooled = !entry.pooled.is_empty();
         let holders = entry.holders.clone();
         Grant {
             task,
@@ -199,6 +214,8 @@ impl Registry {
             layout,
             same_stage,
             layout_changed,
+            pooled,
+            run,
             committed,
             commits,
         }
@@ -228,6 +245,11 @@ impl Registry {
     }
 
     fn siblings<'a>(&'a self, task: &'a TaskId) -> impl Iterator<Item = (&'a TaskId, &'a Entry)> {
+        self.logs_of(task)
+    }
+
+    /// Logs of the task's operator in all partitions of the epoch.
+    fn logs_of<'a>(&'a self, task: &TaskId) -> impl Iterator<Item = (&'a TaskId, &'a Entry)> + use<'a> {
         // A partition is the last part of a task's order.
         let at = |partition| TaskId { partition: Partition(partition), ..task.clone() };
         self.tasks.range(at(0)..=at(u32::MAX))
@@ -305,6 +327,13 @@ impl Registry {
                 && entry.published
                 && (!entry.layout.same_stage(layout) || entry.before_layout > LogOffset::START)
         };
+        let entry = self.tasks.get(task);
+        let pooled = entry.into_iter().flat_map(|entry| &entry.pooled).flat_map(|(operator, partition)| {
+            let task = TaskId { operator: Arc::clone(operator), ..task.clone() };
+            let meant = |at: Partition| partition.is_none_or(|meant| meant == at);
+            let logs = self.logs_of(&task).filter(|(id, entry)| entry.published && meant(id.partition));
+            logs.map(|(id, entry)| self.whole(id, entry)).collect::<Vec<_>>()
+        });
         // In the order of partitions, as the tasks are.
         self.siblings(task)
             .filter(other)
@@ -317,7 +346,12 @@ impl Registry {
                     LogOffset(u64::MAX)
                 },
             })
+            .chain(pooled)
             .collect()
+    }
+
+    fn whole(&self, id: &TaskId, entry: &Entry) -> PoolEntry {
+        PoolEntry { task: id.clone(), holders: self.infos(&entry.holders), until: LogOffset(u64::MAX) }
     }
 
     /// Spark has committed an epoch: its logs are forgotten, and agents are told with their next beat.
@@ -327,6 +361,7 @@ impl Registry {
             return;
         }
         self.tasks.retain(|task, _| !key.covers(&task.epoch_key()));
+        self.uses.retain(|epoch, _| !key.covers(epoch));
         self.commits.push_back(Commit { key: key.clone(), below: self.newest.next(), epochs });
         if self.commits.len() > COMMITS_MAX {
             self.commits.pop_front();
@@ -413,6 +448,7 @@ impl Entry {
             relaid: false,
             live: None,
             attempts: HashMap::new(),
+            pooled: Vec::new(),
             opens: 0,
             rows: 0,
             replayed: 0,
@@ -426,12 +462,4 @@ impl Entry {
             resent: 0,
         }
     }
-}
-
-/// A part of a task, as a task of its own; the first keeps its name.
-fn part_of(task: &TaskId, part: u32) -> TaskId {
-    if part == 0 {
-        return task.clone();
-    }
-    TaskId { operator: format!("{}~{part}", task.operator).into(), ..task.clone() }
 }

@@ -10,6 +10,7 @@ const MAGIC: [u8; 2] = *b"CB";
 const VERSION: u8 = 1;
 /// Bytes before a block's body.
 pub const BLOCK_HEADER_BYTES: usize = 16;
+const HEADER_KIND: u8 = 1;
 const EQUAL_FINGERPRINTS: u8 = 1;
 /// Rows of one batch: a bound on what a hostile block can make a reader allocate.
 const ROWS_MAX: usize = 1 << 26;
@@ -65,7 +66,7 @@ impl BlockBuilder {
         let out = &mut self.buffer;
         match *determinant {
             Determinant::Header { format, mode, code, python, label, stage, app } => {
-                out.push(1);
+                out.push(HEADER_KIND);
                 put_varint(out, format.into());
                 out.push(mode);
                 out.extend_from_slice(&code.to_le_bytes());
@@ -262,10 +263,23 @@ impl<'a> BlockReader<'a> {
         Ok(Self { fields: Fields::new(body), left: count, last_time: 0 })
     }
 
+    /// The code and the Python version that a block's header tells, if it begins with one.
+    #[must_use]
+    pub fn opening(block: &'a Bytes) -> Option<(u64, &'a str)> {
+        // A look at the kind first: most blocks begin with something else, and need no check then.
+        if block.get(BLOCK_HEADER_BYTES) != Some(&HEADER_KIND) {
+            return None;
+        }
+        match Self::new(block).ok()?.next()?.ok()? {
+            Determinant::Header { code, python, .. } => Some((code, python)),
+            _ => None,
+        }
+    }
+
     fn read(&mut self) -> Result<Determinant<'a>> {
         let fields = &mut self.fields;
         Ok(match fields.byte()? {
-            1 => Self::header(fields)?,
+            HEADER_KIND => Self::header(fields)?,
             2 => {
                 self.last_time = self.last_time.wrapping_add(fields.zigzag()?);
                 Determinant::Time { unix_ns: self.last_time }

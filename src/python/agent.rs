@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 
-use super::client::{epoch, epoch_object};
+use super::client::{epoch, epoch as client_epoch, epoch_object};
 use super::config::PySessionConfig;
 use super::door::enter;
+use crate::agent::protocol::{Code, Execution, Placed, Use};
 use crate::edge::agent::{Agent, AgentConfig, Role};
 use crate::error::Error;
 
@@ -25,14 +26,27 @@ impl PyAgent {
         host: String,
         port: u16,
         stage_tasks: Py<PyAny>,
+        plan_uses: Py<PyAny>,
     ) -> PyResult<Self> {
         let ask = move |stage: u32| -> Option<u32> {
             // Spark may not know, or be shutting down; then the layout counts as unchanged.
             Python::attach(|py| stage_tasks.call1(py, (stage,)).and_then(|n| n.extract(py)).ok().flatten())
         };
+        let plan = move |execution: Execution, operator: &str| -> Option<Vec<Placed>> {
+            let uses: Vec<(String, u64, String, u64)> = Python::attach(|py| {
+                let arguments = (execution.id, execution.root, operator);
+                plan_uses.call1(py, arguments).and_then(|uses| uses.extract(py)).ok().flatten()
+            })?;
+            let placed = |(operator, code, python, token): (String, u64, String, u64)| Placed {
+                operator: operator.into(),
+                used: Use { code: Code::new(code, &python), token },
+            };
+            Some(uses.into_iter().map(placed).collect())
+        };
         let session = config.config.clone();
         let socket = PathBuf::from(&session.driver_socket);
-        let role = Role::Driver { bind_host: host, port, stage_tasks: Box::new(ask) };
+        let role =
+            Role::Driver { bind_host: host, port, stage_tasks: Box::new(ask), plan_uses: Box::new(plan) };
         let agent = enter(py, || Agent::start(AgentConfig { session, role, socket }))?;
         Ok(Self { agent })
     }
@@ -50,6 +64,16 @@ impl PyAgent {
         #[pyo3(from_py_with = epoch)] epoch: crate::id::Epoch,
     ) -> PyResult<()> {
         enter(py, || self.agent.commit_epoch(query, &epoch))
+    }
+
+    /// The program begins an epoch, or all those of a query, anew.
+    #[pyo3(signature = (query, epoch = None))]
+    fn begin_run(&self, py: Python<'_>, query: &str, epoch: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let epoch = epoch.map(client_epoch).transpose()?;
+        enter(py, || {
+            self.agent.begin_run(query, epoch.as_ref());
+            Ok(())
+        })
     }
 
     fn check_epoch(

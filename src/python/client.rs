@@ -13,7 +13,7 @@ use pyo3::types::{PyDict, PyString};
 use super::config::PySessionConfig;
 use super::door::enter;
 use super::lock;
-use crate::agent::protocol::{Ending, OpenTask, Opened, Request};
+use crate::agent::protocol::{Code, Ending, Execution, OpenTask, Opened, Request, Use};
 use crate::edge::net::client::{Client, Ticket};
 use crate::error::{Error, Result};
 use crate::id::{Epoch, LogOffset, Partition, TaskId};
@@ -65,6 +65,8 @@ impl PyClient {
 /// What a task is opened with; read from the keyword arguments of `open`.
 pub(super) struct Opening {
     pub(super) options: TaskOptions,
+    used: Use,
+    execution: Option<Execution>,
     attempt: u64,
     worker: u64,
     pub(super) inside: bool,
@@ -92,12 +94,27 @@ impl Opening {
         options.allow_code_change = get(arguments, "allow_code_change")?.extract()?;
         options.count_occurrences = get(arguments, "count_occurrences")?.extract()?;
         options.on_ambiguous = config.config.on_ambiguous;
+        let used = Use {
+            code: Code::new(options.code, &options.python),
+            token: get(arguments, "token")?.extract()?,
+        };
+        let execution: Option<(u64, u64)> = get(arguments, "execution")?.extract()?;
         Ok(Self {
             options,
+            used,
+            execution: execution.map(|(id, root)| Execution { id, root }),
             attempt: get(arguments, "attempt")?.extract()?,
             worker: get(arguments, "worker")?.extract()?,
             inside: arguments.get_item("inside")?.map_or(Ok(false), |inside| inside.extract())?,
         })
+    }
+}
+
+impl Opening {
+    /// Hash of the application and of the run of the epoch: what one run recorded in several stages are
+    /// several readings of one use.
+    pub(super) const fn in_run(&self, run: u32) -> u64 {
+        self.options.app ^ ((run as u64) << 32)
     }
 }
 
@@ -140,6 +157,8 @@ impl Publisher {
         let options = &opening.options;
         let request = OpenTask {
             task: options.task.clone(),
+            used: opening.used,
+            execution: opening.execution,
             app: options.app,
             stage: options.stage,
             attempt: opening.attempt,
@@ -184,8 +203,8 @@ impl Publisher {
     }
 
     /// How many tasks of an operator were opened in this epoch, where known.
-    pub(super) fn senders(&self, operator: String) -> Result<Option<u32>> {
-        self.connection.with(|client| client.senders(self.session, operator))
+    pub(super) fn senders(&self, operator: String, token: u64) -> Result<Option<u32>> {
+        self.connection.with(|client| client.senders(self.session, operator, token))
     }
 
     /// The task's log was recorded with inputs that are gone.

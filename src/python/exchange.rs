@@ -39,14 +39,14 @@ pub(super) struct PyStage {
     /// Records and replays; without one nothing is recorded.
     task: Option<Py<PyServiceTask>>,
     in_flight: bool,
-    /// Operator that sends to it.
-    sender: Option<String>,
+    /// Operator that sends to it, and which use of it.
+    sender: Option<(String, u64)>,
 }
 
 /// What a stage is made with, read from the keyword arguments.
 struct Ends {
     id: TaskId,
-    sender: Option<String>,
+    sender: Option<(String, u64)>,
     scatters: Option<(Vec<usize>, u32)>,
 }
 
@@ -151,7 +151,9 @@ impl PyStage {
             let mut stage = lock(&self.stage);
             // Where no frame came, the registry knows whether there was anyone to send one.
             let expected = match (task, &self.sender) {
-                (Some(task), Some(sender)) if !stage.has_input() => task.publisher.senders(sender.clone())?,
+                (Some(task), Some(sender)) if !stage.has_input() => {
+                    task.publisher.senders(sender.0.clone(), sender.1)?
+                }
                 _ => None,
             };
             if let Some(used) = stage.end_input(expected)?

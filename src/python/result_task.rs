@@ -63,8 +63,10 @@ impl PyResultTask {
         let id = opened.task.clone();
         opening.options.task = opened.task.clone();
         opening.options.layout_changed = opened.layout_changed;
+        opening.options.pooled = opened.pooled;
+        opening.options.app = opening.in_run(opened.run);
         let mut task = ResultTask::new(opening.options, opened.prior, opened.same_stage)?;
-        if opened.layout_changed {
+        if opened.layout_changed || opened.pooled {
             task.supply_pool(publisher.pool(&id)?)?;
         }
         Ok(Self { task: Mutex::new(task), id, publisher, lost: opened.lost })

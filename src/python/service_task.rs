@@ -104,6 +104,7 @@ impl PyServiceTask {
             let id = opened.task.clone();
             opening.options.task = opened.task.clone();
             opening.options.layout_changed = opened.layout_changed;
+            opening.options.app = opening.in_run(opened.run);
             let prior = if opening.inside { opened.prior.clone() } else { Vec::new() };
             let recovery = if opened.prior.is_empty() { Recovery::Live } else { Recovery::Replayed };
             let task = ServiceTask::new(opening.options, opened.prior, opened.same_stage)?;

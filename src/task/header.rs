@@ -12,6 +12,21 @@ pub(super) struct Recorded {
     pub(super) code: u64,
     pub(super) python: String,
     pub(super) label: String,
+    pub(super) stage: u32,
+    pub(super) app: u64,
+}
+
+/// Whether several stages of one run have written the log: Spark computed the same column in each, and
+/// none of them need have seen all rows.
+pub(super) fn of_several_stages(headers: &[Recorded], options: &TaskOptions) -> bool {
+    let ours = (options.app, options.stage);
+    let mut stages = headers.iter().map(|header| (header.app, header.stage)).chain([ours]);
+    let Some(mut before) = stages.next() else { return false };
+    stages.any(|stage| {
+        let several = stage.0 == before.0 && stage.1 != before.1;
+        before = stage;
+        several
+    })
 }
 
 /// This attempt's header.

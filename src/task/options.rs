@@ -52,7 +52,7 @@ pub struct TaskOptions {
     pub label: String,
     /// Spark's stage id, written in the header.
     pub stage: u32,
-    /// Hash of Spark's application id, written in the header.
+    /// Hash of Spark's application id and of the run of the epoch, written in the header.
     pub app: u64,
     /// The user gave `row_key=`: fingerprints tell rows apart, ambiguity is not checked.
     pub keyed: bool,
@@ -62,6 +62,8 @@ pub struct TaskOptions {
     pub allow_code_change: bool,
     /// The log was recorded with another number of tasks: rows may be in other partitions' logs.
     pub layout_changed: bool,
+    /// Rows may be in the logs of other uses of the function, which the pool has.
+    pub pooled: bool,
     /// Count equal rows, for idempotency keys and random numbers in result mode (60 ns per distinct
     /// row). Functions on whole batches, which have no current row, switch it off.
     pub count_occurrences: bool,
@@ -87,6 +89,7 @@ impl TaskOptions {
             on_ambiguous: OnAmbiguous::Error,
             allow_code_change: false,
             layout_changed: false,
+            pooled: false,
             count_occurrences: true,
             value_type: None,
         }

@@ -58,12 +58,14 @@ impl RecordedRows {
         for block in blocks {
             for determinant in BlockReader::new(block)? {
                 match determinant? {
-                    Determinant::Header { mode, code, python, label, .. } => {
+                    Determinant::Header { mode, code, python, label, stage, app, .. } => {
                         headers.push(header::Recorded {
                             mode,
                             code,
                             python: python.to_owned(),
                             label: label.to_owned(),
+                            stage,
+                            app,
                         });
                         if mode != TaskMode::Result.code() {
                             // The caller refuses it by this header; what follows is of another

@@ -31,6 +31,8 @@ use crate::id::Partition;
 pub struct ResultTask {
     options: TaskOptions,
     same_stage: bool,
+    /// Whether other stages of one run have written to the log.
+    of_several_stages: bool,
     matcher: Matcher,
     has_pool: bool,
     occurrences: Occurrences,
@@ -58,11 +60,13 @@ impl ResultTask {
         let (recorded, headers) = RecordedRows::read(&prior)?;
         let mut standing = Standing::new(options.task.clone());
         header::check(&headers, &options, &mut standing)?;
+        let of_several_stages = header::of_several_stages(&headers, &options);
         Ok(Self {
             matcher: Matcher::new(recorded, options.layout_changed, options.checks_ambiguity()),
             value_type: options.value_type.clone(),
             options,
             same_stage,
+            of_several_stages,
             has_pool: false,
             occurrences: Occurrences::default(),
             builder: BlockBuilder::new(),
@@ -215,7 +219,8 @@ impl ResultTask {
         }
         self.standing.finish();
         self.summary.leftover = (self.matcher.recorded.own() - self.own_used) as u64;
-        if self.summary.leftover == 0 || self.options.layout_changed {
+        let elsewhere = self.options.layout_changed || self.options.pooled || self.of_several_stages;
+        if self.summary.leftover == 0 || elsewhere {
             return Ok(self.summary);
         }
         let (first, fingerprint) = self.matcher.first_unused();

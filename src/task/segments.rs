@@ -120,12 +120,12 @@ impl ServiceLog {
             log.rounds.push(None);
             for determinant in BlockReader::new(block)? {
                 let determinant = determinant?;
-                if let Determinant::Header { mode, code, python, label, .. } = determinant {
+                if let Determinant::Header { mode, code, python, label, stage, app, .. } = determinant {
                     let (python, label) = (python.to_owned(), label.to_owned());
                     if !headers.is_empty() {
                         log.end_generation();
                     }
-                    headers.push(header::Recorded { mode, code, python, label });
+                    headers.push(header::Recorded { mode, code, python, label, stage, app });
                     if mode != TaskMode::Services.code() {
                         return Ok((log, headers));
                     }

@@ -63,6 +63,8 @@ enum Matching {
 pub struct ServiceTask {
     options: TaskOptions,
     same_stage: bool,
+    /// Whether other stages of one run have written to the log.
+    of_several_stages: bool,
     log: ServiceLog,
     matching: Matching,
     place: Place,
@@ -92,11 +94,13 @@ impl ServiceTask {
         let (log, headers) = ServiceLog::read(&prior)?;
         let mut standing = Standing::new(options.task.clone());
         header::check(&headers, &options, &mut standing)?;
+        let of_several_stages = header::of_several_stages(&headers, &options);
         let place = if headers.is_empty() { Place::Live } else { Place::Recorded(log.prologue()) };
         Ok(Self {
             standing,
             options,
             same_stage,
+            of_several_stages,
             seed: log.seed(),
             log,
             matching: Matching::Positional { next: 0 },
@@ -322,7 +326,7 @@ impl ServiceTask {
         self.finish_inputs()?;
         self.standing.finish();
         self.summary.leftover += (self.log.fingerprints().len() - self.rows_used) as u64;
-        if self.summary.leftover == 0 || self.options.layout_changed {
+        if self.summary.leftover == 0 || self.options.layout_changed || self.of_several_stages {
             return Ok(self.summary);
         }
         let recorded = format!("{} more rows", self.summary.leftover);

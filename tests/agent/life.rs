@@ -109,14 +109,36 @@ fn an_attempt_that_published_nothing_yet_is_fenced_too() {
 }
 
 #[test]
-fn one_attempt_has_a_task_open_once() {
+fn a_column_used_twice_has_two_logs_in_one_attempt() {
+    let world = World::new();
+    let (mut up, mut down) = (world.worker(), world.worker());
+    let first = open(&mut up, &task(0), 1, 1);
+    let second = open(&mut down, &task(0), 1, 1);
+    assert_eq!([&*first.task.operator, &*second.task.operator], ["f", "f~1"]);
+    append(&mut up, first.session, &text("of the first")).unwrap();
+    append(&mut down, second.session, &text("of the second")).unwrap();
+    let again = [open(&mut up, &task(0), 1, 2), open(&mut down, &task(0), 1, 2)];
+    assert_eq!(
+        again.each_ref().map(|opened| opened.prior.clone()),
+        [[text("of the first")], [text("of the second")]]
+    );
+    // Which of them asks first may be chance: each may look into the other's log.
+    assert!(again.iter().all(|opened| opened.pooled));
+    assert_eq!(up.pool(&again[0].task).unwrap(), [(Partition(0), vec![text("of the second")])]);
+}
+
+#[test]
+fn an_open_that_is_sent_again_is_the_same_open() {
     let world = World::new();
     let mut worker = world.worker();
-    let first = open(&mut worker, &task(0), 1, 1);
-    let refused = world.worker().open(opening(&task(0), 1, 1)).unwrap_err();
-    assert_eq!(refused.condition(), "OPERATOR_USED_TWICE");
-    append(&mut worker, first.session, &text("still mine")).unwrap();
-    assert_eq!(open(&mut worker, &task(1), 1, 1).task, task(1));
+    let asked = opening(&task(0), 1, 1);
+    let lost = worker.open(asked.clone()).unwrap();
+    let mut other = world.worker();
+    let opened = other.open(asked).unwrap();
+    assert_eq!(opened.task, lost.task);
+    append(&mut other, opened.session, &text("a")).unwrap();
+    let refused = append(&mut worker, lost.session, &text("b")).unwrap_err();
+    assert_eq!(refused.condition(), "FENCED");
 }
 
 #[test]
@@ -131,8 +153,8 @@ fn parts_that_one_attempt_computes_in_turn_have_logs_of_their_own() {
             let expected: Vec<_> = (1..attempt).map(|before| numbered(10 * before + part, 30)).collect();
             assert_eq!(opened.prior, expected, "part {part} of attempt {attempt}");
             append(&mut worker, opened.session, &numbered(10 * attempt + part, 30)).unwrap();
-            assert!(worker.pool(&task(0)).unwrap().is_empty());
-            assert!(worker.pool(&opened.task).unwrap().is_empty());
+            assert_eq!(opened.pooled, attempt > 1);
+            assert_eq!(worker.pool(&opened.task).unwrap().len(), if attempt > 1 { 2 } else { 0 });
             close(&mut worker, opened.session);
             tasks.push(opened.task.operator.to_string());
         }

@@ -3,10 +3,11 @@
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use clonos::agent::protocol::{Ending, OpenTask, Opened};
+use clonos::agent::protocol::{Ending, OpenTask, Opened, Use};
 use clonos::config::SessionConfig;
 use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::edge::net::client::Client;
@@ -88,6 +89,7 @@ pub fn start_driver(config: SessionConfig, socket: PathBuf) -> (Agent, SessionCo
         port: 0,
         // Stage numbers in these tests tell how many tasks they have: stage 108 has 8.
         stage_tasks: Box::new(|stage| stage.checked_sub(100)),
+        plan_uses: Box::new(|_, _| None),
     };
     let driver = Agent::start(AgentConfig { session: config.clone(), role, socket }).unwrap();
     let driver_addr = driver.addr().to_string();
@@ -130,8 +132,20 @@ pub fn task_in(epoch: Epoch, partition: u32) -> TaskId {
 }
 
 /// The opening of an attempt, by a worker whose identity is the attempt's number.
+/// Numbers the opens of a test: each is another one.
+static OPENERS: AtomicU64 = AtomicU64::new(1);
+
 pub fn opening(task: &TaskId, stage: u32, attempt: u64) -> OpenTask {
-    OpenTask { task: task.clone(), app: APP, stage, attempt, worker: attempt, inside: false }
+    OpenTask {
+        task: task.clone(),
+        used: Use::default(),
+        execution: None,
+        app: APP,
+        stage,
+        attempt,
+        worker: OPENERS.fetch_add(1, Ordering::Relaxed),
+        inside: false,
+    }
 }
 
 pub fn open(client: &mut Client, task: &TaskId, stage: u32, attempt: u64) -> Opened {

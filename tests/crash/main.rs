@@ -15,6 +15,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
+use clonos::agent::protocol::Code;
 use clonos::causal_log::Place;
 use clonos::edge::disk::recovery::{RecoveredTask, Recovery, recover};
 use clonos::edge::disk::segment::{DiskWriter, SegmentRecord};
@@ -94,7 +95,15 @@ fn child() {
         for task in (0..PARTITIONS).map(task) {
             let log = logs.remove(&task).unwrap_or_else(|| {
                 let generation = Generation::NONE;
-                RecoveredTask { task, generation, app: 1, stage: 1, tasks: None, blocks: Vec::new() }
+                RecoveredTask {
+                    task,
+                    generation,
+                    app: 1,
+                    stage: 1,
+                    tasks: None,
+                    code: Code::default(),
+                    blocks: Vec::new(),
+                }
             });
             scope.spawn(move || append_for_ever(writer, &log));
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use clonos::agent::placement;
-use clonos::agent::protocol::{AgentInfo, Ending, Grant, OpenTask, Piece};
+use clonos::agent::protocol::{AgentInfo, Ending, Grant, OpenTask, Piece, Use};
 use clonos::agent::registry::{Granted, Registry};
 use clonos::agent::store::{Absorbed, Store};
 use clonos::causal_log::Place;
@@ -100,7 +100,16 @@ impl Cluster {
     ) -> Result<Option<(Session, Vec<Bytes>)>> {
         self.count.agent += 1;
         self.count.registry += 1;
-        let open = OpenTask { task: task.clone(), app: APP, stage, attempt, worker: attempt, inside };
+        let open = OpenTask {
+            task: task.clone(),
+            used: Use::default(),
+            execution: None,
+            app: APP,
+            stage,
+            attempt,
+            worker: attempt,
+            inside,
+        };
         let own = self.hosts[host].info.clone();
         let Granted::Yes(grant) = self.registry.grant(&open, own.id, 0, None, self.now) else {
             return Ok(None);

@@ -15,10 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clonos import _core
-from clonos.errors import AgentError, AuthRefused, Fenced, ForkedProcess, OperatorUsedTwice
+from clonos.errors import AgentError, AuthRefused, Fenced, ForkedProcess
 
 SECRET = bytes(range(32))
 _attempts = itertools.count(1)
+_openers = itertools.count(1)
 
 
 def make_config(folder: Path, secret: bytes = SECRET) -> _core.SessionConfig:
@@ -47,7 +48,7 @@ def make_config(folder: Path, secret: bytes = SECRET) -> _core.SessionConfig:
 @pytest.fixture
 def config(tmp_path: Path) -> Iterator[_core.SessionConfig]:
     made = make_config(tmp_path)
-    agent = _core.Agent.start(made, "127.0.0.1", 0, lambda _stage: 1)
+    agent = _core.Agent.start(made, "127.0.0.1", 0, lambda _stage: 1, lambda *_execution: None)
     yield made
     agent.stop()
 
@@ -62,7 +63,9 @@ def open_task(config: _core.SessionConfig, kind: Any, operator: str, **changes: 
         "app": 1,
         "stage": 0,
         "attempt": attempt,
-        "worker": attempt,
+        "worker": next(_openers),
+        "token": 0,
+        "execution": None,
         "code": 1,
         "python": "3",
         "label": "f",
@@ -175,11 +178,21 @@ def test_keys_are_the_same_for_every_attempt_and_differ_between_calls(config: An
     assert keys() == first
 
 
-def test_one_attempt_has_a_task_open_once(config: Any) -> None:
-    task = open_task(config, _core.ResultTask, "twice", attempt=10**9)
-    with pytest.raises(OperatorUsedTwice, match="with_uid"):
-        open_task(config, _core.ResultTask, "twice", attempt=10**9)
-    task.close()
+def test_a_column_used_twice_has_two_logs(config: Any) -> None:
+    def recorded(attempt: int) -> list[list[int]]:
+        tasks = [open_task(config, _core.ResultTask, "twice", attempt=attempt) for _ in range(2)]
+        values = []
+        for task in tasks:
+            plan = task.offer([pa.array([1, 2])])
+            live = pa.array(random.sample(range(10**6), 2)) if plan.live_count else None
+            values.append(task.complete(plan, live).to_pylist())
+            task.publish()
+            task.finish()
+        return values
+
+    first = recorded(10**9)
+    assert first[0] != first[1]
+    assert recorded(10**9 + 1) == first
 
 
 def test_a_wrong_secret_is_refused(config: Any, tmp_path: Path) -> None:

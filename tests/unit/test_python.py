@@ -85,16 +85,6 @@ def test_sharing_depth_is_a_number_or_full() -> None:
         _config.parse_depth(-1)
 
 
-def test_code_is_told_apart_by_what_it_does() -> None:
-    def build(add: int):
-        return lambda n: n + add
-
-    one, two = build(1), build(2)
-    assert _code.code_fingerprint(one) == _code.code_fingerprint(two), "closures do not count"
-    assert _code.code_fingerprint(one) != _code.code_fingerprint(lambda n: n - 1)
-    assert _code.code_fingerprint(len) == _code.code_fingerprint(len)
-
-
 def helper() -> str:
     return clonos.idempotency_key()
 

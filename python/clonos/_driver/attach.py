@@ -25,6 +25,7 @@ from clonos._config import (
     parse_spill_policy,
 )
 from clonos._driver import spark_private
+from clonos._driver.plans import plan_uses
 from clonos._driver.session import Session
 from clonos.errors import ConfigError
 
@@ -148,7 +149,9 @@ def attach(
     bind_host, reached_as = _driver_hosts(settings, driver_host, local)
     config = config.with_driver_addr(reached_as)
 
-    agent = _core.Agent.start(config, bind_host, driver_port, spark_private.stage_tasks(context))
+    agent = _core.Agent.start(
+        config, bind_host, driver_port, spark_private.stage_tasks(context), plan_uses(spark)
+    )
     advertised = config.with_driver_addr(agent.addr)
     _write_private(folder / "session", advertised.to_bytes())
     session = Session(spark, agent, advertised, folder)

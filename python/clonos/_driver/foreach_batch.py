@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from clonos import _core
-from clonos._code import PYTHON_VERSION, code_fingerprint
+from clonos._code import code_fingerprint
 from clonos._services import Scope, current
+from clonos._uses import Use
 from clonos._worker import connection
 from clonos._worker.place import QUERY_PROPERTY, Place, application_query
 
@@ -37,14 +38,12 @@ def causal_batch_function(
         place = Place(query, number, DRIVER_PARTITION, stage=0, attempt=next(_attempts))
         client = _core.Client.connect(config, config.driver_socket)
         arguments: dict[str, Any] = connection.task_arguments(
-            config, place, f"foreach_batch:{label}"
+            config, place, Use(f"foreach_batch:{label}", code, 0, "")
         )
         task = _core.ServiceTask.open(
             client,
             config,
             **arguments,
-            code=code,
-            python=PYTHON_VERSION,
             label=label,
             keyed=False,
             allow_code_change=True,

@@ -7,15 +7,24 @@ from collections.abc import Callable
 from typing import Any
 
 
-def progress_listener(commit: Callable[[str, int], None]) -> Any:
-    """Return a listener that calls `commit` with the query and the number of each batch."""
+def progress_listener(started: Callable[[str], None], commit: Callable[[str, int], None]) -> Any:
+    """Return a listener of streaming queries.
+
+    Parameters
+    ----------
+    started : callable
+        Called with the id of a query before its first batch; Spark waits for it.
+    commit : callable
+        Called with the query and the number of each batch that Spark has committed.
+    """
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     class CommitListener(StreamingQueryListener):
         """Spark reports progress of a batch after it has committed it."""
 
         def onQueryStarted(self, event: Any) -> None:
-            pass
+            with contextlib.suppress(Exception):
+                started(str(event.id))
 
         def onQueryProgress(self, event: Any) -> None:
             with contextlib.suppress(Exception):

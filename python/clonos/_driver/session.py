@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -51,12 +52,15 @@ class Session:
         self._agent = agent
         self._folder = folder
         self._stopped = threading.Event()
+        # How many threads are in each epoch.
+        self._epochs: Counter[str] = Counter()
+        self._epochs_lock = threading.Lock()
         # Of the epochs that are open, on whichever threads.
         self._strays: list[Strays] = []
         self._smaller_batches = not spark_private.is_set(spark, BATCH_BYTES_SETTING)
         if self._smaller_batches:
             spark.conf.set(BATCH_BYTES_SETTING, BATCH_BYTES)
-        self._listener = progress_listener(self.commit)
+        self._listener = progress_listener(agent.begin_run, self.commit)
         spark.streams.addListener(self._listener)
         self._watcher = threading.Thread(
             target=self._watch_executions, name="clonos-executions", daemon=True
@@ -102,6 +106,11 @@ class Session:
             message = f"epoch name {name!r} must have 1 to {EPOCH_NAME_MAX} characters"
             raise ConfigError(message, "CONFIG")
         context = self.spark.sparkContext
+        with self._epochs_lock:
+            self._epochs[name] += 1
+            if self._epochs[name] == 1:
+                # Uses of this run are matched with the logs of the one before.
+                self._agent.begin_run(BATCH_QUERY, name)
         before = context.getLocalProperty(EPOCH_PROPERTY)
         context.setLocalProperty(EPOCH_PROPERTY, name)
         strays = Strays(self._executions())
@@ -109,6 +118,8 @@ class Session:
         try:
             yield
         finally:
+            with self._epochs_lock:
+                self._epochs[name] -= 1
             context.setLocalProperty(EPOCH_PROPERTY, before or "")
             self._strays.remove(strays)
             strays.see(self._executions())

@@ -7,12 +7,14 @@ name                                                      seen in
 ``RuntimeConf._jconf.contains``                           4.1, 4.2, 4.3
 ``SparkContext._jsc.sc().dagScheduler().stageIdToStage``  4.1, 4.2, 4.3
 ``sharedState().statusStore().execution``                 4.1, 4.2, 4.3
+``SQLExecution.getQueryExecution``, ``TreePattern``       4.3
+``PythonUDF.func().command()``                            4.3
 ========================================================= =============
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,3 +53,70 @@ def execution_ended(spark: SparkSession, execution: int) -> bool:
     jspark: Any = spark._jsparkSession
     found = jspark.sharedState().statusStore().execution(execution)
     return bool(found.isDefined() and found.get().completionTime().isDefined())
+
+
+class PlannedFunction:
+    """A Python function in a plan."""
+
+    def __init__(self, jvm: Any, function: Any) -> None:
+        self._jvm = jvm
+        self._function = function
+        # Equal for two mentions of one function, and of any length of life.
+        self.identity = int(jvm.java.lang.System.identityHashCode(function))
+
+    def pickled(self) -> bytes | None:
+        """Return what Spark sends to a worker; ``None`` if it is a broadcast and not at hand."""
+        command = self._function.command()
+        if isinstance(command, bytes):
+            return command
+        return bytes(command.toArray(self._jvm.scala.reflect.ClassTag.Byte()))
+
+
+class Plans:
+    """Finds Python functions in the plans of SQL executions."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self._pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
+        self._executions = jvm.org.apache.spark.sql.execution.SQLExecution
+
+    def functions(self, execution: int) -> Iterator[PlannedFunction]:
+        """Functions in the order in which the analysed plan has them, depth first."""
+        query = self._executions.getQueryExecution(execution)
+        if query is not None:
+            plan = query.analyzed()
+            yield from self._of_plan(plan)
+            if not plan.containsPattern(self._pattern):
+                # A command that writes has what it writes as an inner child.
+                for inner in _each(plan.innerChildren()):
+                    yield from self._of_plan(inner)
+
+    def _of_plan(self, plan: Any) -> Iterator[PlannedFunction]:
+        if plan.containsPattern(self._pattern):
+            for expression in _each(plan.expressions()):
+                yield from self._of_expression(expression)
+            for child in _each(plan.children()):
+                yield from self._of_plan(child)
+
+    def _of_expression(self, expression: Any) -> Iterator[PlannedFunction]:
+        if not expression.containsPattern(self._pattern):
+            return
+        name = _name(expression)
+        if name in {"PythonUDF", "PythonUDAF"}:
+            yield PlannedFunction(self._jvm, expression.func())
+        for child in _each(expression.children()):
+            yield from self._of_expression(child)
+        if name in _SUBQUERIES:
+            yield from self._of_plan(expression.plan())
+
+
+_SUBQUERIES = {"ScalarSubquery", "ListQuery", "Exists", "LateralSubquery"}
+
+
+def _name(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    return (sequence.apply(index) for index in range(sequence.size()))

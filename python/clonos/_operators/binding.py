@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clonos._driver.columns import readable
+from clonos._operators.columns import readable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

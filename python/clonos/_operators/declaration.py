@@ -186,6 +186,6 @@ def hook_registration(kind: type) -> None:
     """Have ``spark.udf.register`` know causal functions, where there is a PySpark."""
     if importlib.util.find_spec("pyspark") is None:
         return
-    from clonos._driver.columns import intercept_registration
+    from clonos._operators.columns import intercept_registration
 
     intercept_registration(kind, lambda spark, name, function: function.register(spark, name))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from clonos._operators.spec import spec_of
 from clonos._spec import Ends, OperatorSpec
+from clonos._uses import Use
 from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,11 +35,11 @@ _COMPUTED = "_clonos_key_"
 class Made:
     """How a DataFrame was made: what was read, and what ran on it.
 
-    `sender` is the operator whose frames `source` has, or ``None`` if it has rows.
+    `sender` is the use of the operator whose frames `source` has, or ``None`` if it has rows.
     """
 
     source: DataFrame
-    sender: str | None
+    sender: Use | None
     func: ArrowFunction | None
     spec: OperatorSpec
 
@@ -108,11 +109,13 @@ def _exchange(df: DataFrame, partitions: int, names: tuple[str, ...], uid: str |
     if made is None or made.func is None:
         # No operator of ours before it: what sends the frames has a name and a log of its own.
         made = Made(df, None, None, spec_of(None, uid or label))
-    sender = made.spec.name
+    sender = made.spec.use
     indices = tuple(schema.get_field_index(name) for name in names)
     body = _body(made, Ends(made.sender, schema, indices, partitions))
     frames = made.source.mapInArrow(body, FRAME_SCHEMA).repartitionById(partitions, "pid")
-    gathered = Made(frames, sender, None, spec_of(None, f"{uid or sender + '|' + label}.in"))
+    gathered = Made(
+        frames, sender, None, spec_of(None, f"{uid or sender.operator + '|' + label}.in")
+    )
     return _remember(gathered, df.schema)
 
 

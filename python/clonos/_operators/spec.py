@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -9,20 +10,24 @@ from typing import Any
 from clonos._attached import current_config
 from clonos._code import code_fingerprint
 from clonos._spec import OperatorSpec
+from clonos._uses import check_uid, new_use
 from clonos.errors import NotRecordedWarning
 
 
 def spec_of(func: Callable[..., Any] | None, uid: str | None, stacklevel: int = 5) -> OperatorSpec:
     """Describe an operator; `func` is ``None`` for the ends of an exchange, which have no code."""
     if func is None:
-        name = label = uid or ""
+        # Columns may have any name, and operators may not.
+        name = label = re.sub(r"[#~\x00-\x1f]", "_", uid or "")
         code = 0
     else:
         label = getattr(func, "__qualname__", type(func).__name__)
         name = uid or f"{getattr(func, '__module__', '')}.{label}"
         code = code_fingerprint(func)
+        check_uid(uid)
     config = current_config()
     if config is None:
         message = f"{name} is not recorded: call clonos.attach(spark) first"
         warnings.warn(message, NotRecordedWarning, stacklevel=stacklevel)
-    return OperatorSpec(name, label, code, None if config is None else config.to_bytes())
+    raw = None if config is None else config.to_bytes()
+    return OperatorSpec(new_use(name, code), label, raw)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from clonos._operators.declaration import (
     session_timezone,
 )
 from clonos._operators.groups import AGGREGATES
+from clonos._uses import check_uid, new_use
 from clonos.errors import ConfigError, NotRecordedWarning
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Options:
     concurrency: int
     flush: str
     allow_code_change: bool
+    code_version: str | None = None
 
     def check(self, kind: str) -> None:
         """Refuse combinations that cannot be kept.
@@ -64,6 +65,7 @@ class Options:
         ConfigError
             Names the option to change.
         """
+        check_uid(self.uid)
         choice("record", self.record, Record)
         choice("flush", self.flush, Flush)
         if not 1 <= self.concurrency <= CONCURRENCY_MAX:
@@ -107,8 +109,6 @@ class CausalUDF(Generic[P, R]):
         self.deterministic = declared.deterministic
         self._declared = declared
         self._options = options
-        self._uses: dict[tuple[str, ...], str] = {}
-        self._bodies: dict[tuple[Any, ...], Any] = {}
         names = tuple(a for a in functools.WRAPPER_ASSIGNMENTS if a not in _NAMES)
         functools.update_wrapper(self, declared.func, assigned=names)
         self.__name__ = declared.name
@@ -127,8 +127,8 @@ class CausalUDF(Generic[P, R]):
         return self._options.uid or f"{self.__module__}.{self._qualname}"
 
     def __getstate__(self) -> dict[str, Any]:
-        # A function that calls this one travels to a worker with it; handles of the JVM do not.
-        return self.__dict__ | {"_bodies": {}, "_uses": {}, "_groups": self._pieces()}
+        # A function that calls this one travels to a worker with it.
+        return self.__dict__ | {"_groups": self._pieces()}
 
     def _pieces(self) -> Pieces | None:
         """What a worker needs to record groups, if this is used where PySpark takes a function."""
@@ -139,21 +139,18 @@ class CausalUDF(Generic[P, R]):
             if not _in_task() and not _no_session():
                 self._warn_unrecorded(stacklevel=4)
             return self._groups
-        return Pieces(self._spec(self.uid, return_type="", arguments=ALL_ARGUMENTS, keyed=False))
+        return Pieces(self._spec(return_type="", arguments=ALL_ARGUMENTS, keyed=False))
 
     def _copy(self, **changes: Any) -> CausalUDF[P, R]:
         # Not `copy.copy`, which goes the way of pickles.
         new = object.__new__(type(self))
-        new.__dict__.update(self.__dict__ | {"_bodies": {}, "_uses": {}, "_groups": None} | changes)
+        new.__dict__.update(self.__dict__ | {"_groups": None} | changes)
         return new
 
     def with_uid(self, uid: str) -> CausalUDF[P, R]:
-        """Return the same function as another operator, with a log of its own.
-
-        Give each use of a function its own `uid` where several stand in one query.
-        """
-        # Uses are counted by uid: what this one's copies under another name share, this does not.
-        return self._copy(_options=replace(self._options, uid=uid), _uses={}, _bodies={})
+        """Return the same function as another operator, under a name that outlives renaming."""
+        check_uid(uid)
+        return self._copy(_options=replace(self._options, uid=uid))
 
     def __repr__(self) -> str:
         options = self._options
@@ -201,22 +198,7 @@ class CausalUDF(Generic[P, R]):
         from clonos._operators.binding import bind_columns
 
         binding = bind_columns(args, kwargs, row_key)
-        uid = self._use(list(binding.columns[: binding.arguments]))
-        return self._udf(uid, binding)(*binding.columns)
-
-    def _use(self, columns: list[Any]) -> str:
-        """Name this use: the first over certain columns is the uid, the n-th other one ``uid#n``.
-
-        Numbered within the query that asks, in the order the program asks, which a restarted
-        program repeats.
-        """
-        from clonos._attached import current_query
-
-        text = (current_query(), *map(_text, columns))
-        if text not in self._uses:
-            before = sum(1 for other in self._uses if other[0] == text[0])
-            self._uses[text] = self.uid if before == 0 else f"{self.uid}#{before + 1}"
-        return self._uses[text]
+        return self._udf(binding)(*binding.columns)
 
     @property
     def returnType(self) -> DataType:
@@ -253,19 +235,18 @@ class CausalUDF(Generic[P, R]):
         CausalUDF
             The same function under that name.
         """
-        from clonos._driver.columns import register_function
+        from clonos._operators.columns import register_function
 
-        named = self._copy(__name__=name, _bodies={})
+        named = self._copy(__name__=name)
         names = not self._declared.kind.endswith("_iter")
         register_function(spark, name, named, self._declared.plain(name), names)
         return named
 
-    def _body(self, uid: str, binding: Binding) -> Callable[..., Any]:
+    def _body(self, binding: Binding) -> Callable[..., Any]:
         from clonos._worker.groups import make_aggregate
         from clonos._worker.udf import make_body
 
         spec = self._spec(
-            uid,
             return_type=self.returnType.json(),
             arguments=binding.arguments,
             keyed=binding.keyed,
@@ -283,19 +264,18 @@ class CausalUDF(Generic[P, R]):
         message = f"{self.uid} is not recorded: call clonos.attach(spark) first"
         warnings.warn(message, NotRecordedWarning, stacklevel=stacklevel)
 
-    def _spec(self, uid: str, **of_use: Any) -> UdfSpec:
+    def _spec(self, **of_use: Any) -> UdfSpec:
         from clonos._attached import current_config
         from clonos._worker.udf import UdfSpec
 
         config = current_config()
         options, kind = self._options, self._declared.kind
         return UdfSpec(
-            uid=uid,
+            use=new_use(self.uid, code_fingerprint(self.func, options.code_version)),
             kind=kind,
             record=options.record,
             flush=options.flush,
             concurrency=options.concurrency,
-            code=code_fingerprint(self.func),
             allow_code_change=options.allow_code_change,
             # Counting equal rows costs time; only keys and row streams of random numbers need it.
             count_occurrences=kind in (ROW, ASYNC) and mentions(self.func, "idempotency_key"),
@@ -304,31 +284,17 @@ class CausalUDF(Generic[P, R]):
             **of_use,
         )
 
-    def _udf(self, uid: str, binding: Binding) -> Any:
+    def _udf(self, binding: Binding) -> Any:
         from pyspark.sql.udf import UserDefinedFunction
 
-        from clonos._attached import current_config
-
-        config = current_config()
-        cached = (uid, binding.shape, None if config is None else config.to_bytes())
-        if cached not in self._bodies:
-            self._bodies.clear()
-            self._bodies[cached] = UserDefinedFunction(
-                self._body(uid, binding),
-                returnType=self.returnType,
-                name=self.__name__,
-                evalType=self._declared.run_eval_type(),
-                deterministic=False,
-            )
-        return self._bodies[cached]
-
-
-def _text(column: Any) -> str:
-    """Text of a column, the same whenever the program builds it.
-
-    Columns of UDFs print where in the JVM their stack trace lies, which is never the same.
-    """
-    return re.sub(r"StackTraceElement;@[0-9a-f]+", "", str(column))
+        # One for each call: what Spark pickles says which use it is.
+        return UserDefinedFunction(
+            self._body(binding),
+            returnType=self.returnType,
+            name=self.__name__,
+            evalType=self._declared.run_eval_type(),
+            deterministic=False,
+        )
 
 
 def _name_columns(arguments: list[Any]) -> bool:
@@ -380,6 +346,7 @@ def causal(
     concurrency: int = 1,
     flush: Flush = "batch",
     allow_code_change: bool = False,
+    code_version: str | None = None,
 ) -> Decorator: ...
 def causal(
     returnType: DataTypeOrString | Callable[..., Any] | None = None,
@@ -389,6 +356,7 @@ def causal(
     concurrency: int = 1,
     flush: Flush = "batch",
     allow_code_change: bool = False,
+    code_version: str | None = None,
 ) -> Any:
     """Make a function causal: Spark may run it again, its answers stay the first ones.
 
@@ -414,6 +382,10 @@ def causal(
         How much is made stable together: an Arrow batch, or every call on its own.
     allow_code_change : bool
         Replay a log although the function's code changed since it was recorded.
+    code_version : str, optional
+        Your name for this version of the function. By default a function has changed when its code
+        has, or anything that it refers to: closures, defaults, globals, helpers and classes of your
+        own, the state of an instance. With a version, only another version is a change.
 
     Returns
     -------
@@ -438,7 +410,7 @@ def causal(
     >>> is_even(4)  # no Spark session: the plain function
     True
     """
-    options = Options(uid, record, concurrency, flush, allow_code_change)
+    options = Options(uid, record, concurrency, flush, allow_code_change, code_version)
     if callable(returnType) or is_udtf(returnType):
         # `@causal` without parentheses: what stands there is the function.
         return _causal(returnType, None, options)

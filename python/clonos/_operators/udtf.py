@@ -10,6 +10,7 @@ from pyspark.sql.udtf import UserDefinedTableFunction
 
 from clonos._attached import current_config
 from clonos._code import code_fingerprint
+from clonos._uses import new_use
 from clonos.errors import ConfigError, NotRecordedWarning
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Handler:
         codes = [code_fingerprint(method) for method in methods if method is not None]
         options = self.options
         spec = UdfSpec(
-            uid=self.uid,
+            use=new_use(self.uid, sum(codes) % 2**64),
             kind="udtf",
             return_type="",
             record=options.record,
@@ -49,7 +50,6 @@ class Handler:
             concurrency=1,
             arguments=0,
             keyed=False,
-            code=sum(codes) % 2**64,
             allow_code_change=options.allow_code_change,
             count_occurrences=False,
             label=self.cls.__qualname__,

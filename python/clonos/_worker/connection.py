@@ -7,15 +7,21 @@ the connection is made at the first causal task, and kept for the process that m
 from __future__ import annotations
 
 import os
+import time
 import zlib
 from typing import Any, TypeVar
 
 from clonos import _core
+from clonos._code import PYTHON_VERSION
+from clonos._uses import Use
 from clonos._worker import agents
 from clonos._worker.place import Place
-from clonos.errors import AgentError
+from clonos.errors import AgentError, OperatorUsedTwice
 
 Task = TypeVar("Task", _core.ResultTask, _core.ServiceTask)
+
+# How long a task waits for another stage that computes the same column for the same partition.
+OTHER_STAGE_SECONDS = 120.0
 
 _client: tuple[int, bytes, _core.Client] | None = None
 
@@ -37,8 +43,25 @@ def open_task(kind: type[Task], config: _core.SessionConfig, arguments: dict[str
     """Open a task's log at the agent of this executor.
 
     A connection kept from an earlier task may lead to an agent that has died since; then the task
-    is opened at the one that is started in its place.
+    is opened at the one that is started in its place. Another stage may compute the same column for
+    the same partition at this moment, as on the two sides of a join: then this waits until its
+    answers are there.
+
+    Raises
+    ------
+    OperatorUsedTwice
+        If the other stage did not get on with its task for `OTHER_STAGE_SECONDS`.
     """
+    deadline = time.monotonic() + OTHER_STAGE_SECONDS
+    while True:
+        try:
+            return _open(kind, config, arguments)
+        except OperatorUsedTwice:
+            if time.monotonic() > deadline:
+                raise
+
+
+def _open(kind: type[Task], config: _core.SessionConfig, arguments: dict[str, Any]) -> Task:
     try:
         return kind.open(client(config), config, **arguments)
     except AgentError:
@@ -48,14 +71,18 @@ def open_task(kind: type[Task], config: _core.SessionConfig, arguments: dict[str
 _opened = 0
 
 
-def task_arguments(config: _core.SessionConfig, place: Place, operator: str) -> dict[str, Any]:
-    """Arguments that open the log of `operator` in this task; each call is another opener."""
+def task_arguments(config: _core.SessionConfig, place: Place, use: Use) -> dict[str, Any]:
+    """Arguments that open the log of `use` in this task; each call is another opener."""
     global _opened
     _opened += 1
     return {
         "query": place.query,
         "epoch": place.epoch,
-        "operator": operator,
+        "operator": use.operator,
+        "code": use.code,
+        "python": PYTHON_VERSION,
+        "token": use.token,
+        "execution": place.execution,
         "partition": place.partition,
         "app": zlib.crc32(config.app_id.encode()),
         "stage": place.stage,

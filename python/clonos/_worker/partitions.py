@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 
 from clonos import _core
-from clonos._code import PYTHON_VERSION
 from clonos._services import record_nothing
 from clonos._spec import OperatorSpec
 from clonos._worker import connection
@@ -45,9 +44,7 @@ def open_task(
     if config.guarantee != "exactly_once":
         record_nothing()
         return None
-    arguments = connection.task_arguments(config, place, spec.name) | {
-        "code": spec.code,
-        "python": PYTHON_VERSION,
+    arguments = connection.task_arguments(config, place, spec.use) | {
         "label": spec.label,
         "inside": inside,
         "keyed": False,

@@ -8,6 +8,7 @@ QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
 EPOCH_PROPERTY = "clonos.epoch"
 EXECUTION_PROPERTY = "spark.sql.execution.id"
+ROOT_PROPERTY = "spark.sql.execution.root.id"
 BATCH_QUERY = "batch"
 
 
@@ -15,7 +16,8 @@ BATCH_QUERY = "batch"
 class Place:
     """Where the current code runs: a Spark task, in the words of the design.
 
-    `epoch` is an int for a micro-batch of a streaming query, a name otherwise.
+    `epoch` is an int for a micro-batch of a streaming query, a name otherwise; `execution` the SQL
+    execution, and the one that it is a part of.
     """
 
     query: str
@@ -23,6 +25,7 @@ class Place:
     partition: int
     stage: int
     attempt: int
+    execution: tuple[int, int] | None = None
 
 
 def application_query(app_id: str) -> str:
@@ -71,4 +74,13 @@ def current_place(app_id: str, epoch: str | None = None) -> Place | None:
     query, found = epoch_of(properties, app_id)
     if found == "rdd" and epoch is not None:
         found = epoch
-    return Place(query, found, context.partitionId(), context.stageId(), context.taskAttemptId())
+    execution = properties.get(EXECUTION_PROPERTY)
+    root = properties.get(ROOT_PROPERTY, execution)
+    return Place(
+        query,
+        found,
+        context.partitionId(),
+        context.stageId(),
+        context.taskAttemptId(),
+        None if execution is None or root is None else (int(execution), int(root)),
+    )

@@ -48,7 +48,7 @@ class StageRunner:
             epoch="" if place is None else place.epoch,
             operator=spec.name,
             partition=0 if place is None else place.partition,
-            sender=ends.sender,
+            sender=None if ends.sender is None else (ends.sender.operator, ends.sender.token),
             scatters=None if ends.schema is None else (list(ends.keys), ends.partitions),
         )
 

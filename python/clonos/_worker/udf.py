@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clonos import _core
-from clonos._code import PYTHON_VERSION
+from clonos._uses import Use
 from clonos._worker import connection
 from clonos._worker.place import Place, current_place
 
@@ -35,7 +36,7 @@ class UdfSpec:
     recorded.
     """
 
-    uid: str
+    use: Use
     kind: str
     return_type: str
     record: str
@@ -43,7 +44,6 @@ class UdfSpec:
     concurrency: int
     arguments: int
     keyed: bool
-    code: int
     allow_code_change: bool
     count_occurrences: bool
     label: str
@@ -52,6 +52,11 @@ class UdfSpec:
     types: tuple[str | None, ...] = ()
     pickled: bool = False
     timezone: str = "UTC"
+
+    @property
+    def uid(self) -> str:
+        """Name of the operator."""
+        return self.use.operator
 
 
 def make_body(spec: UdfSpec, fn: Callable[..., Any]) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -83,22 +88,21 @@ def run(spec: UdfSpec, fn: Callable[..., Any], batches: Iterator[Any]) -> Iterat
 
     function = UserFunction(spec, fn)
     columns = function.columns(batches)
-    if spec.config is None:
-        return _plain(function, columns)
-    config = _core.SessionConfig.from_bytes(spec.config)
-    place = current_place(config.app_id)
-    if config.guarantee != "exactly_once" or place is None:
-        return _plain(function, columns)
-    if spec.record == "services":
-        return _services(function, columns, config, place)
-    return _results(function, columns, config, place)
+    config = None if spec.config is None else _core.SessionConfig.from_bytes(spec.config)
+    place = None if config is None else current_place(config.app_id)
+    if config is None or config.guarantee != "exactly_once" or place is None:
+        yield from _plain(function, columns)
+        return
+    # The log is opened when there is input: of two uses that feed each other in one task, the one
+    # that is first in the data is then always the first to ask.
+    columns = itertools.chain(list(itertools.islice(columns, 1)), columns)
+    work = _services if spec.record == "services" else _results
+    yield from work(function, columns, config, place)
 
 
 def open_arguments(spec: UdfSpec, config: _core.SessionConfig, place: Place) -> dict[str, Any]:
     """Arguments that open the log of one use of a causal function."""
-    return connection.task_arguments(config, place, spec.uid) | {
-        "code": spec.code,
-        "python": PYTHON_VERSION,
+    return connection.task_arguments(config, place, spec.use) | {
         "label": spec.label,
         "keyed": spec.keyed,
         "allow_code_change": spec.allow_code_change,

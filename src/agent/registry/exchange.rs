@@ -62,8 +62,10 @@ impl Registry {
 
     /// Tasks of the stage that ran an operator in an epoch, where known.
     #[must_use]
-    pub fn tasks_of(&self, task: &TaskId) -> Option<u32> {
-        self.siblings(task).find_map(|(_, entry)| entry.layout.tasks)
+    pub fn tasks_of(&self, task: &TaskId, token: u64) -> Option<u32> {
+        let uses = self.uses.get(&task.epoch_key());
+        let operator = uses.and_then(|uses| uses.find(&task.operator, token))?;
+        self.logs_of(&TaskId { operator, ..task.clone() }).find_map(|(_, entry)| entry.layout.tasks)
     }
 
     /// Checks that all tasks of each operator took in the same version of each log sent to it: had one been

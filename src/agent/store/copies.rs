@@ -3,13 +3,14 @@
 use bytes::Bytes;
 
 use super::{Absorbed, Held, Store};
-use crate::agent::protocol::{AgentInfo, Layout};
+use crate::agent::protocol::{AgentInfo, Code, Layout};
 use crate::causal_log::CausalLog;
 use crate::error::{Error, Result};
 use crate::id::{EpochKey, Generation, LogOffset, TaskId};
 
 /// A copy's layout: of no stage, until the task is opened here.
-const NO_LAYOUT: Layout = Layout { app: 0, stage: 0, tasks: None };
+const NO_CODE: Code = Code { fingerprint: 0, python: 0 };
+const NO_LAYOUT: Layout = Layout { app: 0, stage: 0, tasks: None, code: NO_CODE };
 
 impl Store {
     /// Holds a block that came with a frame.

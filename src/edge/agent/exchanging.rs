@@ -287,8 +287,8 @@ impl Handler {
     }
 
     /// How many tasks sent to the session's task under this operator, where known.
-    pub(in crate::edge) fn senders(&self, session: &Session, operator: String) -> Result<Reply> {
+    pub(in crate::edge) fn senders(&self, session: &Session, operator: String, token: u64) -> Result<Reply> {
         let task = TaskId { operator: operator.into(), ..session.task.clone() };
-        self.registrar.tasks_of(&self.connections, &task).map(Reply::Tasks)
+        self.registrar.tasks_of(&self.connections, &task, token).map(Reply::Tasks)
     }
 }

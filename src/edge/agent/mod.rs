@@ -37,8 +37,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use self::handler::Handler;
 use self::heartbeat::beat;
 use self::memory::spill;
-pub use self::registrar::StageTasks;
 use self::registrar::{LocalRegistry, Registrar};
+pub use self::registrar::{PlanUses, StageTasks};
 use self::repairing::repair;
 use crate::agent::protocol::{AgentInfo, ClusterStats, Layout, Request};
 use crate::causal_log::{Place, SpillRef};
@@ -73,6 +73,8 @@ pub enum Role {
         port: u16,
         /// Tells how many tasks a stage has.
         stage_tasks: StageTasks,
+        /// Tells the uses of causal functions in a plan.
+        plan_uses: PlanUses,
     },
     /// A process beside an executor.
     Executor,
@@ -97,8 +99,9 @@ impl Agent {
         let id = AgentId(random_u64()?);
         let copies = usize::try_from(session.sharing_depth).unwrap_or(usize::MAX).saturating_add(1);
         let (bind_host, port, registrar) = match role {
-            Role::Driver { bind_host, port, stage_tasks } => {
-                (bind_host, port, Registrar::Here(Box::new(LocalRegistry::new(stage_tasks, copies))))
+            Role::Driver { bind_host, port, stage_tasks, plan_uses } => {
+                let registry = LocalRegistry::new(stage_tasks, plan_uses, copies);
+                (bind_host, port, Registrar::Here(Box::new(registry)))
             }
             Role::Executor => {
                 let driver = session.driver_addr.clone();
@@ -173,6 +176,13 @@ impl Agent {
         let key = EpochKey { query: query.into(), epoch: epoch.clone() };
         self.server.handler().commit(self.registry()?, &key);
         Ok(())
+    }
+
+    /// The program begins an epoch, or all those of a query, anew: see `Registry::begin_run`.
+    pub fn begin_run(&self, query: &str, epoch: Option<&Epoch>) {
+        if let Ok(local) = self.registry() {
+            locked(&local.registry).begin_run(query, epoch);
+        }
     }
 
     /// Checks that what an epoch's tasks took in belongs together.
@@ -261,7 +271,7 @@ fn recover(handler: &Handler) -> Result<()> {
     let mut registry = locked(&local.registry);
     let mut store = locked(&handler.store);
     for found in handler.disk.recover()? {
-        let layout = Layout { app: found.app, stage: found.stage, tasks: found.tasks };
+        let layout = Layout { app: found.app, stage: found.stage, tasks: found.tasks, code: found.code };
         let places = found.blocks.iter().filter_map(|block| match &block.place {
             Place::Spilled(place) => Some(*place),
             Place::Memory(_) => None,

@@ -83,6 +83,8 @@ impl Handler {
             end,
             same_stage: grant.same_stage,
             layout_changed: grant.layout_changed,
+            pooled: grant.pooled,
+            run: grant.run,
             lost,
             tasks: grant.layout.tasks,
             has_frames,

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use crate::agent::protocol::{AgentInfo, Grant, Layout, OpenTask, PoolEntry, Repair, Reply, Request};
+use crate::agent::protocol::{
+    AgentInfo, Execution, Grant, Layout, OpenTask, Placed, PoolEntry, Repair, Reply, Request,
+};
 use crate::agent::registry::{Granted, Registry};
 use crate::edge::locked;
 use crate::edge::net::connections::Connections;
@@ -13,6 +15,9 @@ use crate::id::{AgentId, TaskId};
 
 /// Tells how many tasks a Spark stage has, if it knows.
 pub type StageTasks = Box<dyn Fn(u32) -> Option<u32> + Send + Sync>;
+
+/// Tells the uses of causal functions in the plan of an execution, in their order there, if it knows.
+pub type PlanUses = Box<dyn Fn(Execution, &str) -> Option<Vec<Placed>> + Send + Sync>;
 
 /// The registry, or where it is.
 pub(in crate::edge) enum Registrar {
@@ -26,6 +31,7 @@ pub(in crate::edge) enum Registrar {
 pub(in crate::edge) struct LocalRegistry {
     pub(in crate::edge) registry: Mutex<Registry>,
     stage_tasks: StageTasks,
+    plan_uses: PlanUses,
     /// Agents that should hold each log.
     copies: usize,
     /// Answers of `stage_tasks`: a stage's number of tasks does not change.
@@ -34,9 +40,10 @@ pub(in crate::edge) struct LocalRegistry {
 }
 
 impl LocalRegistry {
-    pub(in crate::edge) fn new(stage_tasks: StageTasks, copies: usize) -> Self {
+    pub(in crate::edge) fn new(stage_tasks: StageTasks, plan_uses: PlanUses, copies: usize) -> Self {
         Self {
             copies,
+            plan_uses,
             registry: Mutex::new(Registry::new()),
             stage_tasks,
             tasks: Mutex::default(),
@@ -58,6 +65,18 @@ impl LocalRegistry {
         tasks
     }
 
+    /// Has the registry know the plan before one of its uses is given a log.
+    fn look_at_plan(&self, open: &OpenTask) {
+        let Some(execution) = open.execution else { return };
+        if !locked(&self.registry).wants_plan(open) {
+            return;
+        }
+        // Asked without a lock, as the number of tasks is.
+        if let Some(plan) = (self.plan_uses)(execution, &open.task.operator) {
+            locked(&self.registry).planned(open, plan);
+        }
+    }
+
     /// Answers what agents ask the registry; `None` for requests that are not for it.
     pub(in crate::edge) fn handle(&self, request: &Request) -> Option<Result<Reply>> {
         let now_ms = self.now_ms();
@@ -65,6 +84,9 @@ impl LocalRegistry {
             Request::Grant { open, .. } => self.tasks_of(open.stage),
             _ => None,
         };
+        if let Request::Grant { open, .. } = request {
+            self.look_at_plan(open);
+        }
         let mut registry = locked(&self.registry);
         Some(match request {
             Request::Register(info) => {
@@ -95,7 +117,7 @@ impl LocalRegistry {
             Request::Discarded { task, generation } => {
                 registry.discarded(task, *generation).map(|()| Reply::Done)
             }
-            Request::TasksOf { task } => Ok(Reply::Tasks(registry.tasks_of(task))),
+            Request::TasksOf { task, token } => Ok(Reply::Tasks(registry.tasks_of(task, *token))),
             Request::Repairs { agent } => {
                 Ok(Reply::RepairsAre(registry.repairs(*agent, self.copies, now_ms)))
             }
@@ -130,8 +152,13 @@ impl Registrar {
     }
 
     /// How many tasks the stage of an operator has, where known.
-    pub(in crate::edge) fn tasks_of(&self, connections: &Connections, task: &TaskId) -> Result<Option<u32>> {
-        match self.ask(connections, &Request::TasksOf { task: task.clone() })? {
+    pub(in crate::edge) fn tasks_of(
+        &self,
+        connections: &Connections,
+        task: &TaskId,
+        token: u64,
+    ) -> Result<Option<u32>> {
+        match self.ask(connections, &Request::TasksOf { task: task.clone(), token })? {
             Reply::Tasks(tasks) => Ok(tasks),
             _ => Err(unexpected()),
         }

@@ -121,6 +121,8 @@ impl Client {
             end,
             same_stage,
             layout_changed,
+            pooled,
+            run,
             lost,
             tasks,
             has_frames,
@@ -142,7 +144,19 @@ impl Client {
             from = from.plus(blocks.iter().map(|block| block.len() as u64).sum());
             prior.extend(blocks);
         }
-        Ok(Opened { task, session, generation, prior, same_stage, layout_changed, lost, tasks, has_frames })
+        Ok(Opened {
+            task,
+            session,
+            generation,
+            prior,
+            same_stage,
+            layout_changed,
+            pooled,
+            run,
+            lost,
+            tasks,
+            has_frames,
+        })
     }
 
     /// Sends a block to be appended; does not wait.
@@ -199,8 +213,8 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::AgentUnreachable`], [`Error::Timeout`].
-    pub fn senders(&mut self, session: u64, operator: String) -> Result<Option<u32>> {
-        match self.ask(&Request::Senders { session, operator })? {
+    pub fn senders(&mut self, session: u64, operator: String, token: u64) -> Result<Option<u32>> {
+        match self.ask(&Request::Senders { session, operator, token })? {
             Reply::Tasks(tasks) => Ok(tasks),
             _ => Err(unexpected()),
         }

@@ -196,7 +196,9 @@ impl Server {
             }
             Request::Resend { session, from } => handler.resend(known(sessions, session)?, from),
             Request::Discard { session } => handler.discard(known(sessions, session)?).map(|()| Reply::Done),
-            Request::Senders { session, operator } => handler.senders(known(sessions, session)?, operator),
+            Request::Senders { session, operator, token } => {
+                handler.senders(known(sessions, session)?, operator, token)
+            }
             Request::Forget { task } => {
                 locked(&handler.store).forget(&task);
                 Ok(Reply::Done)

@@ -4,10 +4,13 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::RecoveredTask;
+use crate::agent::protocol::Code;
 use crate::causal_log::{BlockRef, Place, SpillRef};
+use crate::determinant::BlockReader;
 use crate::edge::disk::segment::SegmentRecord;
 use crate::error::{Error, Result};
 use crate::id::{Generation, LogOffset, TaskId};
@@ -19,10 +22,17 @@ pub(super) struct Entry {
     app: u64,
     stage: u32,
     tasks: Option<u32>,
+    /// The function, if the block says it.
+    code: Option<Code>,
     offset: LogOffset,
     /// Stands for the block when two are compared.
     hash: u128,
     place: SpillRef,
+}
+
+/// The function whose log this block opens, for one generation.
+fn code_of(block: &Bytes) -> Option<Code> {
+    BlockReader::opening(block).map(|(fingerprint, python)| Code::new(fingerprint, python))
 }
 
 impl Entry {
@@ -35,6 +45,7 @@ impl Entry {
             app: record.app,
             stage: record.stage,
             tasks: record.tasks,
+            code: code_of(&record.block),
             offset: record.offset,
             hash: xxh3_128(&record.block),
             place: SpillRef { file, pos, len },
@@ -137,6 +148,7 @@ impl Chain {
             app: recorded.map_or(0, |e| e.app),
             stage: recorded.map_or(0, |e| e.stage),
             tasks: recorded.and_then(|e| e.tasks),
+            code: self.entries.iter().rev().find_map(|entry| entry.code).unwrap_or_default(),
             blocks: self.entries.iter().map(block).collect(),
         }
     }

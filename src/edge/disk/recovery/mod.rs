@@ -19,6 +19,7 @@ pub use report::{SegmentReport, TaskReport, read_segment};
 
 use self::chain::{Chain, Entry};
 use super::segment::{FileTable, SegmentScan, Step, epoch_files, read_block, segment_files};
+use crate::agent::protocol::Code;
 use crate::causal_log::{BlockRef, SpillRef};
 use crate::error::{Error, Result};
 use crate::id::{EpochKey, Generation, TaskId};
@@ -48,6 +49,8 @@ pub struct RecoveredTask {
     pub stage: u32,
     /// Number of tasks of that stage, where known.
     pub tasks: Option<u32>,
+    /// The function that recorded it last.
+    pub code: Code,
     /// The log, from its start and without gaps; all blocks are `Place::Spilled`.
     pub blocks: Vec<BlockRef>,
 }

@@ -1,0 +1,83 @@
+"""Uses of causal functions: one for each place of the program that applies one.
+
+A use is told apart from others by a token of this process. What a restarted program finds again is
+decided by the registry: by the function, and by the order of uses in the plan that Spark executes.
+The plan is searched for the *mark* of each use, which is part of what Spark pickles.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import secrets
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from clonos._code import PYTHON_VERSION
+from clonos.errors import ConfigError
+
+_COUNTER_BITS = 24
+_base = secrets.randbits(63 - _COUNTER_BITS) << _COUNTER_BITS
+_numbers = itertools.count(1)
+# How many uses of each operator this process has made.
+_made: Counter[str] = Counter()
+_MARK = re.compile(rb"clonos-use ([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9.]+) ([^\n]*)\n")
+
+
+class Placed(NamedTuple):
+    """A use that was found in a plan."""
+
+    operator: str
+    code: int
+    python: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One use of an operator; travels to the workers.
+
+    `code` is the fingerprint of the function, `token` the name of the use in this process, and
+    `mark` what is found of it in a plan.
+    """
+
+    operator: str
+    code: int
+    token: int
+    mark: str
+
+
+def new_use(operator: str, code: int) -> Use:
+    """Return another use of `operator`, whose function has the fingerprint `code`."""
+    token = _base | (next(_numbers) % (1 << _COUNTER_BITS))
+    _made[operator] += 1
+    mark = f"clonos-use {token:016x} {code:016x} {PYTHON_VERSION} {operator}\n"
+    return Use(operator, code, token, mark)
+
+
+def is_only_use(operator: str) -> bool:
+    """Whether this process has made no other use of `operator`."""
+    return _made[operator] <= 1
+
+
+def find_mark(pickled: bytes) -> Placed | None:
+    """Return the use whose mark stands in what Spark pickled, if there is one."""
+    found = _MARK.search(pickled)
+    if found is None:
+        return None
+    token, code, python, operator = found.groups()
+    return Placed(operator.decode(), int(code, 16), python.decode(), int(token, 16))
+
+
+def check_uid(uid: str | None) -> None:
+    """Refuse names of operators that cannot be kept apart from the names of their logs.
+
+    Raises
+    ------
+    ConfigError
+        If there is a ``#``, a ``~`` or a control character in it, or nothing.
+    """
+    if uid is not None and (not uid or re.search(r"[#~\x00-\x1f]", uid)):
+        message = f"uid={uid!r} must not be empty nor contain '#', '~' or control characters"
+        raise ConfigError(message, "CONFIG")

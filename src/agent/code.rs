@@ -1,0 +1,57 @@
+//! Which function an operator is, and which of its uses asks.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// What a function does and what it holds, as a hash, and the Python version that made its bytecode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Code {
+    /// The hash.
+    pub fingerprint: u64,
+    /// Major version in the upper byte, minor version in the lower.
+    pub python: u16,
+}
+
+impl Code {
+    /// The code that Python of `version`, such as "3.11", hashed to `fingerprint`.
+    #[must_use]
+    pub fn new(fingerprint: u64, version: &str) -> Self {
+        let mut numbers = version.split('.').map(|number| number.parse::<u8>().unwrap_or(0));
+        let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        Self { fingerprint, python: u16::from_be_bytes([major, minor]) }
+    }
+
+    /// Whether both may be one function: bytecode differs between versions of Python.
+    #[must_use]
+    pub const fn may_be(&self, other: &Self) -> bool {
+        self.python != other.python || self.fingerprint == other.fingerprint
+    }
+}
+
+/// One use of a causal function in the running program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Use {
+    /// The function.
+    pub code: Code,
+    /// What the program calls this use; 0 if the operator has one use only.
+    pub token: u64,
+}
+
+/// A use, and the operator that it is a use of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placed {
+    /// Name of the operator.
+    pub operator: Arc<str>,
+    /// The use.
+    pub used: Use,
+}
+
+/// The SQL execution that a task belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Execution {
+    /// Its id.
+    pub id: u64,
+    /// Id of the execution that it is a part of; else its own.
+    pub root: u64,
+}

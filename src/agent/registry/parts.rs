@@ -1,0 +1,88 @@
+//! What an opener is given: the log of its use, and the part of it that is this opener's.
+
+use std::sync::Arc;
+
+use super::Registry;
+use super::uses::Uses;
+use crate::agent::protocol::{OpenTask, Placed};
+use crate::id::{Epoch, IN_FLIGHT, Partition, TaskId};
+
+impl Registry {
+    /// Which part of the log this opener has: the first that asks in an attempt has the first. One task
+    /// opens several where `coalesce` has it compute several partitions, or where a column was used twice.
+    pub(super) fn part(&self, first: &TaskId, open: &OpenTask) -> usize {
+        let openers = self.tasks.get(first).and_then(|entry| entry.attempts.get(&(open.app, open.attempt)));
+        let openers = openers.map_or(&[][..], Vec::as_slice);
+        openers.iter().position(|opener| *opener == open.worker).unwrap_or(openers.len())
+    }
+
+    /// The other parts that earlier attempts published: which opener is first may be chance.
+    pub(super) fn other_parts(&self, first: &TaskId, part: usize) -> Vec<(Arc<str>, Option<Partition>)> {
+        let published = |task: &TaskId| self.tasks.get(task).is_some_and(|entry| entry.published);
+        let parts = (0..).map(|other| part_of(first, other)).take_while(|task| self.tasks.contains_key(task));
+        let others = parts.enumerate().filter(|(other, task)| *other != part && published(task));
+        others.map(|(_, task)| (task.operator, Some(first.partition))).collect()
+    }
+
+    pub(super) fn uses_of(&mut self, task: &TaskId) -> &mut Uses {
+        self.uses.entry(task.epoch_key()).or_default()
+    }
+
+    /// Whether the plan of the task's execution is to be told, with [`Registry::planned`], before the
+    /// task is granted.
+    #[must_use]
+    pub fn wants_plan(&mut self, open: &OpenTask) -> bool {
+        let Some(execution) = open.execution else { return false };
+        let query = Arc::clone(&open.task.query);
+        let known = self.plans.get(&query).cloned();
+        let uses = self.uses_of(&open.task);
+        if let Some(plan) = known
+            && uses.wants_plan(&open.task.operator, open.used, u64::MAX)
+            && plan.iter().any(|placed| placed.used == open.used)
+        {
+            // All batches of a query have one plan, whose first execution told it.
+            uses.plan(u64::MAX, &plan);
+        }
+        uses.wants_plan(&open.task.operator, open.used, execution.id)
+    }
+
+    /// The uses of the task's execution, in the order in which they stand in its plan.
+    pub fn planned(&mut self, open: &OpenTask, plan: Vec<Placed>) {
+        let Some(execution) = open.execution else { return };
+        self.uses_of(&open.task).plan(execution.id, &plan);
+        if matches!(open.task.epoch, Epoch::Batch(_)) && execution.id == execution.root {
+            self.plans.insert(Arc::clone(&open.task.query), plan);
+        }
+    }
+
+    /// The program begins an epoch (or all those of a query, without one) anew: its uses are matched
+    /// with the logs that there are.
+    pub fn begin_run(&mut self, query: &str, epoch: Option<&Epoch>) {
+        self.plans.remove(query);
+        for (key, uses) in &mut self.uses {
+            if &*key.query == query && epoch.is_none_or(|epoch| *epoch == key.epoch) {
+                uses.begin_run();
+            }
+        }
+    }
+}
+
+/// Stands before the number of a part.
+const PART: char = '~';
+
+/// A part of a task, as a task of its own; the first keeps its name.
+pub(super) fn part_of(task: &TaskId, part: usize) -> TaskId {
+    if part == 0 {
+        return task.clone();
+    }
+    TaskId { operator: format!("{}{PART}{part}", task.operator).into(), ..task.clone() }
+}
+
+/// The name of the part that this is a part of.
+pub(super) fn first_part(operator: &str) -> &str {
+    let name = operator.strip_suffix(IN_FLIGHT).unwrap_or(operator);
+    match name.rsplit_once(PART) {
+        Some((first, part)) if part.parse::<usize>().is_ok() => first,
+        _ => name,
+    }
+}

@@ -1,0 +1,340 @@
+//! Which log belongs to which use of a function.
+//!
+//! A use is one place of the program where a causal function is applied. It has a token, which the
+//! running program made up and which no other use has, and the code of its function: a hash over what
+//! the function does and what it holds. Tokens do not outlive the program. What a restarted program
+//! finds again is therefore decided here, for each operator in an epoch:
+//!
+//! 1. A use that has a log keeps it, also if the program asks again for a column that it made before.
+//! 2. Uses are given the logs of the run before that were recorded by the same code, in the order in
+//!    which they stand in the plan.
+//! 3. Logs that are left belong to code that is gone. A use without a log is given the first of them,
+//!    so that replay refuses it as changed, and never another function's answers.
+//! 4. Otherwise it is new, and begins a log of its own.
+//!
+//! The first log of an operator has its name; the second is called `name#2`, and so on.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::agent::protocol::{Code, Placed, Use};
+
+/// Stands before the number of a log among those of one operator.
+const NUMBER: char = '#';
+
+/// The log that a use has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Bound {
+    log: usize,
+    /// Whether another log of the same code could as well have been meant.
+    uncertain: bool,
+}
+
+/// One log of an operator.
+#[derive(Debug, Clone, Copy)]
+struct Log {
+    code: Code,
+    /// Whether the run before left it, and no use of this run has it yet.
+    waiting: bool,
+    /// Whether it was there before this run.
+    earlier: bool,
+}
+
+#[derive(Debug, Default)]
+struct Operator {
+    logs: Vec<Log>,
+    bound: HashMap<u64, Bound>,
+    /// Logs of the uses of earlier runs.
+    before: HashMap<u64, usize>,
+}
+
+/// The name of a use's log, and of others in which its rows may be recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) operator: Arc<str>,
+    /// Logs of the same code of which any could have been meant.
+    pub(super) others: Vec<Arc<str>>,
+}
+
+/// The uses of one epoch.
+#[derive(Debug, Default)]
+pub(super) struct Uses {
+    operators: HashMap<Arc<str>, Operator>,
+    /// Executions whose plans are known.
+    planned: HashSet<u64>,
+    /// Executions of this run, and of those before it.
+    executions: HashSet<u64>,
+    over: HashSet<u64>,
+    /// Which run of the epoch this is.
+    pub(super) run: u32,
+}
+
+impl Uses {
+    /// The program begins the epoch again: its uses have new tokens from now on.
+    pub(super) fn begin_run(&mut self) {
+        self.run += 1;
+        self.planned.clear();
+        self.over.extend(self.executions.drain());
+        for operator in self.operators.values_mut() {
+            let bound = operator.bound.drain().map(|(token, bound)| (token, bound.log));
+            operator.before.extend(bound);
+            for log in &mut operator.logs {
+                log.waiting = true;
+                log.earlier = true;
+            }
+        }
+    }
+
+    /// A log was found in a checkpoint.
+    pub(super) fn recovered(&mut self, name: &str, code: Code) {
+        let (operator, index) = parse(name);
+        let logs = &mut self.operators.entry(operator.into()).or_default().logs;
+        while logs.len() <= index {
+            logs.push(Log { code, waiting: true, earlier: true });
+        }
+        if let Some(log) = logs.get_mut(index) {
+            log.code = code;
+        }
+    }
+
+    /// Whether the plan of an execution should be asked for before this use is given a log.
+    pub(super) fn wants_plan(&self, operator: &str, used: Use, execution: u64) -> bool {
+        used.token != 0 && !self.planned.contains(&execution) && !self.is_bound(operator, used.token)
+    }
+
+    fn is_bound(&self, operator: &str, token: u64) -> bool {
+        self.operators.get(operator).is_some_and(|known| known.bound.contains_key(&token))
+    }
+
+    /// Gives the uses of a plan their logs, in order.
+    pub(super) fn plan(&mut self, execution: u64, plan: &[Placed]) {
+        self.planned.insert(execution);
+        let mut operators: Vec<&Arc<str>> = plan.iter().map(|placed| &placed.operator).collect();
+        operators.sort();
+        operators.dedup();
+        for operator in operators {
+            let uses = plan.iter().filter(|placed| placed.operator == *operator).map(|placed| placed.used);
+            self.operators.entry(Arc::clone(operator)).or_default().bind(uses.collect());
+        }
+    }
+
+    /// The log of a use, which is given one now if it has none. `None` for a task that an earlier run has
+    /// left behind, and which had no log then: it must not take one from this run's uses.
+    pub(super) fn name(&mut self, operator: &Arc<str>, used: Use, execution: Option<u64>) -> Option<Named> {
+        if execution.is_some_and(|execution| self.over.contains(&execution)) {
+            let log = *self.operators.get(operator)?.before.get(&used.token)?;
+            return Some(Named { operator: name_of(operator, log), others: Vec::new() });
+        }
+        self.executions.extend(execution);
+        Some(self.name_in_run(operator, used))
+    }
+
+    fn name_in_run(&mut self, operator: &Arc<str>, used: Use) -> Named {
+        let known = self.operators.entry(Arc::clone(operator)).or_default();
+        if !known.bound.contains_key(&used.token) {
+            known.bind(vec![used]);
+        }
+        let bound = known.bound.get(&used.token).copied().unwrap_or(Bound { log: 0, uncertain: false });
+        let same_code = |log: &Log| log.earlier && log.code.may_be(&used.code);
+        let others = match bound.uncertain {
+            false => Vec::new(),
+            true => (0..known.logs.len())
+                .filter(|&index| index != bound.log && known.logs.get(index).is_some_and(same_code))
+                .map(|index| name_of(operator, index))
+                .collect(),
+        };
+        Named { operator: name_of(operator, bound.log), others }
+    }
+
+    /// The log of a use, if it has one.
+    pub(super) fn find(&self, operator: &str, token: u64) -> Option<Arc<str>> {
+        let bound = self.operators.get(operator)?.bound.get(&token)?;
+        Some(name_of(operator, bound.log))
+    }
+}
+
+impl Operator {
+    fn bind(&mut self, uses: Vec<Use>) {
+        let mut new: Vec<Use> = Vec::new();
+        for used in uses {
+            if !self.bound.contains_key(&used.token) && new.iter().all(|other| other.token != used.token) {
+                new.push(used);
+            }
+        }
+        new.retain(|used| match self.before.get(&used.token).copied() {
+            Some(log) => {
+                self.take(*used, log, false);
+                false
+            }
+            None => true,
+        });
+        let mut left = Vec::new();
+        let certain = self.certain(&new);
+        for used in new {
+            match self.logs.iter().position(|log| log.waiting && log.code.may_be(&used.code)) {
+                Some(log) => self.take(used, log, !certain.contains(&used.code)),
+                None => left.push(used),
+            }
+        }
+        for used in left {
+            let log = self.logs.iter().position(|log| log.waiting).unwrap_or_else(|| {
+                self.logs.push(Log { code: used.code, waiting: false, earlier: false });
+                self.logs.len() - 1
+            });
+            self.take(used, log, false);
+        }
+    }
+
+    /// Codes of which no more logs wait than uses ask: which is whose is certain then.
+    fn certain(&self, uses: &[Use]) -> HashSet<Code> {
+        let asking = |code: Code| uses.iter().filter(|used| used.code.may_be(&code)).count();
+        let waiting =
+            |code: Code| self.logs.iter().filter(|log| log.waiting && log.code.may_be(&code)).count();
+        uses.iter().map(|used| used.code).filter(|code| waiting(*code) <= asking(*code)).collect()
+    }
+
+    fn take(&mut self, used: Use, log: usize, uncertain: bool) {
+        if let Some(taken) = self.logs.get_mut(log) {
+            taken.waiting = false;
+        }
+        self.bound.insert(used.token, Bound { log, uncertain });
+    }
+}
+
+fn name_of(operator: &str, index: usize) -> Arc<str> {
+    match index {
+        0 => operator.into(),
+        _ => format!("{operator}{NUMBER}{}", index + 1).into(),
+    }
+}
+
+/// Operator and index of a log's name.
+fn parse(name: &str) -> (&str, usize) {
+    let numbered = name.rsplit_once(NUMBER).and_then(|(operator, number)| {
+        let number: usize = number.parse().ok()?;
+        Some((operator, number.checked_sub(1)?))
+    });
+    numbered.filter(|(_, index)| *index < LOGS_MAX).unwrap_or((name, 0))
+}
+
+/// Most logs of one operator in an epoch that a name from a file is believed.
+const LOGS_MAX: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(fingerprint: u64) -> Code {
+        Code { fingerprint, python: 0x030b }
+    }
+
+    fn used(fingerprint: u64, token: u64) -> Use {
+        Use { code: code(fingerprint), token }
+    }
+
+    fn placed(fingerprint: u64, token: u64) -> Placed {
+        Placed { operator: "f".into(), used: used(fingerprint, token) }
+    }
+
+    fn name(uses: &mut Uses, fingerprint: u64, token: u64) -> String {
+        uses.name(&"f".into(), used(fingerprint, token), None).unwrap().operator.to_string()
+    }
+
+    #[test]
+    fn each_use_has_a_log_of_its_own_and_keeps_it() {
+        let mut uses = Uses::default();
+        assert_eq!(name(&mut uses, 1, 10), "f");
+        assert_eq!(name(&mut uses, 1, 11), "f#2");
+        assert_eq!(name(&mut uses, 1, 10), "f");
+    }
+
+    #[test]
+    fn the_order_of_the_plan_decides_not_who_asks_first() {
+        let mut uses = Uses::default();
+        uses.plan(7, &[placed(1, 10), placed(1, 11)]);
+        assert_eq!(name(&mut uses, 1, 11), "f#2");
+        assert_eq!(name(&mut uses, 1, 10), "f");
+    }
+
+    #[test]
+    fn functions_are_found_again_by_their_code_in_any_order() {
+        let mut uses = Uses::default();
+        uses.plan(7, &[placed(1, 10), placed(100, 11)]);
+        uses.begin_run();
+        uses.plan(8, &[placed(100, 20), placed(1, 21)]);
+        assert_eq!(name(&mut uses, 100, 20), "f#2");
+        assert_eq!(name(&mut uses, 1, 21), "f");
+    }
+
+    #[test]
+    fn changed_code_is_given_the_log_of_the_code_that_is_gone() {
+        let mut uses = Uses::default();
+        uses.plan(7, &[placed(1, 10), placed(2, 11)]);
+        uses.begin_run();
+        // 2 is still there; 3 stands where 1 stood.
+        uses.plan(8, &[placed(3, 20), placed(2, 21)]);
+        assert_eq!(name(&mut uses, 3, 20), "f");
+        assert_eq!(name(&mut uses, 2, 21), "f#2");
+    }
+
+    #[test]
+    fn a_function_that_had_no_log_yet_is_new_if_all_logs_are_accounted_for() {
+        let mut uses = Uses::default();
+        uses.plan(7, &[placed(1, 10)]);
+        uses.begin_run();
+        uses.plan(8, &[placed(2, 20), placed(1, 21)]);
+        assert_eq!(name(&mut uses, 2, 20), "f#2");
+        assert_eq!(name(&mut uses, 1, 21), "f");
+    }
+
+    #[test]
+    fn where_several_logs_of_one_code_wait_all_are_searched() {
+        let mut uses = Uses::default();
+        uses.plan(7, &[placed(1, 10)]);
+        uses.plan(8, &[placed(1, 11)]);
+        uses.begin_run();
+        let first = uses.name(&"f".into(), used(1, 20), None).unwrap();
+        assert_eq!((&*first.operator, first.others), ("f", vec!["f#2".into()]));
+        let last = uses.name(&"f".into(), used(1, 21), None).unwrap();
+        assert_eq!((&*last.operator, last.others.is_empty()), ("f#2", true));
+    }
+
+    #[test]
+    fn a_column_made_before_keeps_its_log_in_the_next_run() {
+        let mut uses = Uses::default();
+        assert_eq!(name(&mut uses, 1, 10), "f");
+        assert_eq!(name(&mut uses, 1, 11), "f#2");
+        uses.begin_run();
+        assert_eq!(name(&mut uses, 1, 11), "f#2");
+        assert_eq!(name(&mut uses, 1, 20), "f");
+    }
+
+    #[test]
+    fn a_task_that_a_run_left_behind_takes_nothing_from_the_next() {
+        let mut uses = Uses::default();
+        let f = "f".into();
+        uses.name(&f, used(1, 10), Some(7)).unwrap();
+        uses.begin_run();
+        let late = uses.name(&f, used(1, 10), Some(7)).unwrap();
+        assert_eq!(&*late.operator, "f");
+        assert_eq!(uses.name(&f, used(1, 11), Some(7)), None);
+        assert_eq!(&*uses.name(&f, used(1, 20), Some(8)).unwrap().operator, "f");
+    }
+
+    #[test]
+    fn logs_of_a_checkpoint_wait_for_their_uses() {
+        let mut uses = Uses::default();
+        uses.recovered("f#2", code(5));
+        uses.recovered("f", code(4));
+        uses.plan(1, &[placed(5, 1), placed(4, 2)]);
+        assert_eq!(name(&mut uses, 5, 1), "f#2");
+        assert_eq!(name(&mut uses, 4, 2), "f");
+    }
+
+    #[test]
+    fn another_python_version_makes_other_bytecode_of_the_same_function() {
+        let mut uses = Uses::default();
+        uses.recovered("f", Code { fingerprint: 9, python: 0x030c });
+        assert_eq!(name(&mut uses, 1, 1), "f");
+    }
+}

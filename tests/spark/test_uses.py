@@ -1,0 +1,312 @@
+"""Which function, and which use of it: two of everything in one query, also after a restart."""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import functions as sf
+
+import clonos
+from clonos import causal
+from clonos.errors import ReplayDivergence, find
+
+ROWS = 40
+pytestmark = pytest.mark.timeout(180)
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class Failed(Exception):
+    """Ends an epoch that is to be run again."""
+
+
+def fail() -> None:
+    raise Failed
+
+
+def plus(n: int) -> Callable[[int], int]:
+    def add(x: int) -> int:
+        return x + n
+
+    return add
+
+
+class Scaled:
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def __call__(self, x: int) -> int:
+        return x * self.factor
+
+
+@causal("double")
+def drawn(_x: Any) -> float:
+    return random.random()
+
+
+def values(df: Any) -> list[tuple[Any, ...]]:
+    return sorted(map(tuple, df.collect()))
+
+
+def again(session: Any, make: Callable[[], Any]) -> tuple[Any, Any]:
+    """Run `make` in an epoch that fails after it, and once more in the same epoch."""
+    found = []
+    try:
+        with session.epoch("again"):
+            found.append(make())
+            fail()
+    except Failed:
+        with session.epoch("again"):
+            found.append(make())
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (plus(1), plus(100)),
+        (functools.partial(int.__add__, 1), functools.partial(int.__add__, 100)),
+        (Scaled(2), Scaled(3)),
+        (lambda x: x + 5, lambda x: x * 5),
+    ],
+    ids=["factory", "partial", "instances", "lambdas"],
+)
+def test_two_functions_of_one_name_give_their_own_answers(
+    spark: Any, session: Any, one: Any, other: Any
+) -> None:
+    f, g = causal("long")(one), causal("long")(other)
+    numbers = spark.range(ROWS)
+    expected = sorted((x, one(x), other(x)) for x in range(ROWS))
+    assert values(numbers.select("id", f("id"), g("id"))) == expected
+    joined = numbers.select("id", f("id").alias("f")).join(
+        numbers.select("id", g("id").alias("g")), "id"
+    )
+    assert values(joined) == expected
+    with session.epoch("in turn"):
+        first = values(numbers.select("id", f("id")))
+        second = values(numbers.select("id", g("id")))
+    assert first == [(x, one(x)) for x in range(ROWS)]
+    assert second == [(x, other(x)) for x in range(ROWS)]
+
+
+def test_in_another_order_after_a_restart_each_function_finds_its_own(
+    spark: Any, session: Any
+) -> None:
+    def noisy(n: int) -> Any:
+        return causal("double")(lambda _x: n + random.random())
+
+    numbers = spark.range(ROWS)
+    orders = [(1, 100), (100, 1)]
+
+    def make() -> Any:
+        functions = [noisy(n) for n in orders.pop(0)]
+        return values(numbers.select("id", *(fn("id") for fn in functions)))
+
+    first, second = again(session, make)
+    assert [(x, b, a) for x, a, b in second] == first
+
+
+def selected_twice(df: Any) -> Any:
+    return df.select(drawn("id"), drawn("id"))
+
+
+def filtered_and_selected(df: Any) -> Any:
+    return df.where(drawn("id") > 0.2).select(drawn("id"), "id")
+
+
+def nested(df: Any) -> Any:
+    return df.select(drawn(drawn("id")))
+
+
+def one_column_filtered_and_selected(df: Any) -> Any:
+    column = drawn("id")
+    return df.where(column > 0).select(column, "id")
+
+
+def one_column_side_by_side(df: Any) -> Any:
+    column = drawn("id")
+    return df.select(column, column.alias("again"))
+
+
+def joined(df: Any) -> Any:
+    left, right = (df.select("id", drawn("id").alias(name)) for name in "ab")
+    return left.join(right, "id")
+
+
+def union_with_itself(df: Any) -> Any:
+    scored = df.select("id", drawn("id"))
+    return scored.union(scored)
+
+
+def joined_with_itself(df: Any) -> Any:
+    scored = df.select("id", drawn("id").alias("a"))
+    return scored.join(scored.withColumnRenamed("a", "b"), "id")
+
+
+def aggregated_and_joined(df: Any) -> Any:
+    scored = df.select("id", drawn("id").alias("a"))
+    return scored.repartition(3, "id").join(scored.groupBy("a").count(), "a")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        selected_twice,
+        filtered_and_selected,
+        nested,
+        one_column_filtered_and_selected,
+        one_column_side_by_side,
+        joined,
+        union_with_itself,
+        joined_with_itself,
+        aggregated_and_joined,
+    ],
+)
+def test_uses_in_one_query_are_told_apart_and_found_again(
+    spark: Any, session: Any, query: Any
+) -> None:
+    first, second = again(session, lambda: values(query(spark.range(0, ROWS, 1, 3))))
+    assert first
+    assert second == first
+
+
+def test_one_function_on_two_tables_whose_columns_have_one_name(spark: Any, session: Any) -> None:
+    a = spark.createDataFrame([(i, f"a{i}") for i in range(ROWS)], "id long, text string")
+    b = spark.createDataFrame([(i, f"b{i}") for i in range(ROWS)], "id long, text string")
+    score = causal("string", uid="score")(lambda text: text + str(random.random()))
+
+    def joined() -> Any:
+        left = a.select("id", score("text").alias("l"))
+        return values(left.join(b.select("id", score("text").alias("r")), "id"))
+
+    first, second = again(session, joined)
+    assert second == first
+    assert all(left.startswith("a") and right.startswith("b") for _, left, right in first)
+    in_turn = again(session, lambda: [values(df.select("id", score("text"))) for df in (a, b)])
+    assert in_turn[0] == in_turn[1]
+
+
+def test_a_table_asked_for_twice_in_an_epoch_is_asked_once(spark: Any, session: Any) -> None:
+    scored = spark.range(0, ROWS, 1, 3).select("id", drawn("id").alias("a"))
+    with session.epoch("twice"):
+        first = values(scored)
+        assert values(scored) == first
+        assert values(scored.where("id > 10")) == [row for row in first if row[0] > 10]
+        assert values(scored.repartition(2)) == first
+
+
+def test_registered_functions_stand_in_sql_as_often_as_one_likes(spark: Any, session: Any) -> None:
+    spark.udf.register("drawn", drawn)
+    spark.range(ROWS).createOrReplaceTempView("numbers")
+    query = """
+        with scored as (select id, drawn(id) as a, drawn(id) as b from numbers)
+        select x.id, x.a, x.b, drawn(x.a) from scored x join scored y using (id)
+        where x.a in (select drawn(id) from numbers) or x.b >= 0
+    """
+    first, second = again(session, lambda: values(spark.sql(query)))
+    assert len(first) == ROWS
+    assert second == first
+
+
+@pytest.mark.parametrize("change", ["closure", "global"])
+def test_code_that_changed_is_refused(
+    spark: Any, session: Any, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scored(prompt: str) -> Any:
+        monkeypatch.setitem(globals(), "PROMPT", prompt)
+        return causal("string", uid="prompted")(
+            (lambda x: f"{prompt} {x}") if change == "closure" else (lambda x: f"{PROMPT} {x}")
+        )
+
+    def run(prompt: str) -> Any:
+        return values(spark.range(ROWS).select(scored(prompt)("id")))
+
+    prompts = ["old", "new"]
+    with pytest.raises(Exception, match="REPLAY_DIVERGENCE") as refused:
+        again(session, lambda: run(prompts.pop(0)))
+    assert isinstance(find(refused.value), ReplayDivergence)
+    with session.epoch("again"):
+        assert len(run("old")) == ROWS
+
+
+PROMPT = ""
+
+
+def test_a_version_of_the_users_own_decides_what_is_a_change(spark: Any, session: Any) -> None:
+    def scored(version: str, n: int) -> Any:
+        return causal("long", uid="versioned", code_version=version)(plus(n))
+
+    def run(version: str, n: int) -> Any:
+        return values(spark.range(ROWS).select(scored(version, n)("id")))
+
+    versions = ["v1", "v2"]
+    with pytest.raises(Exception, match="REPLAY_DIVERGENCE"):
+        again(session, lambda: run(versions.pop(0), 1))
+    with session.epoch("again"):
+        # What `plus(2)` would answer differs; the user says that it is the same function.
+        assert run("v1", 2) == [(x + 1,) for x in range(ROWS)]
+
+
+def test_uids_keep_clear_of_the_names_of_logs() -> None:
+    for uid in ("", "a#2", "a~1", "a\nb"):
+        with pytest.raises(clonos.errors.ConfigError, match="uid"):
+            causal("long", uid=uid)(plus(1))
+
+
+def test_uses_are_found_again_by_a_stream_that_starts_again(
+    spark: Any, session: Any, tmp_path: Any
+) -> None:
+    seen: list[dict[int, Any]] = []
+
+    def start() -> None:
+        query = (
+            spark.readStream.format("rate-micro-batch")
+            .option("rowsPerBatch", 20)
+            .option("numPartitions", 2)
+            .load()
+            .select("value", drawn("value").alias("a"), drawn("value").alias("b"))
+        )
+
+        def write(batch: Any, number: int) -> None:
+            rows = batch.withColumn("c", drawn("value")).collect()
+            if number == 1:
+                seen.append({row.value: tuple(row) for row in rows})
+                if len(seen) == 1:
+                    raise Failed
+
+        running = (
+            query.writeStream.foreachBatch(session.foreach_batch(write))
+            .option("checkpointLocation", str(tmp_path / "c"))
+            .start()
+        )
+        wanted = len(seen) + 1
+        try:
+            while len(seen) < wanted:
+                running.awaitTermination(1)
+            # The failure of the first run is raised here.
+            running.awaitTermination(2)
+        finally:
+            running.stop()
+
+    with pytest.raises(Exception, match="Failed"):
+        start()
+    start()
+    assert seen[0] == seen[1]
+
+
+def test_columns_of_services_stand_side_by_side(spark: Any, session: Any) -> None:
+    def both() -> Any:
+        functions = clonos.functions
+        row = spark.range(5).select(
+            "id", functions.now(), functions.rand(), functions.rand(), functions.uuid()
+        )
+        return values(row.withColumn("more", sf.lit(1)))
+
+    first, second = again(session, both)
+    assert second == first
+    assert all(row[2] != row[3] for row in first)
