@@ -25,10 +25,8 @@ pub enum Guarantee {
     /// Determinants are recorded and replayed.
     #[default]
     ExactlyOnce,
-    /// In-flight log only.
+    /// Nothing is recorded: what runs again decides again.
     AtLeastOnce,
-    /// Neither.
-    AtMostOnce,
 }
 
 /// How many agents there are.

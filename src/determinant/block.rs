@@ -93,6 +93,11 @@ impl BlockBuilder {
                 out.push(ok.into());
                 put_bytes(out, value);
             }
+            Determinant::Service { name, text } => {
+                out.push(14);
+                out.extend_from_slice(&name.to_le_bytes());
+                put_bytes(out, text.as_bytes());
+            }
             Determinant::Row { fingerprint } => {
                 out.push(6);
                 out.extend_from_slice(&fingerprint.to_le_bytes());
@@ -303,6 +308,7 @@ impl<'a> BlockReader<'a> {
             },
             11 => Determinant::Output { round: fields.small()? },
             13 => Determinant::TimeAgain { count: fields.small()? },
+            14 => Determinant::Service { name: fields.fixed()?, text: fields.text()? },
             12 => Determinant::Resume { segment: fields.small()? },
             kind => return Err(corrupt(&format!("kind {kind} of determinant is unknown"))),
         })

@@ -82,6 +82,13 @@ pub enum Determinant<'a> {
         /// The serialised result or exception.
         value: &'a [u8],
     },
+    /// What people call a service, before its first call.
+    Service {
+        /// Hash of the name, as in [`Determinant::Call`].
+        name: u64,
+        /// The name.
+        text: &'a str,
+    },
     /// What follows belongs to the row with this fingerprint.
     Row {
         /// Fingerprint of the row.

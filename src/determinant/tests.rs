@@ -53,6 +53,7 @@ fn sample() -> Bytes {
         builder.push_time(unix_ns);
     }
     builder.push(&Determinant::Output { round: 4 }).unwrap();
+    builder.push(&Determinant::Service { name: 1, text: "lookup" }).unwrap();
     builder.finish()
 }
 
@@ -60,7 +61,8 @@ fn sample() -> Bytes {
 fn what_is_pushed_is_read_back() {
     let block = sample();
     let read: Vec<_> = BlockReader::new(&block).unwrap().map(Result::unwrap).collect();
-    assert_eq!(read.len(), 16);
+    assert_eq!(read.len(), 17);
+    assert_eq!(read[16], Determinant::Service { name: 1, text: "lookup" });
     assert_eq!(read[2], Determinant::Time { unix_ns: 1_700_000_000_000_000_001 });
     assert_eq!(read[3], Determinant::Time { unix_ns: -5 });
     let rows = |index: usize| match read[index] {

@@ -24,11 +24,8 @@ where
     })
 }
 
-const GUARANTEES: [(&str, Guarantee); 3] = [
-    ("exactly_once", Guarantee::ExactlyOnce),
-    ("at_least_once", Guarantee::AtLeastOnce),
-    ("at_most_once", Guarantee::AtMostOnce),
-];
+const GUARANTEES: [(&str, Guarantee); 2] =
+    [("exactly_once", Guarantee::ExactlyOnce), ("at_least_once", Guarantee::AtLeastOnce)];
 const SCOPES: [(&str, AgentScope); 2] = [("executor", AgentScope::Executor), ("host", AgentScope::Host)];
 const SPILL_POLICIES: [(&str, SpillPolicy); 4] = [
     ("availability", SpillPolicy::Availability),

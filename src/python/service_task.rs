@@ -155,8 +155,13 @@ impl PyServiceTask {
     }
 
     fn call_begin<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<(bool, Bound<'py, PyBytes>)>> {
-        let name = bytes_fingerprint(name.as_bytes());
-        Ok(match quick(py, || lock(&self.inner).task.call(name))? {
+        let decision = quick(py, || {
+            let task = &mut lock(&self.inner).task;
+            let hash = bytes_fingerprint(name.as_bytes());
+            task.meet(hash, name);
+            task.call(hash)
+        })?;
+        Ok(match decision {
             CallDecision::Replayed { ok, value } => Some((ok, PyBytes::new(py, &value))),
             CallDecision::Live => None,
         })

@@ -10,6 +10,8 @@
 //! The last part of a generation is *open*: the attempt may have died in it. A later generation
 //! that runs past an open part's end goes live there and says so with a Resume.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 
 use super::header;
@@ -104,6 +106,8 @@ pub(super) struct ServiceLog {
     orders: Vec<Order>,
     /// Per block, the round of frames it led to.
     rounds: Vec<Option<u32>>,
+    /// What people call the services that were called, by the hash of the name.
+    names: HashMap<u64, String>,
     /// The part being read.
     current: Option<usize>,
 }
@@ -158,6 +162,10 @@ impl ServiceLog {
                 let event = Event::Call(number(self.calls.len())?);
                 self.calls.push(Call { name, ok, value: block.slice_ref(value) });
                 self.push(event)
+            }
+            Determinant::Service { name, text } => {
+                self.name(name, text);
+                Ok(())
             }
             Determinant::Input { rows, fingerprint } => {
                 let event = Event::Input(number(self.inputs.len())?);
@@ -229,6 +237,21 @@ impl ServiceLog {
     /// The seed, wherever it was recorded.
     pub(super) const fn seed(&self) -> Option<u64> {
         self.seed
+    }
+
+    /// What people call a service, by the hash of its name.
+    pub(super) fn name_of(&self, service: u64) -> Option<&str> {
+        self.names.get(&service).map(String::as_str)
+    }
+
+    /// Keeps what people call a service.
+    pub(super) fn name(&mut self, service: u64, text: &str) {
+        self.names.entry(service).or_insert_with(|| text.to_owned());
+    }
+
+    /// The services that have a name.
+    pub(super) fn named(&self) -> impl Iterator<Item = u64> {
+        self.names.keys().copied()
     }
 
     /// In which order frames were taken.

@@ -1,5 +1,7 @@
 //! One attempt of a task that records what its function takes from the causal services.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 
 use super::divergence::{
@@ -17,7 +19,7 @@ use crate::error::{DivergenceKind, Error, Result};
 mod exchange;
 mod replay;
 
-use replay::{call_name, describe};
+use replay::input_name;
 
 /// How a call of a service is to be answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +76,8 @@ pub struct ServiceTask {
     seed: Option<u64>,
     /// Frames taken live since the last block, all from one sender.
     run: Option<Order>,
+    /// The services whose names the log says.
+    named: HashSet<u64>,
     /// Names of the live calls under way, outermost first.
     pending: Vec<u64>,
     position: CallPosition,
@@ -102,6 +106,7 @@ impl ServiceTask {
             same_stage,
             of_several_stages,
             seed: log.seed(),
+            named: log.named().collect(),
             log,
             matching: Matching::Positional { next: 0 },
             place,
@@ -157,7 +162,7 @@ impl ServiceTask {
         };
         match self.log.peek(&mut cursor) {
             Next::Event(event) => {
-                let recorded = describe(event);
+                let recorded = self.describe(event);
                 Err(self.mismatch(recorded, "the end of the row".to_owned()))
             }
             Next::Open(_) | Next::Closed => Ok(()),
@@ -173,7 +178,7 @@ impl ServiceTask {
         let asked = Input { rows, fingerprint };
         let first_row = self.summary.rows;
         match self.next(
-            || describe(Recorded::Input(asked)),
+            |_| input_name(asked),
             |event| match event {
                 Recorded::Input(input) => Some(input),
                 _ => None,
@@ -181,11 +186,11 @@ impl ServiceTask {
         )? {
             Some(input) if input == asked => self.summary.replayed += u64::from(rows),
             Some(input) => {
-                let (recorded, asked) = (describe(Recorded::Input(input)), describe(Recorded::Input(asked)));
+                let (recorded, asked) = (input_name(input), input_name(asked));
                 return Err(self.rows_differ(first_row, recorded, asked));
             }
             None => {
-                self.refuse_other_layout(|| describe(Recorded::Input(asked)))?;
+                self.refuse_other_layout(|| input_name(asked))?;
                 self.first_live.get_or_insert((first_row, fingerprint));
                 self.summary.live += u64::from(rows);
                 self.record(&Determinant::Input { rows, fingerprint })?;
@@ -206,7 +211,7 @@ impl ServiceTask {
             return Ok(now);
         }
         let recorded = self.next(
-            || "the time".to_owned(),
+            |_| "the time".to_owned(),
             |event| match event {
                 Recorded::Time(unix_ns) => Some(unix_ns),
                 _ => None,
@@ -231,7 +236,7 @@ impl ServiceTask {
         }
         if let Place::Recorded(mut cursor) = self.place {
             let recorded = match self.log.peek(&mut cursor) {
-                Next::Event(event) => Some(describe(event)),
+                Next::Event(event) => Some(self.describe(event)),
                 Next::Closed => Some("the end of the row".to_owned()),
                 Next::Open(_) => None,
             };
@@ -246,6 +251,12 @@ impl ServiceTask {
         Ok(fresh)
     }
 
+    /// Says what people call the service that [`call`](Self::call) is about to be asked for; errors
+    /// and the log name it so.
+    pub fn meet(&mut self, name: u64, text: &str) {
+        self.log.name(name, text);
+    }
+
     /// The function calls the service whose name hashes to `name`.
     ///
     /// # Errors
@@ -254,7 +265,7 @@ impl ServiceTask {
         self.standing.check()?;
         if self.pending.is_empty() {
             let recorded = self.next(
-                || call_name(name),
+                |task| task.call_name(name),
                 |event| match event {
                     Recorded::Call(call) if call.name == name => Some(call.clone()),
                     _ => None,
@@ -279,7 +290,7 @@ impl ServiceTask {
         match self.pending.pop() {
             Some(pending) if pending == name => {}
             _ => {
-                return misuse(format!("the outcome of {}, which is not under way", call_name(name)));
+                return misuse(format!("the outcome of {}, which is not under way", self.call_name(name)));
             }
         }
         if !self.pending.is_empty() {
@@ -287,6 +298,7 @@ impl ServiceTask {
         }
         self.position.ordinal += 1;
         self.summary.calls += 1;
+        self.record_name(name)?;
         self.record(&Determinant::Call { name, ok, value: &value })
     }
 

@@ -33,13 +33,13 @@ impl PendingFrames {
     #[must_use]
     pub fn new(config: Option<&SessionConfig>, key: EpochKey) -> Self {
         let root = config.and_then(|config| config.spill_dir.as_ref());
-        let root = root.map_or_else(std::env::temp_dir, PathBuf::from);
+        let folder = root.map_or_else(std::env::temp_dir, PathBuf::from);
         Self {
             memory: HashMap::new(),
             memory_bytes: 0,
             disk: HashMap::new(),
             spill: None,
-            folder: root.join(format!("clonos-waiting-{}", std::process::id())),
+            folder,
             disk_bytes: config.map_or(u64::MAX, |config| config.disk_bytes),
             key,
             next: 0,

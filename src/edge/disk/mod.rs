@@ -28,7 +28,7 @@ pub(super) struct Disk {
 impl Disk {
     pub(super) fn open(config: &SessionConfig, agent: AgentId, app: u64) -> Result<Self> {
         let root = config.spill_dir.as_ref().map_or_else(std::env::temp_dir, PathBuf::from);
-        let spill = SpillDir::create(&root.join(format!("clonos-spill-{app:x}-{agent}")), config.disk_bytes)?;
+        let spill = SpillDir::create(&root, config.disk_bytes)?;
         let checkpoint_dir = config.checkpoint_dir.as_ref().map(PathBuf::from);
         let segments = match &checkpoint_dir {
             Some(root) => Some(DiskWriter::start(root, agent, app)?),

@@ -1,15 +1,15 @@
 //! The steps of [`ServiceTask`] that read the recorded log and write the new one.
 
 use super::{
-    Claim, Determinant, DivergenceKind, Error, Found, Index, KEY_ADVICE, LAYOUT_ADVICE, Matching, Next,
-    Place, ROWS_ADVICE, Recorded, Result, SERVICE_ADVICE, ServiceTask, header, row_name,
+    Claim, Determinant, DivergenceKind, Error, Found, Index, Input, KEY_ADVICE, LAYOUT_ADVICE, Matching,
+    Next, Place, ROWS_ADVICE, Recorded, Result, SERVICE_ADVICE, ServiceTask, header, row_name,
 };
 
 impl ServiceTask {
     /// The recorded answer to what the function asks, as `pick` reads it. `None`: go live.
     pub(super) fn next<T>(
         &mut self,
-        asked: impl FnOnce() -> String,
+        asked: impl FnOnce(&Self) -> String,
         pick: impl FnOnce(Recorded<'_>) -> Option<T>,
     ) -> Result<Option<T>> {
         let Place::Recorded(mut cursor) = self.place else {
@@ -22,7 +22,7 @@ impl ServiceTask {
                     self.place = Place::Recorded(cursor);
                     return Ok(Some(answer));
                 }
-                None => describe(event),
+                None => self.describe(event),
             },
             Next::Open(segment) => {
                 self.place = Place::Live;
@@ -31,7 +31,8 @@ impl ServiceTask {
             }
             Next::Closed => "nothing more here".to_owned(),
         };
-        Err(self.mismatch(recorded, asked()))
+        let asked = asked(self);
+        Err(self.mismatch(recorded, asked))
     }
 
     /// The recorded row that is this one, used up from now on. `None`: not recorded.
@@ -92,7 +93,7 @@ impl ServiceTask {
         let Next::Event(event @ Recorded::Input(_)) = self.log.peek(&mut cursor) else {
             return self.end_row();
         };
-        let recorded = describe(event);
+        let recorded = self.describe(event);
         // What follows a batch that did not come is of no interest, except how many rows there are.
         let mut leftover = 0;
         while let Next::Event(event) = self.log.peek(&mut cursor) {
@@ -152,20 +153,35 @@ impl ServiceTask {
     fn current_row(&self) -> Option<u64> {
         self.summary.rows.checked_sub(1)
     }
-}
 
-/// A determinant as errors name it.
-pub(super) fn describe(event: Recorded<'_>) -> String {
-    match event {
-        Recorded::Time(_) => "the time".to_owned(),
-        Recorded::Call(call) => call_name(call.name),
-        Recorded::Input(input) => {
-            format!("an input batch of {} rows (fingerprint {:016x})", input.rows, input.fingerprint)
+    /// Writes what people call a service, unless the log says so already.
+    pub(super) fn record_name(&mut self, name: u64) -> Result<()> {
+        let Some(text) = self.log.name_of(name).map(str::to_owned) else { return Ok(()) };
+        if self.named.insert(name) {
+            self.record(&Determinant::Service { name, text: &text })?;
+        }
+        Ok(())
+    }
+
+    /// A determinant as errors name it.
+    pub(super) fn describe(&self, event: Recorded<'_>) -> String {
+        match event {
+            Recorded::Time(_) => "the time".to_owned(),
+            Recorded::Call(call) => self.call_name(call.name),
+            Recorded::Input(input) => input_name(input),
+        }
+    }
+
+    /// A service call as errors name it.
+    pub(super) fn call_name(&self, name: u64) -> String {
+        match self.log.name_of(name) {
+            Some(text) => format!("a call of service {text}"),
+            None => format!("a call of service {name:016x}"),
         }
     }
 }
 
-/// A service call as errors name it.
-pub(super) fn call_name(name: u64) -> String {
-    format!("a call of service {name:016x}")
+/// An input batch as errors name it.
+pub(super) fn input_name(input: Input) -> String {
+    format!("an input batch of {} rows (fingerprint {:016x})", input.rows, input.fingerprint)
 }

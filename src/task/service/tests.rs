@@ -34,6 +34,7 @@ fn call(task: &mut ServiceTask, name: u64, live: Option<&str>) -> Result<String>
 /// Rows 1, 2 and 3: each takes the time, then looks itself up. The attempt dies after that.
 fn recorded() -> Vec<Bytes> {
     let mut first = attempt(&[]);
+    first.meet(LOOKUP, "prices.lookup");
     for row in 1..=3_u64 {
         first.begin_row(row).unwrap();
         first.time(i64::try_from(row).unwrap() * 10).unwrap();
@@ -110,8 +111,10 @@ fn another_service_than_recorded_is_a_divergence() {
     let mut name = attempt(&recorded());
     name.begin_row(1).unwrap();
     name.time(5).unwrap();
+    name.meet(OTHER, "stock.lookup");
     let divergence = assert_diverged(name.call(OTHER), Kind::ServiceMismatch, Some(0));
-    assert!(divergence.recorded.contains("000000000000100c"), "{divergence}");
+    assert!(divergence.recorded.contains("prices.lookup"), "{divergence}");
+    assert!(divergence.asked.contains("stock.lookup"), "{divergence}");
 }
 
 #[test]

@@ -131,6 +131,7 @@ const fn name(determinant: &Determinant<'_>) -> &'static str {
         Determinant::Seed { .. } => "seed",
         Determinant::Results { .. } => "results",
         Determinant::Call { .. } => "call",
+        Determinant::Service { .. } => "service",
         Determinant::Row { .. } => "row",
         Determinant::Input { .. } => "input",
         Determinant::EpochMark => "epoch_mark",

@@ -1,8 +1,9 @@
 //! Spilled blocks: what does not fit into an agent's memory budget, for as long as the agent lives.
 //!
-//! One file per epoch, which has no name: it is unlinked as soon as it is open, so that nothing is
-//! left behind however the agent ends, and the space is free once the epoch is released. Nothing is
-//! synced: after a crash other agents and the segments have the logs, never this folder.
+//! One file per epoch, which has no name: it is unlinked as soon as it is open. So nothing is left
+//! behind however the agent ends, agents may share a folder, and the space is free once the epoch is
+//! released. Nothing is synced: after a crash other agents and the segments have the logs, never
+//! this folder.
 //!
 //! A block is stored as `len u32 | crc32 u32 | bytes`, numbers little-endian. The format is private
 //! to the process that writes it.
@@ -30,11 +31,11 @@ const SETTING: &str = "spill_dir";
 /// Bytes before each block.
 const FRAME: usize = 8;
 
-/// Where one agent spills. Any number of threads may use it at once.
+/// Where an agent spills. Any number of threads may use it at once.
 pub struct SpillDir {
     path: PathBuf,
-    /// Whether the folder is ours to remove.
-    made: bool,
+    /// In the names of its files: agents of several hosts may share the folder.
+    tag: u64,
     budget_bytes: u64,
     disk: Arc<dyn Disk>,
     table: FileTable,
@@ -65,11 +66,14 @@ impl SpillDir {
 
     /// [`Self::create`] on a given file system.
     fn create_on(disk: Arc<dyn Disk>, path: &Path, budget_bytes: u64) -> Result<Self> {
-        let made = !path.exists();
         let there = DirBuilder::new().recursive(true).mode(0o700).create(path);
         there.map_err(|e| write_error(path, SETTING, &e))?;
         let (table, state) = (FileTable::default(), Mutex::default());
-        Ok(Self { path: path.to_owned(), made, budget_bytes, disk, table, state })
+        let mut tag = [0; 8];
+        getrandom::fill(&mut tag)
+            .map_err(|e| Error::Io { context: "drawing a name".into(), message: e.to_string() })?;
+        let tag = u64::from_le_bytes(tag);
+        Ok(Self { path: path.to_owned(), tag, budget_bytes, disk, table, state })
     }
 
     /// Writes blocks of an epoch; where each is. All of them are written, or none.
@@ -145,7 +149,7 @@ impl SpillDir {
     /// Opens a file that has no name any more when this returns.
     fn open(&self) -> io::Result<SpillFile> {
         let id = FileTable::next_id();
-        let path = self.path.join(format!("{}-{id}.spill", std::process::id()));
+        let path = self.path.join(format!("clonos-{:016x}-{id}.spill", self.tag));
         let raw = self.disk.create(&path, 0o600)?;
         fs::remove_file(&path)?;
         self.table.insert(id, OpenFile { path: self.path.clone(), raw: Arc::clone(&raw) });
@@ -168,15 +172,6 @@ impl SpillFile {
         self.raw.write_at(&mut pieces, self.end)?;
         self.end = pos;
         Ok(places)
-    }
-}
-
-impl Drop for SpillDir {
-    fn drop(&mut self) {
-        // The files have no names. The folder stays if another agent uses it too.
-        if self.made {
-            let _in_use = fs::remove_dir(&self.path);
-        }
     }
 }
 
