@@ -16,6 +16,8 @@
 //! edge                files, sockets, threads, clocks: disk, net, agent, source
 //! python              PyO3
 //! ```
+#![warn(clippy::todo, clippy::unimplemented, clippy::dbg_macro)]
+#![cfg_attr(not(test), warn(clippy::print_stdout))]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
 pub mod agent;

@@ -28,13 +28,6 @@ IO_PATHS = (
 )
 # Word -> what to write instead. Assembled, so that this file does not contain what it forbids.
 LEFTOVERS = {"TO" + "DO": "do it or write an issue", "FIX" + "ME": "mend it or write an issue"}
-BANNED_RUST = {
-    r"\.unwrap\(\)": 'handle the error, or `.expect("why it cannot happen")`',
-    r"\btodo!\s*\(": "write it",
-    r"\bunimplemented!\s*\(": "return an error that says what is missing",
-    r"\bdbg!\s*\(": "use tracing",
-    r"\bprintln!\s*\(": "use tracing; standard output is not the library's",
-}
 RUST_TOKENS = re.compile(
     r"""(?P<line>//[^\n]*)
       | (?P<block>/\*)
@@ -169,13 +162,6 @@ def thawed_pyclasses(name: str, blanked: str) -> Iterator[str]:
             yield f"{name}:{line}: #[pyclass] without `frozen`"
 
 
-def banned_rust(name: str, blanked: str) -> Iterator[str]:
-    """Idioms that panic or print where the library must return an error."""
-    for pattern, instead in BANNED_RUST.items():
-        for found in re.finditer(pattern, blanked):
-            yield f"{name}:{line_of(blanked, found.start())}: {found.group()}: {instead}"
-
-
 def leftovers(name: str, source: str) -> Iterator[str]:
     """Nothing is left for later in the text of a file."""
     for word, instead in LEFTOVERS.items():
@@ -199,17 +185,6 @@ def long_python_functions(name: str, source: str) -> Iterator[str]:
             if count > FUNCTION_LINES_MAX:
                 place = f"{name}:{node.lineno}: {node.name}"
                 yield f"{place} has {count} lines, at most {FUNCTION_LINES_MAX}"
-
-
-def python_prints(name: str, source: str) -> Iterator[str]:
-    """Standard output belongs to the user's program."""
-    for node in ast.walk(ast.parse(source)):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id == "print"
-        ):
-            yield f"{name}:{node.lineno}: print(): use logging, or move it to clonos/cli"
 
 
 def is_exempt(node: ast.stmt) -> bool:

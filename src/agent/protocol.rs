@@ -7,7 +7,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub use super::code::{Code, Execution, Placed, Use};
-pub use super::stats::{AgentStats, AgentSummary, ClusterStats, HeldStats, Recovery, TaskStats, Totals};
+pub use super::stats::{
+    AgentStats, AgentSummary, ClusterStats, HeldStats, OperatorStats, Recovery, TaskStats, Totals,
+};
 use crate::error::Error;
 use crate::frame::Group;
 use crate::id::{AgentId, EpochKey, Generation, LogOffset, Partition, TaskId};

@@ -3,6 +3,7 @@
 //! A machine without I/O; time is an argument, in milliseconds of any clock that does not go back.
 
 mod exchange;
+mod figures;
 mod parts;
 mod repair;
 mod uses;
@@ -10,8 +11,11 @@ mod uses;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+use figures::Figures;
+
 use super::protocol::{
-    AgentInfo, Commit, Ending, Grant, Layout, OpenTask, Placed, PoolEntry, Recovery, TaskStats, Totals,
+    AgentInfo, Commit, Ending, Grant, Layout, OpenTask, OperatorStats, Placed, PoolEntry, Recovery, TaskStats,
+    Totals,
 };
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, Partition, TaskId};
@@ -95,6 +99,7 @@ pub struct Registry {
     /// Commits that are not kept any more.
     commits_dropped: u64,
     totals: Totals,
+    figures: Figures,
     /// Agents that are known and silent, when last looked.
     dead: HashSet<AgentId>,
     /// Logs that may have fewer copies than wanted.
@@ -294,6 +299,7 @@ impl Registry {
         agent: AgentId,
         lost: bool,
     ) {
+        self.figures.closed(&task.operator, summary, lost);
         self.totals.closed += 1;
         self.totals.rows += summary.rows;
         self.totals.replayed += summary.replayed;
@@ -405,6 +411,12 @@ impl Registry {
     #[must_use]
     pub const fn totals(&self) -> Totals {
         self.totals
+    }
+
+    /// Sums since the start, by operator.
+    #[must_use]
+    pub fn operator_stats(&self) -> Vec<OperatorStats> {
+        self.figures.all()
     }
 
     /// One line per task; sizes are filled in from the agents.

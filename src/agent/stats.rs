@@ -81,6 +81,31 @@ pub struct TaskStats {
     pub resent: u64,
 }
 
+/// What became of one operator since the start of the session, committed epochs included.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperatorStats {
+    /// Its name.
+    pub operator: String,
+    /// Attempts that came to their end or stopped.
+    pub attempts: u64,
+    /// Rows seen.
+    pub rows: u64,
+    /// Rows replayed.
+    pub replayed: u64,
+    /// Rows run live.
+    pub live: u64,
+    /// Calls made: rows of a function whose results are recorded, else calls of its services.
+    pub calls: u64,
+    /// Calls that were not made again.
+    pub saved: u64,
+    /// Bytes recorded.
+    pub bytes: u64,
+    /// Logs found lost.
+    pub lost: u64,
+    /// Nanoseconds that the calls took.
+    pub call_ns: u64,
+}
+
 /// What all agents hold.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ClusterStats {
@@ -90,6 +115,8 @@ pub struct ClusterStats {
     pub tasks: Vec<TaskStats>,
     /// Sums over everything since the start, committed epochs included.
     pub totals: Totals,
+    /// The same by operator.
+    pub operators: Vec<OperatorStats>,
 }
 
 /// One agent in [`ClusterStats`].

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use bytes::Bytes;
 use pyo3::exceptions::PyTypeError;
@@ -143,12 +144,35 @@ pub(super) fn epoch_object<'py>(py: Python<'py>, epoch: &Epoch) -> PyResult<Boun
     }
 }
 
+/// How long the user's code, or a service, was at work for what nothing recorded.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    begun: Mutex<Option<Instant>>,
+    nanos: AtomicU64,
+}
+
+impl Work {
+    /// Work begins, unless it has.
+    pub(super) fn begin(&self) {
+        lock(&self.begun).get_or_insert_with(Instant::now);
+    }
+
+    /// Work ends.
+    pub(super) fn end(&self) {
+        if let Some(begun) = lock(&self.begun).take() {
+            let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.nanos.fetch_add(nanos, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Publishes the blocks of one opened task: sends without waiting, waits when told.
 pub(super) struct Publisher {
     connection: Arc<Connection>,
     session: u64,
     tickets: Mutex<VecDeque<Ticket>>,
     closed: AtomicBool,
+    pub(super) work: Work,
 }
 
 impl Publisher {
@@ -168,8 +192,13 @@ impl Publisher {
         let connection = Arc::clone(&client.shared);
         let opened = connection.with(|client| client.open(request))?;
         let session = opened.session;
-        let publisher =
-            Self { connection, session, tickets: Mutex::default(), closed: AtomicBool::new(false) };
+        let publisher = Self {
+            connection,
+            session,
+            tickets: Mutex::default(),
+            closed: AtomicBool::new(false),
+            work: Work::default(),
+        };
         Ok((publisher, opened))
     }
 
@@ -228,7 +257,8 @@ impl Publisher {
         if !self.connection.usable.load(Ordering::Relaxed) {
             return Ok(());
         }
-        self.connection.with(|client| client.close(self.session, *summary, ending))
+        let summary = Summary { live_ns: self.work.nanos.load(Ordering::Relaxed), ..*summary };
+        self.connection.with(|client| client.close(self.session, summary, ending))
     }
 }
 
@@ -242,6 +272,7 @@ pub(super) fn summary_dict<'py>(py: Python<'py>, summary: &Summary) -> PyResult<
         ("from_pool", summary.from_pool),
         ("leftover", summary.leftover),
         ("calls", summary.calls),
+        ("saved", summary.saved),
         ("bytes", summary.bytes),
     ] {
         dict.set_item(name, value)?;

@@ -106,6 +106,9 @@ impl PyResultTask {
         let columns = arrays(columns);
         let plan = enter(py, || lock(&self.task).offer(&columns))?;
         let live_count = plan.live.len();
+        if live_count > 0 {
+            self.publisher.work.begin();
+        }
         let all = live_count == plan.rows;
         let live = (!all).then(|| Arc::new(UInt32Array::from(plan.live.clone())));
         Ok(PyPlan {
@@ -119,6 +122,9 @@ impl PyResultTask {
 
     fn complete(&self, py: Python<'_>, plan: &PyPlan, live: Option<PyArray>) -> PyResult<Py<PyAny>> {
         let live = live.map(|array| array.into_inner().0);
+        if live.is_some() {
+            self.publisher.work.end();
+        }
         let values = enter(py, || {
             let plan = lock(&plan.plan).take();
             let plan = plan.ok_or_else(|| Error::Misuse { what: "a plan was completed twice".into() })?;

@@ -163,13 +163,24 @@ impl PyServiceTask {
         })?;
         Ok(match decision {
             CallDecision::Replayed { ok, value } => Some((ok, PyBytes::new(py, &value))),
-            CallDecision::Live => None,
+            CallDecision::Live => {
+                self.publisher.work.begin();
+                None
+            }
         })
     }
 
     fn call_record(&self, py: Python<'_>, name: &str, ok: bool, value: &[u8]) -> PyResult<()> {
         let name = bytes_fingerprint(name.as_bytes());
-        quick(py, || lock(&self.inner).task.record_call(name, ok, Bytes::copy_from_slice(value)))
+        quick(py, || {
+            let task = &mut lock(&self.inner).task;
+            task.record_call(name, ok, Bytes::copy_from_slice(value))?;
+            // A call within a call is part of its work.
+            if !task.in_call() {
+                self.publisher.work.end();
+            }
+            Ok(())
+        })
     }
 
     fn begin_batch(&self, py: Python<'_>, columns: Vec<PyArray>) -> PyResult<()> {

@@ -2,6 +2,9 @@
 //!
 //! Lines end with `\n`; a `\r` before it belongs to the end. What is longer than allowed, or no UTF-8 where
 //! that is not repaired, is not a row: it is counted, and its beginning handed out to be kept.
+//!
+//! Lines of JSON are rows of text like others: what is in them is Spark's to read (`from_json`), with a
+//! schema that the user gives there.
 
 use arrow_array::StringArray;
 use arrow_buffer::{Buffer, OffsetBuffer, ScalarBuffer};

@@ -309,7 +309,9 @@ impl ResultTask {
         self.plans_completed += 1;
         self.summary.rows += plan.rows as u64;
         self.summary.live += plan.live.len() as u64;
+        self.summary.calls += plan.live.len() as u64;
         self.summary.replayed += plan.replayed as u64;
+        self.summary.saved += plan.replayed as u64;
         self.summary.from_pool += (plan.replayed - own) as u64;
         if self.first_live.is_none() {
             self.first_live = plan.live_row(0);

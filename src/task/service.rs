@@ -273,6 +273,7 @@ impl ServiceTask {
             )?;
             if let Some(call) = recorded {
                 self.position.ordinal += 1;
+                self.summary.saved += 1;
                 return Ok(CallDecision::Replayed { ok: call.ok, value: call.value });
             }
         }

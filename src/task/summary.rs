@@ -15,8 +15,14 @@ pub struct Summary {
     pub from_pool: u64,
     /// Recorded rows of this task's own log that were not asked for.
     pub leftover: u64,
-    /// Services mode: service calls made live.
+    /// Calls made: rows of a function whose results are recorded, else calls of its services.
     pub calls: u64,
+    /// Calls that were not made again: rows of a function whose results are recorded, else calls of
+    /// its services.
+    pub saved: u64,
+    /// Nanoseconds of work that nothing recorded: the function's for live rows, else its services'.
+    /// The host counts them.
+    pub live_ns: u64,
     /// Bytes this attempt added to the log.
     pub bytes: u64,
 }

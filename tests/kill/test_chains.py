@@ -48,7 +48,7 @@ def run(spark: Any, record: Record, session: Any, killer: RandomKiller, hops: in
     with session.epoch("chain"):
         with killer:
             rows = chain(spark, str(record.path), hops=hops, pause=0.05).collect()
-        assert session.stats()["totals"]["lost"] == 0
+        assert session.stats().totals.lost == 0
     service = Service(record.path).read()
     check_one_run(rows, service)
     return service
@@ -92,14 +92,14 @@ def test_lost_senders_are_replayed_and_only_they(spark: Any, record: Record) -> 
         testing.kill(victim, *testing.agents([victim]))
         await_executors(spark)
         again = chain(spark, str(record.path)).collect()
-        totals = session.stats()["totals"]
+        totals = session.stats().totals
         after = Service(record.path).read()
     check_one_run(rows, before)
     assert sorted(again) == sorted(rows)
     assert not after.twice
     # The two stages of senders ran twice: those whose frames an agent still had sent them again.
-    assert 0 < totals["resent"] < SENDERS + MIDDLE
-    assert totals["ran_replayed"] == SENDERS + MIDDLE + LAST - totals["resent"]
+    assert 0 < totals.resent < SENDERS + MIDDLE
+    assert totals.ran_replayed == SENDERS + MIDDLE + LAST - totals.resent
 
 
 def test_a_worker_is_lost_in_the_middle(spark: Any, record: Record) -> None:

@@ -55,12 +55,12 @@ def test_an_executor_is_lost(spark: Any, record: Record) -> None:
     with clonos.attach(spark) as session, session.epoch("one"):
         with Killer(spark, kill_one) as killer:
             rows = job(spark, scored(spark, record)).collect()
-        totals = session.stats()["totals"]
+        totals = session.stats().totals
     assert killer.struck == 1
     check(rows, record.read())
     assert not record.twice
-    assert 0 < totals["replayed"] < ROWS, "only what was lost ran again, and it was replayed"
-    assert totals["live"] == ROWS
+    assert 0 < totals.replayed < ROWS, "only what was lost ran again, and it was replayed"
+    assert totals.live == ROWS
 
 
 def test_an_executor_is_lost_with_its_agent(spark: Any, record: Record) -> None:
@@ -89,7 +89,7 @@ def test_two_of_three_executors_are_lost_at_once(spark: Any, record: Record) -> 
         spark.range(0, 6, 1, 6).select(warm_up("id")).collect()
         with Killer(spark, kill) as killer:
             rows = job(spark, scored(spark, record)).collect()
-        lost = session.stats()["totals"]["lost"]
+        lost = session.stats().totals.lost
     assert killer.struck == 1
     assert lost == 0
     check(rows, record.read())
@@ -101,8 +101,8 @@ def test_executors_are_lost_one_after_the_other(spark: Any, record: Record) -> N
 
     def copied_again(session: clonos.Session) -> bool:
         stats = session.stats()
-        alive = {agent["addr"] for agent in stats["agents"] if agent["alive"]}
-        return all(len(alive.intersection(task["holders"])) > 1 for task in stats["tasks"])
+        alive = {agent.addr for agent in stats.agents if agent.alive}
+        return all(len(alive.intersection(task.holders)) > 1 for task in stats.tasks)
 
     results = []
     with clonos.attach(spark, sharing_depth=1) as session, session.epoch("again"):
@@ -112,7 +112,7 @@ def test_executors_are_lost_one_after_the_other(spark: Any, record: Record) -> N
             assert killer.struck == 1
             await_executors(spark)
             testing.wait_until(lambda: copied_again(session), "copies to be made again")
-        assert session.stats()["totals"]["lost"] == 0
+        assert session.stats().totals.lost == 0
     for rows in results:
         check(rows, record.read())
     assert not record.twice
@@ -171,7 +171,7 @@ def test_rows_behind_a_shuffle_are_found_in_another_order(spark: Any, record: Re
         behind = shuffled.repartition(4).select("id", score("word", "id").alias("v"))
         with Killer(spark, kill_one) as killer:
             rows = job(spark, behind).collect()
-        assert session.stats()["totals"]["replayed"]
+        assert session.stats().totals.replayed
     assert killer.struck == 1
     check(rows, record.read())
     assert not record.twice

@@ -178,9 +178,9 @@ def test_the_same_epoch_again_gives_the_same_rows(plain_spark: Any, policy: str)
         first = sorted(chain(plain_spark.range(0, 3_000, 1, 4)).collect())
         # Another DataFrame: Spark would use the shuffle files of the same one again.
         assert sorted(chain(plain_spark.range(0, 3_000, 1, 4)).collect()) == first
-        totals = session.stats()["totals"]
-        assert totals["ran_replayed"] == (7 if policy == "off" else 3)
-        assert totals["resent"] == (0 if policy == "off" else 4)
+        totals = session.stats().totals
+        assert totals.ran_replayed == (7 if policy == "off" else 3)
+        assert totals.resent == (0 if policy == "off" else 4)
 
 
 def test_frames_may_be_compressed(plain_spark: Any) -> None:

@@ -166,10 +166,10 @@ def test_the_second_run_replays_the_first(session: Any, spark: Any, name: str) -
     rows = spark.range(0, ROWS, 1, 4)
     with session.epoch(name):
         first = QUERIES[name](rows).collect()
-        live = session.stats()["totals"]["live"]
+        live = session.stats().totals.live
         second = QUERIES[name](rows).collect()
         assert sorted(map(repr, first)) == sorted(map(repr, second))
-        assert session.stats()["totals"]["live"] == live, "nothing ran live the second time"
+        assert session.stats().totals.live == live, "nothing ran live the second time"
     if name != "no rows":
         assert first
 
@@ -231,7 +231,7 @@ def test_an_epoch_that_was_committed_begins_anew(session: Any, spark: Any) -> No
         first = rows.collect()
     with session.epoch("daily"):
         assert rows.collect() != first
-    assert not session.stats()["tasks"]
+    assert not session.stats().tasks
 
 
 def test_an_epoch_that_failed_keeps_its_log(session: Any, spark: Any) -> None:
@@ -255,7 +255,7 @@ def test_an_rdd_is_its_own_epoch(session: Any, spark: Any) -> None:
         numbers, lambda part: ((n, clonos.time_ns(), clonos.random.random()) for n in part)
     )
     assert stamped.collect() == stamped.collect()
-    assert session.stats()["totals"]["replayed"]
+    assert session.stats().totals.replayed
 
 
 def test_sql_finds_a_registered_function(session: Any, spark: Any) -> None:

@@ -202,7 +202,7 @@ def test_a_large_attribute_that_stays_is_none_of_it(spark: Any, session: Any) ->
 
     with session.epoch("model"):
         assert values(OfModel(sf.lit(1))) == values(OfModel(sf.lit(1)))
-        assert session.stats()["totals"]["bytes"] < 100_000
+        assert session.stats().totals.bytes < 100_000
 
 
 def test_a_session_attached_later_counts(plain_spark: Any) -> None:

@@ -51,6 +51,7 @@ def attach(
     io_timeout: float = 10.0,
     driver_host: str | None = None,
     driver_port: int = 0,
+    metrics: str | None = None,
 ) -> Session:
     """Attach Clonos to a Spark session; on a laptop no setting is needed.
 
@@ -93,6 +94,9 @@ def attach(
     driver_host, driver_port : str and int, optional
         Where the driver's agent listens; default: ``spark.driver.host`` (or the bind address), and
         any free port.
+    metrics : str, optional
+        Address on which the figures of `Session.stats` are served for Prometheus, such as
+        ``"127.0.0.1:9095"``; needs ``clonos[metrics]``.
 
     Returns
     -------
@@ -155,9 +159,11 @@ def attach(
     advertised = config.with_driver_addr(agent.addr)
     _write_private(folder / "session", advertised.to_bytes())
     session = Session(spark, agent, advertised, folder)
+    atexit.register(session.stop)
+    if metrics is not None:
+        session.serve_metrics(metrics)
     register_formats(spark, advertised, "127.0.0.1" if local else reached_as or bind_host)
     _attached.set_current(session)
-    atexit.register(session.stop)
     return session
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from clonos import _attached, _core
 from clonos._driver import spark_private
 from clonos._driver.foreach_batch import causal_batch_function
 from clonos._driver.listener import progress_listener
+from clonos._driver.metrics import serve
+from clonos._driver.stats import Stats
 from clonos._driver.strays import Strays
 from clonos._worker.place import (
     BATCH_QUERY,
@@ -55,6 +56,7 @@ class Session:
         # How many threads are in each epoch.
         self._epochs: Counter[str] = Counter()
         self._epochs_lock = threading.Lock()
+        self._closing: list[Callable[[], None]] = []
         # Of the epochs that are open, on whichever threads.
         self._strays: list[Strays] = []
         self._smaller_batches = not spark_private.is_set(spark, BATCH_BYTES_SETTING)
@@ -176,9 +178,24 @@ class Session:
         """
         self._agent.commit_epoch(query, epoch)
 
-    def stats(self) -> dict[str, Any]:
-        """What every agent holds, as ``clonos inspect`` shows it: agents, and logs by task."""
-        return json.loads(self._agent.stats())  # type: ignore[no-any-return]
+    def stats(self) -> Stats:
+        """What every agent holds, what each operator did, and what was not done again."""
+        return Stats.parse(self._agent.stats())
+
+    def serve_metrics(self, address: str) -> None:
+        """Serve the figures of `stats` for Prometheus until the session stops.
+
+        Parameters
+        ----------
+        address : str
+            Host and port, such as ``"127.0.0.1:9095"``.
+
+        Raises
+        ------
+        ConfigError
+            If it is no address, it is taken, or ``clonos[metrics]`` is not installed.
+        """
+        self._closing.append(serve(address, self.stats))
 
     def stop(self) -> None:
         """Stop the driver's agent; executors' agents go with it. Spark itself goes on."""
@@ -191,6 +208,8 @@ class Session:
             self.spark.streams.removeListener(self._listener)
             if self._smaller_batches:
                 self.spark.conf.unset(BATCH_BYTES_SETTING)
+        for close in self._closing:
+            close()
         self._agent.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 

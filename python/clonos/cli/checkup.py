@@ -126,7 +126,7 @@ def _round_trip(spark: Any, session: Any) -> str:
     double = causal("long", uid="clonos-doctor")(_double)
     doubled = spark.range(0, _DOCTOR_ROWS, 1, 4).select(double("id").alias("x"))
     total = doubled.agg({"x": "sum"}).first()[0]
-    agents = len(session.stats().get("agents", []))
+    agents = len(session.stats().agents)
     session.stop()
     if total != _DOCTOR_ROWS * (_DOCTOR_ROWS - 1):
         message = f"sum was {total}"

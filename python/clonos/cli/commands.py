@@ -81,3 +81,14 @@ def run_epochs(
         typer.echo(error.message, err=True)
         code = 2
     raise typer.Exit(code)
+
+
+@app.command("top")
+def run_top(
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between pictures.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture.")] = False,
+) -> None:
+    """Show what the sessions of this machine do: rows, calls, and what was not done again."""
+    from clonos.cli import top
+
+    raise typer.Exit(top.run(interval, once))

@@ -20,9 +20,9 @@ pub(in crate::edge) fn cluster_stats(handler: &Handler) -> Result<ClusterStats> 
             };
         }
     };
-    let (agents, tasks, totals) = {
+    let (agents, tasks, totals, operators) = {
         let registry = locked(&local.registry);
-        (registry.alive(local.now_ms()), registry.task_stats(), registry.totals())
+        (registry.alive(local.now_ms()), registry.task_stats(), registry.totals(), registry.operator_stats())
     };
     let mut sizes: HashMap<TaskId, (u64, u64)> = HashMap::new();
     let mut in_flight: HashMap<TaskId, u64> = HashMap::new();
@@ -47,7 +47,7 @@ pub(in crate::edge) fn cluster_stats(handler: &Handler) -> Result<ClusterStats> 
         stats.sent = bytes * (stats.holders.len() as u64).saturating_sub(1);
         stats
     });
-    Ok(ClusterStats { agents: summaries, tasks: tasks.collect(), totals })
+    Ok(ClusterStats { agents: summaries, tasks: tasks.collect(), totals, operators })
 }
 
 fn stats_of(handler: &Handler, agent: &AgentInfo) -> Option<AgentStats> {
