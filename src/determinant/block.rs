@@ -94,7 +94,7 @@ impl BlockBuilder {
                 put_bytes(out, value);
             }
             Determinant::Service { name, text } => {
-                out.push(14);
+                out.push(15);
                 out.extend_from_slice(&name.to_le_bytes());
                 put_bytes(out, text.as_bytes());
             }
@@ -308,7 +308,7 @@ impl<'a> BlockReader<'a> {
             },
             11 => Determinant::Output { round: fields.small()? },
             13 => Determinant::TimeAgain { count: fields.small()? },
-            14 => Determinant::Service { name: fields.fixed()?, text: fields.text()? },
+            15 => Determinant::Service { name: fields.fixed()?, text: fields.text()? },
             12 => Determinant::Resume { segment: fields.small()? },
             kind => return Err(corrupt(&format!("kind {kind} of determinant is unknown"))),
         })

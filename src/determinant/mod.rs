@@ -23,7 +23,7 @@
 //! | 11 | Output | round `v`; what stands before in this block led to this round of frames |
 //! | 12 | Resume | segment `v`; what follows goes on with this row segment of an earlier generation |
 //! | 13 | `TimeAgain` | count `v`; the Time before came so many times more |
-//! | 14 | Service | name u64, text `bytes`; what people call the service of this name |
+//! | 15 | Service | name u64, text `bytes`; what people call the service of this name |
 
 mod block;
 mod codec;
