@@ -107,7 +107,7 @@ def test_call_flushed_each(benchmark: Any, scope: Any) -> None:
     def one() -> None:
         clonos.call(int)
         scope.publish()
-        scope.settle(0)
+        scope.settle()
 
     benchmark.pedantic(one, rounds=20, iterations=500)
 
@@ -138,7 +138,7 @@ def test_services_of_a_batch(benchmark: Any, scope: Any) -> None:
         for _ in range(BATCH):
             clonos.call(int)
         scope.publish()
-        scope.settle(0)
+        scope.settle()
 
     benchmark.pedantic(batch, rounds=10, iterations=1)
 
@@ -154,6 +154,6 @@ def test_results_of_a_batch(benchmark: Any, bench: Bench) -> None:
         rows = pa.array(range(start, start + BATCH))
         task.complete(task.offer([rows]), values)
         task.publish()
-        task.settle(0)
+        task.settle()
 
     benchmark.pedantic(batch, rounds=10, iterations=1)

@@ -7,7 +7,6 @@ words each time. The same job runs as plain Spark and as Clonos, is killed with 
 all, when 60 % of the rows are answered, and is run again.
 """
 
-import asyncio
 import json
 import os
 import random
@@ -43,16 +42,15 @@ EPOCH = "reviews-2026-11-20"
 def summariser(url: str, concurrency: int, flush: str = "call") -> Any:
     """Return the causal function: `concurrency` calls at a time, each answer stable at once.
 
-    With flush="batch" answers become stable together, which is faster, and what was answered since
-    the last batch left is asked again after a failure.
+    With flush="batch" answers become stable together, and what was answered since the last batch
+    left is asked again after a failure.
     """
-    clients: dict[int, httpx.AsyncClient] = {}
 
-    @causal("string", uid="summarise", concurrency=concurrency, flush=flush)
-    async def summarise(review: str) -> str:
-        # A client belongs to the event loop it was made in.
-        loop = id(asyncio.get_running_loop())
-        client = clients.setdefault(loop, httpx.AsyncClient(timeout=30))
+    def make_client() -> httpx.AsyncClient:
+        return httpx.AsyncClient(timeout=30)
+
+    @causal("string", uid="summarise", concurrency=concurrency, flush=flush, setup=make_client)
+    async def summarise(client: httpx.AsyncClient, review: str) -> str:
         # A call whose answer was on its way when all died is made again, under the same key.
         headers = {"Idempotency-Key": clonos.idempotency_key()}
         return str((await client.post(url, content=review, headers=headers)).text)

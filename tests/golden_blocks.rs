@@ -83,14 +83,21 @@ fn exchange() -> Vec<Wanted> {
     ]
 }
 
+fn rows() -> Vec<Wanted> {
+    let some: ArrayRef = Arc::new(BooleanArray::from(vec![true, false]));
+    // Rows 7 and 3.
+    vec![header(), Same(Determinant::Rows { numbers: &[14, 7] }), Results(vec![1, 2], some)]
+}
+
 /// The golden blocks by name.
-fn golden() -> [(&'static str, Vec<Wanted>); 5] {
+fn golden() -> [(&'static str, Vec<Wanted>); 6] {
     [
         ("empty", vec![]),
         ("services", services()),
         ("times", times()),
         ("results", results()),
         ("exchange", exchange()),
+        ("rows", rows()),
     ]
 }
 

@@ -9,7 +9,8 @@ from clonos.errors import ConfigError
 
 # What choices there are, for editors and for the checks.
 Record = Literal["result", "services"]
-Flush = Literal["batch", "call"]
+Flush = Literal["auto", "batch", "call"]
+OnError = Literal["raise", "null", "record"]
 Guarantee = Literal["exactly_once", "at_least_once"]
 AgentScope = Literal["executor", "host"]
 OnLost = Literal["rollback", "at_least_once"]

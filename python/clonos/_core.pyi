@@ -66,6 +66,8 @@ class Client:
 
     @staticmethod
     def connect(config: SessionConfig, socket: str) -> Client: ...
+    def permits(self, name: str, interval_ns: int, count: int) -> int:
+        """Reserve permits of the application's rate limit `name`; nanoseconds until the first."""
     def is_usable(self) -> bool:
         """Whether no error has been seen on the connection."""
 
@@ -115,12 +117,14 @@ class ResultTask:
         """Fingerprint the rows of a batch and match them with the log."""
     def complete(self, plan: Plan, live: pa.Array | None) -> pa.Array:
         """Record the values of the live rows; all values of the batch, in its order."""
-    def key(self, plan: Plan, live_row: int) -> str:
-        """Idempotency key of the call for a live row: 32 hex digits."""
-    def publish(self) -> None:
-        """Send what was recorded since the last time; does not wait."""
-    def settle(self, outstanding: int) -> None:
-        """Wait until at most `outstanding` publishes are not stable yet."""
+    def keep(self, plan: Plan, places: Sequence[int], values: pa.Array) -> int:
+        """Record and send values of some live rows before all are there; from any thread."""
+    def key(self, plan: Plan, live_row: int, ordinal: int) -> str:
+        """Idempotency key of a live row's call number `ordinal`: 32 hex digits."""
+    def publish(self) -> int:
+        """Send what was recorded since the last time; does not wait. A mark for `settle`."""
+    def settle(self, mark: int | None = None) -> None:
+        """Wait until all that was sent up to `mark` is stable; ``None``: all that was sent."""
     def finish(self) -> dict[str, int]:
         """End of input: check that everything recorded came back, and close the log."""
     def close(self) -> None:
@@ -177,10 +181,12 @@ class ServiceTask:
         """Note that elements with this serialised form were taken."""
     def idempotency_key(self) -> str:
         """Key of the next call: 32 hex digits."""
-    def publish(self) -> None:
-        """Send what was recorded since the last time; does not wait."""
-    def settle(self, outstanding: int) -> None:
-        """Wait until at most `outstanding` publishes are not stable yet."""
+    def publish(self) -> int:
+        """Send what was recorded since the last time; does not wait. A mark for `settle`."""
+    def publish_answers(self) -> int:
+        """As `publish`, without failed calls that nothing depends on yet; from any thread."""
+    def settle(self, mark: int | None = None) -> None:
+        """Wait until all that was sent up to `mark` is stable; ``None``: all that was sent."""
     def finish(self) -> dict[str, int]:
         """End of input: close the log."""
     def close(self) -> None:

@@ -8,13 +8,14 @@ that uses them needs no Spark to be tried.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import pickle
 import random as _stdlib_random
 import secrets
 import time as _stdlib_time
 import uuid as _stdlib_uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
@@ -38,15 +39,48 @@ class Recorder(Protocol):
     def call_record(self, name: str, ok: bool, value: bytes) -> None: ...
 
 
+class CallKeys:
+    """Idempotency keys of the calls that a function makes for a row, each another.
+
+    Parameters
+    ----------
+    row : callable
+        The row that is being worked on.
+    key : callable
+        Key of a row's n-th call, from 0.
+    """
+
+    __slots__ = ("_key", "_last", "_next", "_row")
+
+    def __init__(self, row: Callable[[], int], key: Callable[[int, int], str]) -> None:
+        self._row = row
+        self._key = key
+        self._last = -1
+        self._next = 0
+
+    def __call__(self) -> str:
+        """Key of the next call."""
+        row = self._row()
+        if row != self._last:
+            self._last, self._next = row, 0
+        self._next += 1
+        return self._key(row, self._next - 1)
+
+    def again(self) -> None:
+        """The row's calls are made once more, with the keys that they had."""
+        self._next = 0
+
+
 class Scope:
     """The causal task in which the current code runs.
 
     `recorder` is ``None`` under ``record="result"``: there the whole result is the determinant and
     the services are the plain ones. `key` makes the idempotency key of the call in progress;
-    `after` runs after each recorded outcome (``flush="call"`` publishes there).
+    `after` runs after each recorded outcome (``flush="call"`` publishes there). `awaited` is the
+    name of the call that is being awaited, if there is one.
     """
 
-    __slots__ = ("after", "key", "recorder")
+    __slots__ = ("after", "awaited", "key", "recorder")
 
     def __init__(
         self,
@@ -57,6 +91,7 @@ class Scope:
         self.recorder = recorder
         self.key = key
         self.after = after
+        self.awaited: str | None = None
 
 
 _NO_SCOPE = Scope(None)
@@ -179,7 +214,9 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     Parameters
     ----------
     fn : callable
-        Anything whose result, or exception, can be pickled.
+        Anything whose result, or exception, can be pickled. What a coroutine function, or any
+        other that returns an awaitable, gives is awaited: ``await clonos.call(client.get, url)``.
+        A coroutine can stand for it: ``await clonos.call(client.get(url))``.
     *args, **kwargs
         Passed to `fn`. They are not recorded.
 
@@ -191,9 +228,11 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     Raises
     ------
     Exception
-        What `fn` raised, now or when it was recorded.
+        What `fn` raised, now or when it was recorded. One that ends the task is asked again.
     ReplayDivergence
         If another service was asked for at this point when the log was recorded.
+    RuntimeError
+        If another call is being awaited: at replay it could not be told which was which.
 
     Examples
     --------
@@ -203,37 +242,82 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """
     scope = current.get()
     recorder = scope.recorder
+    service: Any = fn
     if recorder is None:
         if scope is not _NO_SCOPE:
-            return fn(*args, **kwargs)
+            return service(*args, **kwargs) if callable(service) else service  # type: ignore[no-any-return]
         _unrecorded.note(f"a call of {getattr(fn, '__qualname__', type(fn).__qualname__)}")
         # What it asks itself is part of this call: one warning is enough.
         token = current.set(_UNRECORDED)
         try:
-            return fn(*args, **kwargs)
+            return service(*args, **kwargs) if callable(service) else service  # type: ignore[no-any-return]
         finally:
             current.reset(token)
     name = f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', type(fn).__name__)}"
+    if scope.awaited is not None:
+        message = f"{name} is called while {scope.awaited} is awaited: record them one by one"
+        raise RuntimeError(message)
     recorded = recorder.call_begin(name)
     if recorded is not None:
-        ok, value = recorded
-        outcome = pickle.loads(value)
-        if ok:
-            return outcome  # type: ignore[no-any-return]
-        raise outcome
+        if inspect.iscoroutine(service):
+            service.close()
+        return _given_again(*recorded)  # type: ignore[no-any-return]
     try:
         # What `fn` does inside is part of its one recorded outcome.
         token = current.set(Scope(None, scope.key))
         try:
-            result = fn(*args, **kwargs)
+            result = service(*args, **kwargs) if callable(service) else service
         finally:
             current.reset(token)
     except Exception as error:
+        # Not published: if it ends the attempt, nothing depends on it and it is asked again.
         recorder.call_record(name, False, _pickle_error(error))
-        if scope.after is not None:
-            scope.after()
         raise
+    if inspect.isawaitable(result):
+        scope.awaited = name
+        return _awaited(scope, recorder, name, result)  # type: ignore[return-value]
     recorder.call_record(name, True, dumps(result))
+    if scope.after is not None:
+        scope.after()
+    return result  # type: ignore[no-any-return]
+
+
+class _Awaited:
+    """Recorded in place of an outcome that was awaited, so that it is awaited at replay."""
+
+    def __init__(self, outcome: Any) -> None:
+        self.outcome = outcome
+
+
+def _given_again(ok: bool, value: bytes) -> Any:
+    outcome = pickle.loads(value)
+    if isinstance(outcome, _Awaited):
+        return _ready(ok, outcome.outcome)
+    if ok:
+        return outcome
+    raise outcome
+
+
+async def _ready(ok: bool, outcome: Any) -> Any:
+    if ok:
+        return outcome
+    raise outcome
+
+
+async def _awaited(scope: Scope, recorder: Recorder, name: str, call: Awaitable[Any]) -> Any:
+    token = current.set(Scope(None, scope.key))
+    try:
+        result = await call
+    except BaseException as error:
+        # A call that ran out of time is cancelled; to the function that is a TimeoutError.
+        failure = error if isinstance(error, Exception) else TimeoutError(f"{name} was cancelled")
+        recorder.call_record(name, False, dumps(_Awaited(pickle.loads(_pickle_error(failure)))))
+        raise
+    else:
+        recorder.call_record(name, True, dumps(_Awaited(result)))
+    finally:
+        current.reset(token)
+        scope.awaited = None
     if scope.after is not None:
         scope.after()
     return result

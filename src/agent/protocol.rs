@@ -399,6 +399,15 @@ pub enum Request {
         /// The pieces.
         pieces: Vec<Piece>,
     },
+    /// Worker: permits of a rate limit of the application. Agents pass it on to the registry.
+    Permits {
+        /// Name of the limit.
+        name: String,
+        /// Nanoseconds from one permit to the next.
+        interval_ns: u64,
+        /// How many.
+        count: u32,
+    },
     /// Anyone: what this agent holds.
     Stats,
     /// Anyone, to the driver's agent: what all agents hold.
@@ -460,6 +469,8 @@ pub enum Reply {
     Fenced(Option<LogOffset>),
     /// To `Senders` and `TasksOf`.
     Tasks(Option<u32>),
+    /// To `Permits`: nanoseconds until the first.
+    PermitsFrom(u64),
     /// To `Stats`.
     Stats(AgentStats),
     /// To `ClusterStats`.

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use figures::Figures;
 
 use super::protocol::{
-    AgentInfo, Commit, Ending, Grant, Layout, OpenTask, OperatorStats, Placed, PoolEntry, Recovery, TaskStats,
-    Totals,
+    AgentInfo, Commit, Ending, Grant, Layout, OpenTask, OperatorStats, Placed, PoolEntry, Recovery,
+    TaskStats, Totals,
 };
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, Partition, TaskId};

@@ -120,6 +120,10 @@ impl BlockBuilder {
                 out.push(12);
                 put_varint(out, segment.into());
             }
+            Determinant::Rows { numbers } => {
+                out.push(14);
+                put_bytes(out, numbers);
+            }
         }
         self.count += 1;
         Ok(())
@@ -308,6 +312,7 @@ impl<'a> BlockReader<'a> {
             },
             11 => Determinant::Output { round: fields.small()? },
             13 => Determinant::TimeAgain { count: fields.small()? },
+            14 => Determinant::Rows { numbers: fields.bytes()? },
             15 => Determinant::Service { name: fields.fixed()?, text: fields.text()? },
             12 => Determinant::Resume { segment: fields.small()? },
             kind => return Err(corrupt(&format!("kind {kind} of determinant is unknown"))),

@@ -122,6 +122,12 @@ pub enum Determinant<'a> {
         /// How many times more.
         count: u32,
     },
+    /// Rows of the input that the results after this belong to, where they are not the ones that follow
+    /// the rows before.
+    Rows {
+        /// One number per row; see [`row_numbers`](super::row_numbers).
+        numbers: &'a [u8],
+    },
     /// What follows goes on with a row segment that an earlier generation left incomplete.
     Resume {
         /// Number of Row and Resume determinants before the segment's own; 0 before the first.

@@ -23,6 +23,7 @@
 //! | 11 | Output | round `v`; what stands before in this block led to this round of frames |
 //! | 12 | Resume | segment `v`; what follows goes on with this row segment of an earlier generation |
 //! | 13 | `TimeAgain` | count `v`; the Time before came so many times more |
+//! | 14 | Rows | `bytes`: per row of the Results after it, its number in the input, `z`, less the one before |
 //! | 15 | Service | name u64, text `bytes`; what people call the service of this name |
 
 mod block;
@@ -30,6 +31,7 @@ mod codec;
 mod fingerprint;
 mod kind;
 mod results;
+mod rows;
 
 #[cfg(test)]
 mod tests;
@@ -38,3 +40,4 @@ pub use block::{BLOCK_HEADER_BYTES, BlockBuilder, BlockReader};
 pub use fingerprint::{batch_fingerprint, bytes_fingerprint, row_fingerprints};
 pub use kind::{Determinant, FORMAT, Fingerprints};
 pub use results::{decode_results, encode_results};
+pub use rows::{encode_row_numbers, row_numbers};

@@ -58,6 +58,10 @@ impl PyClient {
         Ok(Self { shared: Arc::new(shared) })
     }
 
+    fn permits(&self, py: Python<'_>, name: String, interval_ns: u64, count: u32) -> PyResult<u64> {
+        enter(py, || self.shared.with(|client| client.permits(name, interval_ns, count)))
+    }
+
     fn is_usable(&self) -> bool {
         self.shared.usable.load(Ordering::Relaxed)
     }
@@ -166,11 +170,18 @@ impl Work {
     }
 }
 
+/// What was sent and not waited for. Marks count what was sent.
+#[derive(Default)]
+struct Tickets {
+    sent: u64,
+    waiting: VecDeque<(u64, Ticket)>,
+}
+
 /// Publishes the blocks of one opened task: sends without waiting, waits when told.
 pub(super) struct Publisher {
     connection: Arc<Connection>,
     session: u64,
-    tickets: Mutex<VecDeque<Ticket>>,
+    tickets: Mutex<Tickets>,
     closed: AtomicBool,
     pub(super) work: Work,
 }
@@ -207,17 +218,27 @@ impl Publisher {
         self.connection.with(|client| client.pool(task))
     }
 
-    pub(super) fn publish(&self, block: Option<Bytes>) -> Result<()> {
-        let Some(block) = block else { return Ok(()) };
-        let ticket = self.connection.with(|client| client.send(self.session, block))?;
-        lock(&self.tickets).push_back(ticket);
-        Ok(())
+    /// Sends a block, if there is one. Returns the mark to settle: of this block or, if there is none, of
+    /// what was sent last.
+    pub(super) fn publish(&self, block: Option<Bytes>) -> Result<u64> {
+        if let Some(block) = block {
+            let ticket = self.connection.with(|client| client.send(self.session, block))?;
+            self.sent(ticket);
+        }
+        Ok(lock(&self.tickets).sent)
+    }
+
+    fn sent(&self, ticket: Ticket) {
+        let mut tickets = lock(&self.tickets);
+        tickets.sent += 1;
+        let mark = tickets.sent;
+        tickets.waiting.push_back((mark, ticket));
     }
 
     /// Sends anything that is answered with nothing but success; waited for with the blocks.
     pub(super) fn start(&self, request: &Request) -> Result<()> {
         let ticket = self.connection.with(|client| client.start(request))?;
-        lock(&self.tickets).push_back(ticket);
+        self.sent(ticket);
         Ok(())
     }
 
@@ -241,13 +262,27 @@ impl Publisher {
         self.connection.with(|client| client.discard(self.session))
     }
 
-    pub(super) fn settle(&self, outstanding: usize) -> Result<()> {
-        let mut tickets = lock(&self.tickets);
-        while tickets.len() > outstanding {
-            let Some(ticket) = tickets.pop_front() else { break };
+    /// Waits until everything up to a mark is stable.
+    pub(super) fn settle(&self, mark: u64) -> Result<()> {
+        self.settle_while(|tickets| tickets.waiting.front().is_some_and(|(sent, _)| *sent <= mark))
+    }
+
+    /// Waits until at most `outstanding` requests are under way.
+    pub(super) fn settle_all_but(&self, outstanding: usize) -> Result<()> {
+        self.settle_while(|tickets| tickets.waiting.len() > outstanding)
+    }
+
+    fn settle_while(&self, due: impl Fn(&Tickets) -> bool) -> Result<()> {
+        loop {
+            let mut tickets = lock(&self.tickets);
+            if !due(&tickets) {
+                return Ok(());
+            }
+            let Some((_, ticket)) = tickets.waiting.pop_front() else { return Ok(()) };
+            // Others may send while this waits.
+            drop(tickets);
             self.connection.with(|client| client.wait(ticket))?;
         }
-        Ok(())
     }
 
     pub(super) fn close(&self, summary: &Summary, ending: Ending) -> Result<()> {

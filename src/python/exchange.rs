@@ -245,7 +245,7 @@ impl PyStage {
         if last {
             lock(&task.ending).has_frames = self.in_flight;
         }
-        publisher.settle(UNDER_WAY_MAX)
+        publisher.settle_all_but(UNDER_WAY_MAX)
     }
 }
 

@@ -23,8 +23,6 @@ pub(super) struct PyPlan {
     live_count: usize,
     /// Taken by `complete`; the key of a call in progress is made from it until then.
     plan: Mutex<Option<Plan>>,
-    /// Row and number of calls of the last key asked for.
-    last_call: Mutex<(usize, u64)>,
 }
 
 #[pymethods]
@@ -111,13 +109,7 @@ impl PyResultTask {
         }
         let all = live_count == plan.rows;
         let live = (!all).then(|| Arc::new(UInt32Array::from(plan.live.clone())));
-        Ok(PyPlan {
-            rows: plan.rows,
-            live,
-            live_count,
-            plan: Mutex::new(Some(plan)),
-            last_call: Mutex::new((usize::MAX, 0)),
-        })
+        Ok(PyPlan { rows: plan.rows, live, live_count, plan: Mutex::new(Some(plan)) })
     }
 
     fn complete(&self, py: Python<'_>, plan: &PyPlan, live: Option<PyArray>) -> PyResult<Py<PyAny>> {
@@ -133,11 +125,8 @@ impl PyResultTask {
         to_pyarrow(py, values)
     }
 
-    fn key(&self, py: Python<'_>, plan: &PyPlan, live_row: usize) -> PyResult<String> {
+    fn key(&self, py: Python<'_>, plan: &PyPlan, live_row: usize, ordinal: u64) -> PyResult<String> {
         quick(py, || {
-            let mut last = lock(&plan.last_call);
-            let ordinal = if last.0 == live_row { last.1 + 1 } else { 0 };
-            *last = (live_row, ordinal);
             let plan = lock(&plan.plan);
             let gone = || Error::Misuse { what: "an idempotency key of a completed batch".into() };
             let plan = plan.as_ref().ok_or_else(gone)?;
@@ -151,15 +140,31 @@ impl PyResultTask {
         })
     }
 
-    fn publish(&self, py: Python<'_>) -> PyResult<()> {
+    fn keep(&self, py: Python<'_>, plan: &PyPlan, places: Vec<u32>, values: PyArray) -> PyResult<u64> {
+        let values = values.into_inner().0;
         enter(py, || {
-            let block = lock(&self.task).take_block();
+            let mut plan = lock(&plan.plan);
+            let mut task = lock(&self.task);
+            if let Some(plan) = plan.as_mut() {
+                task.keep(plan, &places, &values)?;
+            }
+            let block = task.take_block();
             self.publisher.publish(block)
         })
     }
 
-    fn settle(&self, py: Python<'_>, outstanding: usize) -> PyResult<()> {
-        enter(py, || self.publisher.settle(outstanding))
+    fn publish(&self, py: Python<'_>) -> PyResult<u64> {
+        enter(py, || {
+            // Locked until it is sent: a thread that keeps answers in between must not overtake.
+            let mut task = lock(&self.task);
+            let block = task.take_block();
+            self.publisher.publish(block)
+        })
+    }
+
+    #[pyo3(signature = (mark=None))]
+    fn settle(&self, py: Python<'_>, mark: Option<u64>) -> PyResult<()> {
+        enter(py, || self.publisher.settle(mark.unwrap_or(u64::MAX)))
     }
 
     fn finish<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

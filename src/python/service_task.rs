@@ -227,23 +227,31 @@ impl PyServiceTask {
         idempotency_key(&self.id, lock(&self.inner).task.position())
     }
 
-    fn publish(&self, py: Python<'_>) -> PyResult<()> {
+    fn publish(&self, py: Python<'_>) -> PyResult<u64> {
         enter(py, || {
-            let block = lock(&self.inner).task.take_block();
+            // Locked until it is sent: a thread that publishes answers in between must not overtake.
+            let mut inner = lock(&self.inner);
+            let block = inner.task.take_block();
             let absorbed = self.absorbed.swap(false, Ordering::Relaxed);
-            match block {
-                Some(block) => self.publisher.publish(Some(block)),
+            if block.is_none() && absorbed {
                 // What leaves depends on what was absorbed, though nothing new was recorded.
-                None if absorbed => {
-                    self.publisher.start(&Request::Commit { session: self.publisher.session() })
-                }
-                None => Ok(()),
+                self.publisher.start(&Request::Commit { session: self.publisher.session() })?;
             }
+            self.publisher.publish(block)
         })
     }
 
-    fn settle(&self, py: Python<'_>, outstanding: usize) -> PyResult<()> {
-        enter(py, || self.publisher.settle(outstanding))
+    fn publish_answers(&self, py: Python<'_>) -> PyResult<u64> {
+        enter(py, || {
+            let mut inner = lock(&self.inner);
+            let block = inner.task.take_answers();
+            self.publisher.publish(block)
+        })
+    }
+
+    #[pyo3(signature = (mark=None))]
+    fn settle(&self, py: Python<'_>, mark: Option<u64>) -> PyResult<()> {
+        enter(py, || self.publisher.settle(mark.unwrap_or(u64::MAX)))
     }
 
     fn finish<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

@@ -27,8 +27,19 @@ pub(super) struct Ambiguous {
 enum Matching {
     /// Rows came in recorded order so far; `next` is the next recorded position.
     Positional { next: usize },
+    /// Rows came in recorded order so far, and some between recorded ones have no value yet.
+    Numbered(Numbered),
     /// They did not: rows are looked up by fingerprint from here on.
     Indexed(Index),
+}
+
+/// Recorded rows in the order of their numbers in the input.
+#[derive(Debug)]
+struct Numbered {
+    /// Number and position of each.
+    rows: Vec<(u64, usize)>,
+    /// How many of them are used.
+    next: usize,
 }
 
 /// The recorded rows and which of them are used.
@@ -42,7 +53,15 @@ pub(super) struct Matcher {
 impl Matcher {
     /// `any_order`: the task's rows are not expected in recorded order.
     pub(super) fn new(recorded: RecordedRows, any_order: bool, checks_ambiguity: bool) -> Self {
-        let mut matcher = Self { recorded, matching: Matching::Positional { next: 0 }, checks_ambiguity };
+        let matching = match recorded.numbers() {
+            None => Matching::Positional { next: 0 },
+            Some(numbers) => {
+                let mut rows: Vec<_> = numbers.iter().copied().zip(0..).collect();
+                rows.sort_unstable();
+                Matching::Numbered(Numbered { rows, next: 0 })
+            }
+        };
+        let mut matcher = Self { recorded, matching, checks_ambiguity };
         if any_order {
             matcher.give_up_order();
         }
@@ -95,8 +114,10 @@ impl Matcher {
 
     /// Matches the front of a batch by order. Returns how many rows are decided.
     fn in_order(&mut self, plan: &mut Plan) -> usize {
-        let Matching::Positional { next } = &mut self.matching else {
-            return 0;
+        let next = match &mut self.matching {
+            Matching::Positional { next } => next,
+            Matching::Numbered(_) => return self.by_number(plan),
+            Matching::Indexed(_) => return 0,
         };
         let own = self.recorded.own();
         let recorded = self.recorded.fingerprints(*next..own.min(*next + plan.rows));
@@ -117,12 +138,70 @@ impl Matcher {
         same
     }
 
-    fn give_up_order(&mut self) {
-        if let Matching::Positional { next } = self.matching {
-            let mut index = Index::default();
-            index.extend(self.recorded.fingerprints(0..self.recorded.len()), next);
-            self.matching = Matching::Indexed(index);
+    /// Matches a batch by the numbers of its rows; all of it or, where order does not hold, nothing.
+    ///
+    /// An attempt that died with calls under way left gaps. That a row falls into one, and not that rows
+    /// come in another order, is known from the recorded rows around it.
+    fn by_number(&mut self, plan: &mut Plan) -> usize {
+        let Matching::Numbered(numbered) = &mut self.matching else { return 0 };
+        let left = numbered.rows.get(numbered.next..).unwrap_or_default();
+        let end = plan.first_row + plan.rows as u64;
+        let here = left.partition_point(|(number, _)| *number < end);
+        let mut runs = Runs::default();
+        let (mut row, mut in_order) = (0, true);
+        for &(number, position) in left.iter().take(here) {
+            let at = number.checked_sub(plan.first_row).and_then(|at| usize::try_from(at).ok());
+            let recorded = self.recorded.fingerprints(position..position + 1).first().copied();
+            match at {
+                Some(at) if at >= row && plan.fingerprint(at) == recorded => {
+                    runs.push(Run::Live { len: at - row });
+                    runs.push(Run::Recorded { position, len: 1 });
+                    row = at + 1;
+                }
+                _ => in_order = false,
+            }
         }
+        // Rows with a key may have come in another order by the same right.
+        let proven = here > 0 && self.checks_ambiguity;
+        if !in_order || (here < plan.rows && here < left.len() && !proven) {
+            self.give_up_order();
+            return 0;
+        }
+        numbered.next += here;
+        runs.push(Run::Live { len: plan.rows - row });
+        let mut row = 0;
+        for run in runs.as_slice() {
+            if let Run::Live { len } = run {
+                plan.live.extend((row..row + len).map(index_u32));
+            }
+            row += run.len();
+        }
+        plan.runs = runs;
+        plan.rows
+    }
+
+    /// Whether rows came in recorded order so far.
+    pub(super) const fn is_in_order(&self) -> bool {
+        !matches!(self.matching, Matching::Indexed(_))
+    }
+
+    fn give_up_order(&mut self) {
+        let mut index = Index::default();
+        match &self.matching {
+            Matching::Positional { next } => {
+                index.extend(self.recorded.fingerprints(0..self.recorded.len()), *next);
+            }
+            Matching::Numbered(Numbered { rows, next }) => {
+                for (place, &(_, position)) in rows.iter().enumerate() {
+                    let fingerprint = self.recorded.fingerprints(position..position + 1);
+                    if let [fingerprint] = *fingerprint {
+                        index.insert(position, fingerprint, place < *next);
+                    }
+                }
+            }
+            Matching::Indexed(_) => return,
+        }
+        self.matching = Matching::Indexed(index);
     }
 
     /// Finds one row by its fingerprint.
@@ -178,11 +257,23 @@ impl Matcher {
         self.recorded.own().saturating_sub(position).min(len)
     }
 
-    /// The part of a plan that the own log does not have, in input order, and its rows'
-    /// fingerprints; `None` for the fingerprints if that is the whole batch.
-    pub(super) fn unrecorded(&self, plan: &Plan) -> (Runs, Option<Vec<u64>>) {
-        let (mut fresh_runs, mut fingerprints, mut row) = (Runs::default(), Vec::new(), 0);
+    /// The part of a plan that the own log does not have, in input order, and its rows' indices in the
+    /// batch; `None` for the indices if that is the whole batch. Live rows that were kept before are not
+    /// in it.
+    pub(super) fn unrecorded(&self, plan: &Plan) -> (Runs, Option<Vec<u32>>) {
+        let (mut fresh_runs, mut rows, mut row) = (Runs::default(), Vec::new(), 0);
+        let mut place = 0;
         for &run in plan.runs.as_slice() {
+            if let (Run::Live { len }, false) = (run, plan.kept.is_empty()) {
+                let kept = plan.kept.get(place..place + len).unwrap_or_default();
+                for (at, _) in kept.iter().enumerate().filter(|(_, kept)| !**kept) {
+                    fresh_runs.push(Run::Live { len: 1 });
+                    rows.push(index_u32(row + at));
+                }
+                place += len;
+                row += len;
+                continue;
+            }
             let fresh = match run {
                 Run::Live { .. } => run,
                 Run::Recorded { position, len } => {
@@ -196,10 +287,10 @@ impl Matcher {
             }
             fresh_runs.push(fresh);
             let end = row + run.len();
-            fingerprints.extend(plan.fingerprints.get(end - fresh.len()..end).unwrap_or_default());
+            rows.extend((end - fresh.len()..end).map(index_u32));
             row = end;
         }
-        (fresh_runs, Some(fingerprints))
+        (fresh_runs, Some(rows))
     }
 
     /// Lets go of decoded values that order says can't be asked for again.
@@ -214,6 +305,9 @@ impl Matcher {
     pub(super) fn first_unused(&self) -> (usize, u64) {
         let first = match &self.matching {
             Matching::Positional { next } => *next,
+            Matching::Numbered(Numbered { rows, next }) => {
+                rows.get(*next).map_or(0, |(_, position)| *position)
+            }
             Matching::Indexed(index) => index.first_unused().unwrap_or(0),
         };
         (first, self.recorded.fingerprints(first..first + 1).first().copied().unwrap_or(0))

@@ -77,28 +77,34 @@ impl Index {
     /// Adds the positions after those added so far. The first `used` of them are used already.
     pub(super) fn extend(&mut self, fingerprints: &[u64], used: usize) {
         let base = self.next.len();
-        self.next.resize(base + fingerprints.len(), NONE);
         self.queues.reserve(fingerprints.len());
         for (i, &fingerprint) in fingerprints.iter().enumerate() {
-            let position = base + i;
-            let unused = if i < used { NONE } else { position };
-            let queue = self.queues.entry(fingerprint).or_insert(Queue {
-                first: position,
-                last: position,
-                unused,
-                values: Values::Equal,
-            });
-            if queue.last == position {
-                continue;
-            }
-            if let Some(next) = self.next.get_mut(queue.last) {
-                *next = position;
-            }
-            queue.last = position;
-            queue.values = Values::Unchecked;
-            if queue.unused == NONE {
-                queue.unused = unused;
-            }
+            self.insert(base + i, fingerprint, i < used);
+        }
+    }
+
+    /// Adds one position, as the newest of its fingerprint. Used ones come before unused ones.
+    pub(super) fn insert(&mut self, position: usize, fingerprint: u64, used: bool) {
+        if self.next.len() <= position {
+            self.next.resize(position + 1, NONE);
+        }
+        let unused = if used { NONE } else { position };
+        let queue = self.queues.entry(fingerprint).or_insert(Queue {
+            first: position,
+            last: position,
+            unused,
+            values: Values::Equal,
+        });
+        if queue.last == position {
+            return;
+        }
+        if let Some(next) = self.next.get_mut(queue.last) {
+            *next = position;
+        }
+        queue.last = position;
+        queue.values = Values::Unchecked;
+        if queue.unused == NONE {
+            queue.unused = unused;
         }
     }
 

@@ -80,6 +80,8 @@ pub struct Plan {
     /// Live rows (as places in `live`) that equal a recorded row whose positions are all used:
     /// their values must equal the one at this position, or rows can't be told apart.
     pub(super) doubtful: Vec<(usize, usize)>,
+    /// Per live row, whether its value is recorded already; empty if none is.
+    pub(super) kept: Vec<bool>,
 }
 
 impl Plan {

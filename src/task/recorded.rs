@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::header;
 use super::options::TaskMode;
-use crate::determinant::{BlockReader, Determinant, decode_results, row_fingerprints};
+use crate::determinant::{BlockReader, Determinant, decode_results, row_fingerprints, row_numbers};
 use crate::error::{Error, Result};
 
 /// One recorded Results determinant.
@@ -33,6 +33,10 @@ pub(super) struct RecordedRows {
     entries: Vec<Entry>,
     fingerprints: Vec<u64>,
     own: usize,
+    /// Per row of the own log, its number in the input, unless each follows the one before.
+    numbers: Option<Vec<u64>>,
+    /// Numbers stated for the next results.
+    stated: Option<Vec<u64>>,
 }
 
 /// A run of values inside one entry.
@@ -84,7 +88,9 @@ impl RecordedRows {
                             let arrow = block.slice_ref(arrow);
                             self.entries.push(Entry { start, rows, arrow, values: None, compared: None });
                         }
+                        self.number(start, rows)?;
                     }
+                    Determinant::Rows { numbers } => self.stated = Some(row_numbers(numbers)?),
                     Determinant::EpochMark => {}
                     other => {
                         let what = format!("{other:?} in a log of results");
@@ -94,6 +100,36 @@ impl RecordedRows {
             }
         }
         Ok(headers)
+    }
+
+    /// Numbers the rows of one Results determinant.
+    fn number(&mut self, start: usize, rows: usize) -> Result<()> {
+        let Some(stated) = self.stated.take() else {
+            let next = self.next_number();
+            if let Some(numbers) = &mut self.numbers {
+                numbers.extend((0..rows as u64).map(|row| next.wrapping_add(row)));
+            }
+            return Ok(());
+        };
+        if stated.len() != rows {
+            let what = format!("{} numbers for {rows} rows", stated.len());
+            return Err(Error::CorruptLog { what });
+        }
+        self.numbers.get_or_insert_with(|| (0..start as u64).collect()).extend(stated);
+        Ok(())
+    }
+
+    /// The number that a row recorded next has if nothing else is stated.
+    pub(super) fn next_number(&self) -> u64 {
+        match &self.numbers {
+            Some(numbers) => numbers.last().map_or(0, |last| last.wrapping_add(1)),
+            None => self.entries.last().map_or(0, |entry| (entry.start + entry.rows) as u64),
+        }
+    }
+
+    /// Numbers of the own rows, by position; `None` if the number of each is its position.
+    pub(super) fn numbers(&self) -> Option<&[u64]> {
+        self.numbers.as_deref()
     }
 
     /// Rows in the task's own log.

@@ -2,6 +2,7 @@
 
 use arrow_array::{Array, ArrayRef, new_empty_array};
 use arrow_schema::DataType;
+use arrow_select::filter::filter;
 use bytes::Bytes;
 
 use super::assemble::{AssembleError, assemble};
@@ -13,7 +14,7 @@ use super::options::TaskOptions;
 use super::plan::{Plan, Run, Runs};
 use super::recorded::RecordedRows;
 use super::summary::Summary;
-use crate::determinant::{BlockBuilder, encode_results, row_fingerprints};
+use crate::determinant::{BlockBuilder, Determinant, encode_results, encode_row_numbers, row_fingerprints};
 use crate::error::{DivergenceKind, Error, Result};
 use crate::id::Partition;
 
@@ -38,6 +39,8 @@ pub struct ResultTask {
     occurrences: Occurrences,
     builder: BlockBuilder,
     has_header: bool,
+    /// Number that a reader gives the next row recorded, if nothing else is stated.
+    next_number: u64,
     value_type: Option<DataType>,
     rows_offered: u64,
     plans_offered: u64,
@@ -62,6 +65,7 @@ impl ResultTask {
         header::check(&headers, &options, &mut standing)?;
         let of_several_stages = header::of_several_stages(&headers, &options);
         Ok(Self {
+            next_number: recorded.next_number(),
             matcher: Matcher::new(recorded, options.layout_changed, options.checks_ambiguity()),
             value_type: options.value_type.clone(),
             options,
@@ -134,6 +138,7 @@ impl ResultTask {
             occurrences: Vec::new(),
             runs: Runs::default(),
             doubtful: Vec::new(),
+            kept: Vec::new(),
             fingerprints,
         };
         if self.options.count_occurrences {
@@ -174,13 +179,7 @@ impl ResultTask {
         if got != plan.live.len() {
             return misuse(format!("{got} values for {} rows", plan.live.len()));
         }
-        let Some(expected) = self.expected_type(live.as_ref())? else {
-            return misuse("a batch of no rows needs an empty array for its type".to_owned());
-        };
-        if let Some(live) = live.as_ref().filter(|l| *l.data_type() != expected) {
-            let row = plan.live_row(0).map_or(plan.first_row, |(row, _)| row);
-            return Err(self.type_changed(row, &expected, live.data_type()));
-        }
+        let expected = self.checked_type(&plan, live.as_ref())?;
         if let Some(ambiguous) = self.matcher.check_doubtful(&plan, live.as_ref())? {
             return Err(self.ambiguous(ambiguous));
         }
@@ -193,6 +192,36 @@ impl ResultTask {
         };
         self.account(&plan);
         Ok(values)
+    }
+
+    /// Records the values of some of a plan's live rows before the others are there: those at `places` in
+    /// `plan.live`. Handed to [`ResultTask::complete`] again with the rest.
+    ///
+    /// # Errors
+    /// As [`ResultTask::complete`]; [`Error::Misuse`] for a place that is not in the plan, or was kept
+    /// before.
+    pub fn keep(&mut self, plan: &mut Plan, places: &[u32], values: &ArrayRef) -> Result<()> {
+        self.standing.check()?;
+        if places.is_empty() || !plan.doubtful.is_empty() {
+            // Whether equal rows can be told apart is known when all values are there.
+            return Ok(());
+        }
+        if values.len() != places.len() {
+            return misuse(format!("{} values for {} rows", values.len(), places.len()));
+        }
+        self.checked_type(plan, Some(values))?;
+        plan.kept.resize(plan.live.len(), false);
+        let mut rows = Vec::with_capacity(places.len());
+        for &place in places {
+            match (plan.live.get(place as usize), plan.kept.get_mut(place as usize)) {
+                (Some(&row), Some(kept @ false)) => {
+                    *kept = true;
+                    rows.push(row);
+                }
+                _ => return misuse(format!("the value at place {place} of a plan is kept already")),
+            }
+        }
+        self.push(plan, Some(&rows), values)
     }
 
     /// What must be published before the rows completed since the last call leave. `None`: nothing
@@ -281,17 +310,60 @@ impl ResultTask {
 
     /// Writes the rows this task's log does not have yet, in input order.
     fn record(&mut self, plan: &Plan, live: Option<&ArrayRef>, expected: &DataType) -> Result<()> {
-        let (runs, fingerprints) = self.matcher.unrecorded(plan);
+        let (runs, rows) = self.matcher.unrecorded(plan);
         if runs.as_slice().is_empty() {
             return Ok(());
         }
-        let values = self.assembled(plan, &runs, live, expected)?;
-        let arrow = encode_results(&values)?;
+        let fresh = match live.filter(|_| !plan.kept.is_empty()) {
+            None => None,
+            Some(live) => Some(filter(live, &plan.kept.iter().map(|kept| Some(!kept)).collect())?),
+        };
+        let values = self.assembled(plan, &runs, fresh.as_ref().or(live), expected)?;
+        self.push(plan, rows.as_deref(), &values)
+    }
+
+    /// Writes the values of some rows of a plan; `None`: of all.
+    fn push(&mut self, plan: &Plan, rows: Option<&[u32]>, values: &ArrayRef) -> Result<()> {
+        let arrow = encode_results(values)?;
         if !self.has_header {
             self.builder.push(&header::ours(&self.options))?;
             self.has_header = true;
         }
+        let fingerprints: Option<Vec<u64>> =
+            rows.map(|rows| rows.iter().filter_map(|&row| plan.fingerprint(row as usize)).collect());
+        let count = rows.map_or(plan.rows, <[u32]>::len) as u64;
+        // Where order was given up, numbers would mean another order than those recorded before.
+        if self.matcher.is_in_order() {
+            let number = |row: u32| plan.first_row + u64::from(row);
+            let first = rows.map_or(plan.first_row, |rows| rows.first().map_or(0, |&row| number(row)));
+            let follows = |rows: &[u32]| rows.iter().zip(first..).all(|(&row, next)| number(row) == next);
+            if first != self.next_number || !rows.is_none_or(follows) {
+                let numbers: Vec<u64> = match rows {
+                    None => (first..first + count).collect(),
+                    Some(rows) => rows.iter().copied().map(number).collect(),
+                };
+                self.builder.push(&Determinant::Rows { numbers: &encode_row_numbers(&numbers) })?;
+            }
+            self.next_number =
+                rows.map_or(first + count, |rows| rows.last().map_or(0, |&row| number(row) + 1));
+        } else {
+            self.next_number += count;
+        }
         self.builder.push_results(fingerprints.as_ref().unwrap_or(&plan.fingerprints), &arrow)
+    }
+
+    /// The type that values must have, if the live ones have it.
+    fn checked_type(&mut self, plan: &Plan, live: Option<&ArrayRef>) -> Result<DataType> {
+        let Some(expected) = self.expected_type(live)? else {
+            return misuse("a batch of no rows needs an empty array for its type".to_owned());
+        };
+        match live.filter(|l| *l.data_type() != expected) {
+            None => Ok(expected),
+            Some(live) => {
+                let row = plan.live_row(0).map_or(plan.first_row, |(row, _)| row);
+                Err(self.type_changed(row, &expected, live.data_type()))
+            }
+        }
     }
 
     /// Counts a completed plan.

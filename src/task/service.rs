@@ -80,6 +80,8 @@ pub struct ServiceTask {
     named: HashSet<u64>,
     /// Names of the live calls under way, outermost first.
     pending: Vec<u64>,
+    /// Calls that failed since something else was recorded: nothing depends on them yet.
+    failed: Vec<(u64, Bytes)>,
     position: CallPosition,
     rows_used: usize,
     first_live: Option<(u64, u64)>,
@@ -115,6 +117,7 @@ impl ServiceTask {
             has_header: false,
             run: None,
             pending: Vec::new(),
+            failed: Vec::new(),
             position: CallPosition { fingerprint: 0, occurrence: 0, ordinal: 0 },
             rows_used: 0,
             first_live: None,
@@ -284,6 +287,9 @@ impl ServiceTask {
     /// Records the outcome of the innermost live call. `value` is what [`CallDecision::Replayed`]
     /// gives back later: the result if `ok`, else the exception.
     ///
+    /// An exception is held back until something else is recorded, or everything is published, after it:
+    /// if the attempt ends before that, nothing depends on it, and the next attempt asks again.
+    ///
     /// # Errors
     /// [`Error::Misuse`] if no such call is under way.
     pub fn record_call(&mut self, name: u64, ok: bool, value: Bytes) -> Result<()> {
@@ -299,6 +305,10 @@ impl ServiceTask {
         }
         self.position.ordinal += 1;
         self.summary.calls += 1;
+        if !ok {
+            self.failed.push((name, value));
+            return Ok(());
+        }
         self.record_name(name)?;
         self.record(&Determinant::Call { name, ok, value: &value })
     }

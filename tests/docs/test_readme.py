@@ -51,6 +51,13 @@ def test_the_page_on_exchange_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(180)
+def test_the_page_on_calls_runs(tmp_path: Path) -> None:
+    printed = run_example(ROOT / "docs" / "calls.md", tmp_path)
+    assert re.search(r"\|alpha\|ALPHA\|NULL\s*\|", printed), printed
+    assert re.search(r"\|gamma\|NULL \|HTTPStatusError: ", printed), printed
+
+
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("page", ["sources.md", "sinks.md"])
 def test_the_pages_on_sources_and_sinks_run(tmp_path: Path, page: str) -> None:
     run_example(ROOT / "docs" / page, tmp_path)

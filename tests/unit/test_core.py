@@ -127,7 +127,7 @@ def test_whatever_was_published_is_replayed(config: Any, data: st.DataObject) ->
         plan = task.offer([pa.array([row])])
         task.complete(plan, pa.array([values[row]]))
         task.publish()
-    task.settle(0)
+    task.settle()
     task.close()
     order = data.draw(st.permutations(rows))
     size = data.draw(st.integers(1, len(rows)))
@@ -169,7 +169,7 @@ def test_keys_are_the_same_for_every_attempt_and_differ_between_calls(config: An
     def keys() -> list[str]:
         task = open_task(config, _core.ResultTask, "keys")
         plan = task.offer([pa.array([5, 5, 6])])
-        found = [task.key(plan, row) for row in (0, 0, 1, 2)]
+        found = [task.key(plan, row, call) for row, call in ((0, 0), (0, 1), (1, 0), (2, 0))]
         task.close()
         return found
 
@@ -217,7 +217,7 @@ def test_a_connection_does_not_survive_a_fork(config: Any) -> None:
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     task.publish()
-    task.settle(0)
+    task.settle()
 
 
 def test_the_secret_is_in_no_repr(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_of_two_live_attempts_the_newer_goes_on_and_the_older_is_fenced(config: 
         live = pa.array([answers[row]]) if plan.live_count else None
         value = task.complete(plan, live)[0].as_py()
         task.publish()
-        task.settle(0)
+        task.settle()
         assert value == answers[row]
         return None if live is None else value
 
@@ -253,3 +253,41 @@ def test_of_two_live_attempts_the_newer_goes_on_and_the_older_is_fenced(config: 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     with pytest.raises(Fenced, match="newer attempt"):
         answer(slow, 3)
+
+
+def test_permits_of_a_rate_limit_are_shared_by_all_who_ask(config: Any) -> None:
+    first, second = (_core.Client.connect(config, config.driver_socket) for _ in range(2))
+    second_ns = 10**9
+    assert first.permits("model", second_ns, 2) == 0
+    assert second_ns < second.permits("model", second_ns, 1) <= 2 * second_ns
+    assert second.permits("another", second_ns, 1) == 0
+
+
+def test_values_that_were_kept_are_replayed_though_the_batch_was_not_completed(config: Any) -> None:
+    first = open_task(config, _core.ResultTask, "kept")
+    plan = first.offer([pa.array([7, 7, 7, 8])])
+    first.keep(plan, [3, 1], pa.array([30.0, 10.0]))
+    first.settle()
+    first.close()
+    again = open_task(config, _core.ResultTask, "kept")
+    plan = again.offer([pa.array([7, 7, 7, 8])])
+    assert plan.live.to_pylist() == [0, 2]
+    assert again.complete(plan, pa.array([0.0, 20.0])).to_pylist() == [0.0, 10.0, 20.0, 30.0]
+    again.publish()
+    assert again.finish()["replayed"] == 2
+
+
+def test_a_failed_service_is_asked_again_unless_something_depends_on_it(config: Any) -> None:
+    first = open_task(config, _core.ServiceTask, "failing")
+    assert first.call_begin("down") is None
+    first.call_record("down", False, b"error")
+    first.time_ns()
+    assert first.call_begin("down") is None
+    first.call_record("down", False, b"error")
+    first.publish_answers()
+    first.close()
+    again = open_task(config, _core.ServiceTask, "failing")
+    assert again.call_begin("down") == (False, b"error")
+    again.time_ns()
+    assert again.call_begin("down") is None
+    again.close()

@@ -63,16 +63,16 @@ def test_logs_stay_inside_the_memory_that_was_set(tmp_path: Path) -> None:
         empty, _ = _processes.memory(process.pid)
         random = np.random.default_rng(1)
         task = open_task(config, _core.ResultTask, "memory")
-        sent, batches = 0, []
+        sent, batches, mark = 0, [], 0
         while sent < TOTAL:
             values = pa.array(random.random(ROWS))
             rows = pa.array(range(len(batches) * ROWS, (len(batches) + 1) * ROWS))
             task.complete(task.offer([rows]), values)
-            task.publish()
-            task.settle(1)
+            before, mark = mark, task.publish()
+            task.settle(before)
             batches.append(float(values[0].as_py()))
             sent += 16 * ROWS
-        task.settle(0)
+        task.settle()
         task.finish()
         _, most = _processes.memory(process.pid)
         assert most - empty <= MEMORY + SLACK, f"{(most - empty) >> 20} MiB"

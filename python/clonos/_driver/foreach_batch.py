@@ -51,8 +51,7 @@ def causal_batch_function(
         )
 
         def publish() -> None:
-            task.publish()
-            task.settle(0)
+            task.settle(task.publish())
 
         token = current.set(Scope(task, task.idempotency_key, publish))
         try:

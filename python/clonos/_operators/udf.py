@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -12,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from clonos import _services
+from clonos._calls import Calls, signature_of, telling_of_setup
 from clonos._code import code_fingerprint, mentions
-from clonos._config import Flush, Record, choice
+from clonos._config import Flush, OnError, Record, choice
 from clonos._operators.declaration import (
     ASYNC,
     ROW,
@@ -26,6 +26,7 @@ from clonos._uses import check_uid, new_use
 from clonos.errors import ConfigError, NotRecordedWarning
 
 if TYPE_CHECKING:
+    import tenacity
     from pyspark.sql import Column, SparkSession
     from pyspark.sql._typing import DataTypeOrString
     from pyspark.sql.types import DataType
@@ -55,6 +56,7 @@ class Options:
     concurrency: int
     flush: str
     allow_code_change: bool
+    calls: dict[str, Any]
     code_version: str | None = None
 
     def check(self, kind: str) -> None:
@@ -105,6 +107,7 @@ class CausalUDF(Generic[P, R]):
         self.__wrapped__: Callable[..., Any]
         declared = declaration_of(fn, return_type)
         options.check(declared.kind)
+        self._calls = Calls.parse(declared.kind, options.record, **options.calls)
         self.func = declared.func
         self.deterministic = declared.deterministic
         self._declared = declared
@@ -116,7 +119,7 @@ class CausalUDF(Generic[P, R]):
         self._qualname: str = getattr(declared.func, "__qualname__", declared.name)
         # PySpark asks `inspect.getfullargspec` what a function of groups takes.
         with contextlib.suppress(TypeError, ValueError):
-            self.__signature__ = inspect.signature(declared.func)
+            self.__signature__ = signature_of(declared.func, self._calls)
         # In a worker: what records the groups of a task, where Spark calls this for groups.
         self._groups: Pieces | None = None
         hook_registration(CausalUDF)
@@ -192,13 +195,17 @@ class CausalUDF(Generic[P, R]):
 
                 if groups.is_group(args):
                     return groups.run_group(self._groups, self.func, args)
-            return _services.call(self.func, *args, **kwargs)
+            return _services.call(self.func, *self._client(), *args, **kwargs)
         if _no_session() or (row_key is None and not _name_columns([*args, *kwargs.values()])):
-            return self.func(*args, **kwargs)
+            return self.func(*self._client(), *args, **kwargs)
         from clonos._operators.binding import bind_columns
 
         binding = bind_columns(args, kwargs, row_key)
-        return self._udf(binding)(*binding.columns)
+        with telling_of_setup(self.uid):
+            return self._udf(binding)(*binding.columns)
+
+    def _client(self) -> tuple[Any, ...]:
+        return () if self._calls is None else self._calls.client()
 
     @property
     def returnType(self) -> DataType:
@@ -209,7 +216,8 @@ class CausalUDF(Generic[P, R]):
         PySparkNotImplementedError
             If functions of this kind cannot return the declared type.
         """
-        return self._declared.return_type()
+        declared = self._declared.return_type()
+        return declared if self._calls is None else self._calls.answer_type(declared)
 
     @property
     def evalType(self) -> int:
@@ -280,6 +288,7 @@ class CausalUDF(Generic[P, R]):
             # Counting equal rows costs time; only keys and row streams of random numbers need it.
             count_occurrences=kind in (ROW, ASYNC) and mentions(self.func, "idempotency_key"),
             label=self._qualname,
+            calls=self._calls,
             config=None if config is None else config.to_bytes(),
             **of_use,
         )
@@ -344,9 +353,14 @@ def causal(
     uid: str | None = None,
     record: Record = "result",
     concurrency: int = 1,
-    flush: Flush = "batch",
+    flush: Flush = "auto",
     allow_code_change: bool = False,
     code_version: str | None = None,
+    retries: int | tenacity.BaseRetrying = 0,
+    on_error: OnError = "raise",
+    rate_limit: str | None = None,
+    timeout: float | None = None,
+    setup: Callable[[], Any] | None = None,
 ) -> Decorator: ...
 def causal(
     returnType: DataTypeOrString | Callable[..., Any] | None = None,
@@ -354,9 +368,14 @@ def causal(
     uid: str | None = None,
     record: Record = "result",
     concurrency: int = 1,
-    flush: Flush = "batch",
+    flush: Flush = "auto",
     allow_code_change: bool = False,
     code_version: str | None = None,
+    retries: int | tenacity.BaseRetrying = 0,
+    on_error: OnError = "raise",
+    rate_limit: str | None = None,
+    timeout: float | None = None,
+    setup: Callable[[], Any] | None = None,
 ) -> Any:
     """Make a function causal: Spark may run it again, its answers stay the first ones.
 
@@ -378,14 +397,26 @@ def causal(
         services (`clonos.time`, `clonos.random`, `clonos.call`, …) is recorded.
     concurrency : int
         Calls of an ``async def`` under way at a time, per task.
-    flush : {"batch", "call"}
-        How much is made stable together: an Arrow batch, or every call on its own.
+    flush : {"auto", "batch", "call"}
+        What is made stable together: ``"batch"``, an Arrow batch; ``"auto"``, that, and in one
+        that takes long each second's answers; ``"call"``, every call on its own.
     allow_code_change : bool
         Replay a log although the function's code changed since it was recorded.
     code_version : str, optional
         Your name for this version of the function. By default a function has changed when its code
         has, or anything that it refers to: closures, defaults, globals, helpers and classes of your
         own, the state of an instance. With a version, only another version is a change.
+    retries : int or tenacity.Retrying
+        Further tries after an exception, with back-off; or what `tenacity` says.
+    on_error : {"raise", "null", "record"}
+        What an exception is after the last try: a failure, a null, or the `error` of a struct.
+    rate_limit : str, optional
+        Calls per time of the whole application, such as ``"100/s"`` or ``"60/min"``, spread evenly.
+    timeout : float, optional
+        Seconds that one try of an ``async def`` may take.
+    setup : callable, optional
+        Makes the function's first argument, such as a client: once in each worker process, for an
+        ``async def`` inside its event loop. Closed at the end by its ``close()`` or ``aclose()``.
 
     Returns
     -------
@@ -410,7 +441,9 @@ def causal(
     >>> is_even(4)  # no Spark session: the plain function
     True
     """
-    options = Options(uid, record, concurrency, flush, allow_code_change, code_version)
+    limits = {"rate_limit": rate_limit, "timeout": timeout}
+    calls = {"retries": retries, "on_error": on_error, "setup": setup, **limits}
+    options = Options(uid, record, concurrency, flush, allow_code_change, calls, code_version)
     if callable(returnType) or is_udtf(returnType):
         # `@causal` without parentheses: what stands there is the function.
         return _causal(returnType, None, options)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.udtf import UserDefinedTableFunction
 
 from clonos._attached import current_config
+from clonos._calls import Calls
 from clonos._code import code_fingerprint
 from clonos._uses import new_use
 from clonos.errors import ConfigError, NotRecordedWarning
@@ -53,6 +54,7 @@ class Handler:
             allow_code_change=options.allow_code_change,
             count_occurrences=False,
             label=self.cls.__qualname__,
+            calls=None,
             config=None if config is None else config.to_bytes(),
         )
         return make_handler(spec, self.cls)
@@ -104,6 +106,7 @@ def causal_udtf(udtf: Any, return_type: Any, options: Options) -> CausalUDTF:
         is declared; if an option is out of range.
     """
     options.check("udtf")
+    Calls.parse("udtf", options.record, **options.calls)
     if return_type is not None:
         message = f"the type of {udtf.func.__qualname__} is the one given to udtf; give causal none"
         raise ConfigError(message, "CONFIG")

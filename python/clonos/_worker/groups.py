@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clonos import _core
+from clonos._worker.calls import prepared
 from clonos._worker.pieces import Pieces, content_bytes, listed
 from clonos.errors import ConfigError
 
@@ -51,8 +52,20 @@ def run_group(pieces: Pieces, fn: Callable[..., Any], args: tuple[Any, ...]) -> 
             "Spark's. Use a plain function there, and call the service in a causal UDF before it"
         )
         raise ConfigError(message, "CONFIG")
+    spec = pieces.spec
+    if spec.calls is not None and spec.calls.on_error != "raise":
+        message = f"{spec.uid}: on_error= is for functions of one row, not of a group"
+        raise ConfigError(message, "CONFIG")
+    config = None if spec.config is None else _core.SessionConfig.from_bytes(spec.config)
+    with prepared(spec.calls, fn, spec.uid, config, asynchronous=False) as (call, _loop):
+        return _run_group(pieces, call, keys, inputs)
+
+
+def _run_group(
+    pieces: Pieces, fn: Callable[..., Any], keys: tuple[Any, ...], inputs: tuple[Any, ...]
+) -> Any:
     if not pieces.is_recorded:
-        return fn(*args)
+        return fn(*keys, *inputs)
     # Groups are read whole: which of them this is, only all of its rows can say.
     read = [listed(value) for value in inputs]
     columns = [_value_image(value) for key in keys for value in key]

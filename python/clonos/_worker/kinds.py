@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import operator
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from clonos._services import Scope, current
+from clonos._services import CallKeys, Scope, current
+from clonos._worker.answers import Answers
 from clonos._worker.results import conform
 from clonos._worker.rows import RowCodec
 
@@ -46,6 +45,8 @@ class PandasColumn:
 
 
 Columns = Sequence[Any]
+# Idempotency key of a row's n-th call.
+Key = Callable[[int, int], str]
 
 
 def arrow_of(columns: Columns) -> list[pa.Array]:
@@ -67,95 +68,72 @@ def stopped(error: StopIteration) -> RuntimeError:
 class Kind(Protocol):
     """Runs the user's function on the rows that have no recorded value."""
 
-    def run(self, columns: Columns, key: Callable[[int], str]) -> pa.Array:
-        """Results for all rows of `columns`; `key(i)` is the idempotency key of row `i`."""
+    def run(self, columns: Columns, key: Key, answers: Answers | None = None) -> pa.Array:
+        """Results for all rows of `columns`; `key(i, n)` is the key of row `i`'s call `n`.
+
+        Kinds that get answers one by one put them into `answers` as they come.
+        """
 
     def close(self) -> None:
         """Release what the function was given to run in."""
 
+    @property
+    def takes_batches(self) -> bool:
+        """Whether the function is given many rows at once."""
+
 
 class RowKind:
     """A plain function, called once per row with the first `arguments` columns."""
+
+    takes_batches = False
 
     def __init__(self, fn: Callable[..., Any], codec: RowCodec, arguments: int) -> None:
         self._fn = fn
         self._codec = codec
         self._arguments = arguments
 
-    def run(self, columns: Columns, key: Callable[[int], str]) -> pa.Array:
-        fn = self._fn
-        lists = self._codec.to_lists(columns[: self._arguments])
+    def run(self, columns: Columns, key: Key, answers: Answers | None = None) -> pa.Array:
+        answers = answers or Answers()
         count = len(columns[0])
-        rows: Iterator[Any]
-        if len(lists) == 1:
-            rows = iter(lists[0])
-        else:
-            rows = iter(list(zip(*lists, strict=True)) if lists else [()] * count)
+        lists = self._codec.to_lists(columns[: self._arguments])
+        rows = iter(lists[0] if lists else [None] * count)
         left = operator.length_hint
         # The iterator knows how far it is, so rows need no counter of ours.
-        scope = Scope(None, lambda: key(count - left(rows) - 1))
+        scope = Scope(None, CallKeys(lambda: count - left(rows) - 1, key))
+        fn = self._fn
+        calls = map(fn, rows, *lists[1:]) if lists else (fn() for _row in rows)
+        values = answers.begin(self._codec.to_arrow)
         token = current.set(scope)
         try:
-            results = [fn(row) for row in rows] if len(lists) == 1 else [fn(*row) for row in rows]
-        except StopIteration as error:
-            raise stopped(error) from error
+            if answers.each:
+                for value in calls:
+                    values.append(value)
+                    answers.save()
+            else:
+                # What was answered before an exception stays in the list.
+                values.extend(calls)
         finally:
             current.reset(token)
-        return self._codec.to_arrow(results)
+        if len(values) != count:
+            # It ends a `map` quietly.
+            raise stopped(StopIteration())
+        return answers.array()
 
     def close(self) -> None:
         pass
 
 
-class AsyncKind:
-    """A coroutine function: up to `concurrency` rows of a batch are under way at a time."""
-
-    def __init__(
-        self,
-        fn: Callable[..., Coroutine[Any, Any, Any]],
-        codec: RowCodec,
-        arguments: int,
-        concurrency: int,
-    ) -> None:
-        self._fn = fn
-        self._codec = codec
-        self._arguments = arguments
-        self._concurrency = concurrency
-        # One loop for the whole task: clients that the function keeps stay bound to it.
-        self._runner = asyncio.Runner()
-
-    def run(self, columns: Columns, key: Callable[[int], str]) -> pa.Array:
-        lists = self._codec.to_lists(columns[: self._arguments])
-        rows = list(zip(*lists, strict=True)) if lists else [()] * len(columns[0])
-        return self._codec.to_arrow(self._runner.run(self._all(rows, key)))
-
-    async def _all(self, rows: list[tuple[Any, ...]], key: Callable[[int], str]) -> list[Any]:
-        results: list[Any] = [None] * len(rows)
-        todo = iter(range(len(rows)))
-
-        async def worker() -> None:
-            for index in todo:
-                current.set(Scope(None, functools.partial(key, index)))
-                results[index] = await self._fn(*rows[index])
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(self._concurrency, len(rows))):
-                group.create_task(worker())
-        return results
-
-    def close(self) -> None:
-        self._runner.close()
-
-
 class ArrowKind:
     """A scalar Arrow UDF: arrays in, one array of the same length out."""
+
+    takes_batches = True
 
     def __init__(self, fn: Callable[..., Any], arrow_type: pa.DataType) -> None:
         self._fn = fn
         self._type = arrow_type
 
-    def run(self, columns: Columns, key: Callable[[int], str]) -> pa.Array:
-        token = current.set(Scope(None, lambda: key(0)))
+    def run(self, columns: Columns, key: Key, _answers: Answers | None = None) -> pa.Array:
+        token = current.set(Scope(None, CallKeys(lambda: 0, key)))
         try:
             return conform(self._fn(*columns), self._type, len(columns[0]))
         finally:
@@ -168,12 +146,14 @@ class ArrowKind:
 class PandasKind:
     """A scalar pandas UDF: series in, one series (or frame, for a struct) out."""
 
+    takes_batches = True
+
     def __init__(self, fn: Callable[..., Any], codec: PandasCodec) -> None:
         self._fn = fn
         self._codec = codec
 
-    def run(self, columns: Columns, key: Callable[[int], str]) -> pa.Array:
-        token = current.set(Scope(None, lambda: key(0)))
+    def run(self, columns: Columns, key: Key, _answers: Answers | None = None) -> pa.Array:
+        token = current.set(Scope(None, CallKeys(lambda: 0, key)))
         try:
             result = self._fn(*values_of(columns))
         finally:

@@ -8,6 +8,7 @@ go of the function. A piece counts as one row of the log, whatever is in it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import pickle
 import weakref
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from clonos import _core
-from clonos._services import Scope, current, dumps, record_nothing
+from clonos._services import CallKeys, Scope, current, dumps, record_nothing
 from clonos._worker import connection
 from clonos._worker.lost import check_lost
 from clonos._worker.place import current_place
@@ -127,7 +128,7 @@ class Pieces:
             self._settle(task)
             outcome: T = pickle.loads(recorded[0].as_py())
             return outcome
-        outcome = within(Scope(None, lambda: task.key(plan, 0)), work)
+        outcome = within(Scope(None, CallKeys(lambda: 0, functools.partial(task.key, plan))), work)
         task.complete(plan, pa.array([outcome_bytes(outcome)], pa.large_binary()))
         self._settle(task)
         return outcome
@@ -143,7 +144,7 @@ class Pieces:
         except Exception:
             # What was taken before it is kept.
             with contextlib.suppress(ClonosError):
-                self._settle(task)
+                task.settle(task.publish_answers())
             raise
         task.end_row()
         self._settle(task)
@@ -151,8 +152,7 @@ class Pieces:
 
     @staticmethod
     def _settle(task: _core.ResultTask | _core.ServiceTask) -> None:
-        task.publish()
-        task.settle(0)
+        task.settle(task.publish())
 
 
 def within(scope: Scope, work: Callable[[], T]) -> T:

@@ -7,6 +7,7 @@ of replication hides behind the user's function.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from clonos import _core
 from clonos._services import Scope, current
+from clonos._worker.answers import Answers, Watch
 from clonos._worker.kinds import Batches, Columns, Kind, arrow_of, one_or_tuple
 
 Step = Callable[[Columns], pa.Array]
@@ -29,21 +31,31 @@ class ResultRunner:
         The opened task.
     arguments : int
         How many leading columns are passed to the function; the rest identify the row.
-    call_rows : int
-        Rows published together: 0 for whole Arrow batches (``flush="batch"``).
+    flush : {"auto", "batch", "call"}
+        How much becomes stable together.
+    one_at_a_time : bool
+        Whether the next call waits until an answer is stable, under ``flush="call"``.
     """
 
-    def __init__(self, task: _core.ResultTask, arguments: int, call_rows: int = 0) -> None:
+    def __init__(
+        self,
+        task: _core.ResultTask,
+        arguments: int,
+        flush: str = "batch",
+        one_at_a_time: bool = True,
+    ) -> None:
         self._task = task
         self._arguments = arguments
-        self._call_rows = call_rows
+        self._flush = flush
+        self._settle = task.settle if flush == "call" and one_at_a_time else None
+        self._answers: Answers | None = None
 
     def run(self, batches: Batches, kind: Kind) -> Iterator[pa.Array]:
         """Outputs of a function that is called batch by batch."""
 
         def outputs() -> Iterator[pa.Array]:
             for columns in batches:
-                if self._call_rows:
+                if self._flush == "call" and kind.takes_batches:
                     yield self._by_calls(columns, kind)
                 else:
                     yield self._one(columns, kind)
@@ -59,17 +71,36 @@ class ResultRunner:
         live = None
         # An empty batch goes through the function for the type of its result.
         if plan.live_count or not plan.rows:
-            live = kind.run(self._live_columns(plan, columns), lambda row: task.key(plan, row))
+            live = self._called(plan, self._live_columns(plan, columns), kind)
         return task.complete(plan, live)
 
+    def _called(self, plan: _core.Plan, columns: Columns, kind: Kind) -> pa.Array:
+        """Call the function; what it answered before an exception is kept."""
+        task = self._task
+        keep = functools.partial(task.keep, plan)
+        answers = Answers(keep, each=self._flush == "call", settle=self._settle)
+        self._answers = answers
+        try:
+            return kind.run(columns, functools.partial(task.key, plan), answers)
+        except BaseException:
+            answers.rescue()
+            raise
+        finally:
+            self._answers = None
+
+    def _save(self) -> None:
+        if (answers := self._answers) is not None:
+            answers.save()
+
     def _by_calls(self, columns: Columns, kind: Kind) -> pa.Array:
-        """Publish every call on its own: what is lost at a failure is one call."""
+        """Call a function of batches row by row, and wait until each answer is stable."""
         outputs = []
-        for start in range(0, len(columns[0]), self._call_rows):
-            part = [column.slice(start, self._call_rows) for column in columns]
+        for row in range(len(columns[0])):
+            part = [column.slice(row, 1) for column in columns]
             outputs.append(self._one(part, kind))
-            self._task.publish()
-            self._task.settle(0)
+            self._task.settle(self._task.publish())
+        if not outputs:
+            return self._one(columns, kind)
         return pa.concat_arrays(outputs)
 
     def _live_columns(self, plan: _core.Plan, columns: Columns) -> Columns:
@@ -121,14 +152,21 @@ class ResultRunner:
         """Cut the function's results to the batches they answer."""
         ready: list[pa.Array] = []
         rows = 0
-        for result in results:
-            ready.append(result)
-            rows += len(result)
-            while waiting and rows >= waiting[0].live_count:
-                plan = waiting.popleft()
-                live, ready = _split(ready, plan.live_count)
-                rows -= plan.live_count
-                yield self._task.complete(plan, live)
+        try:
+            for result in results:
+                ready.append(result)
+                rows += len(result)
+                while waiting and rows >= waiting[0].live_count:
+                    plan = waiting.popleft()
+                    live, ready = _split(ready, plan.live_count)
+                    rows -= plan.live_count
+                    yield self._task.complete(plan, live)
+        except BaseException:
+            # A batch of which only some rows were answered: these are kept.
+            with contextlib.suppress(Exception):
+                if waiting and rows:
+                    self._task.keep(waiting[0], list(range(rows)), pa.concat_arrays(ready))
+            raise
         if rows:
             message = f"the iterator function returned {rows} more rows than it was given"
             raise ValueError(message)
@@ -137,20 +175,23 @@ class ResultRunner:
         """Publish each output's determinants, and hand it on once they are stable."""
         task = self._task
         token = current.set(Scope(None))
+        watch = Watch(self._save) if self._flush == "auto" else None
         try:
-            held = None
+            held: tuple[int, pa.Array] | None = None
             for output in outputs:
-                task.publish()
-                if held is not None:
-                    task.settle(1)
-                    yield held
-                held = output
-            task.settle(0)
+                # Stable with this mark is all that led to the output, also if it recorded nothing.
+                before, held = held, (task.publish(), output)
+                if before is not None:
+                    task.settle(before[0])
+                    yield before[1]
+            task.settle()
             # Before the last batch leaves: what was recorded and did not come back is an error.
             task.finish()
             if held is not None:
-                yield held
+                yield held[1]
         finally:
+            if watch is not None:
+                watch.stop()
             task.close()
             _reset(token)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 
 from clonos import _core
 from clonos._services import Scope, current
+from clonos._worker.answers import Watch
 from clonos._worker.kinds import Batches, arrow_of, one_or_tuple, values_of
 from clonos._worker.rows import RowCodec
 
@@ -20,18 +22,19 @@ class ServiceRunner:
     ----------
     task : _core.ServiceTask
         The opened task.
-    flush_call : bool
-        Make each outcome stable before the function sees it (``flush="call"``).
+    flush : {"auto", "batch", "call"}
+        How much becomes stable together; under ``"call"`` each outcome is stable before the
+        function sees it.
     """
 
-    def __init__(self, task: _core.ServiceTask, flush_call: bool = False) -> None:
+    def __init__(self, task: _core.ServiceTask, flush: str = "auto") -> None:
         self._task = task
-        after = self._publish_now if flush_call else None
+        self._flush = flush
+        after = self._publish_now if flush == "call" else None
         self._scope = Scope(task, task.idempotency_key, after)
 
     def _publish_now(self) -> None:
-        self._task.publish()
-        self._task.settle(0)
+        self._task.settle(self._task.publish())
 
     def run_rows(
         self,
@@ -88,19 +91,27 @@ class ServiceRunner:
         The scope is set around every step of the function and never while a consumer runs.
         """
         task = self._task
+        watch = Watch(task.publish_answers) if self._flush == "auto" else None
         try:
-            held: list[Any] = []
+            held: tuple[int, Any] | None = None
             for output in self.scoped(outputs):
-                task.publish()
-                if held:
-                    task.settle(1)
-                    yield held.pop()
-                held.append(output)
-            task.publish()
-            task.settle(0)
+                # Stable with this mark is all that led to the output, also if it recorded nothing.
+                before, held = held, (task.publish(), output)
+                if before is not None:
+                    task.settle(before[0])
+                    yield before[1]
+            task.settle(task.publish())
             task.finish()
-            yield from held
+            if held is not None:
+                yield held[1]
+        except BaseException:
+            # What was answered is kept; a call that failed, and nothing depends on, is asked again.
+            with contextlib.suppress(Exception):
+                task.publish_answers()
+            raise
         finally:
+            if watch is not None:
+                watch.stop()
             task.close()
 
     def scoped(self, outputs: Iterator[Any]) -> Iterator[Any]:

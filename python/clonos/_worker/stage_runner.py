@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -81,10 +82,15 @@ class StageRunner:
             last = stage.cut(True)
             if task is not None:
                 # Before the last frames leave: if this attempt was fenced, it fails here.
-                task.settle(0)
+                task.settle()
                 task.finish()
             if last is not None:
                 yield last
+        except BaseException:
+            with contextlib.suppress(Exception):
+                if task is not None:
+                    task.publish_answers()
+            raise
         finally:
             if task is not None:
                 task.close()

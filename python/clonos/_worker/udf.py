@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clonos import _core
+from clonos._calls import Calls
 from clonos._uses import Use
 from clonos._worker import connection
 from clonos._worker.place import Place, current_place
@@ -47,6 +48,7 @@ class UdfSpec:
     allow_code_change: bool
     count_occurrences: bool
     label: str
+    calls: Calls | None
     config: bytes | None
     keywords: tuple[str, ...] = ()
     types: tuple[str | None, ...] = ()
@@ -84,20 +86,27 @@ def by_name(fn: Callable[..., Any], spec: UdfSpec) -> Callable[..., Any]:
 
 def run(spec: UdfSpec, fn: Callable[..., Any], batches: Iterator[Any]) -> Iterator[Any]:
     """Run one attempt of a causal UDF over the batches of a partition."""
+    from clonos._worker.calls import prepared
     from clonos._worker.user_function import UserFunction
 
-    function = UserFunction(spec, fn)
-    columns = function.columns(batches)
     config = None if spec.config is None else _core.SessionConfig.from_bytes(spec.config)
+    # Its client is given back when the last batch has left, or the task has failed.
+    with prepared(spec.calls, fn, spec.uid, config, asynchronous=spec.kind == ASYNC) as made:
+        yield from _recorded(UserFunction(spec, *made), batches, config)
+
+
+def _recorded(
+    function: UserFunction, batches: Iterator[Any], config: _core.SessionConfig | None
+) -> Iterator[Any]:
+    spec, columns = function.spec, function.columns(batches)
     place = None if config is None else current_place(config.app_id)
     if config is None or config.guarantee != "exactly_once" or place is None:
-        yield from _plain(function, columns)
-        return
+        return _plain(function, columns)
     # The log is opened when there is input: of two uses that feed each other in one task, the one
     # that is first in the data is then always the first to ask.
     columns = itertools.chain(list(itertools.islice(columns, 1)), columns)
     work = _services if spec.record == "services" else _results
-    yield from work(function, columns, config, place)
+    return work(function, columns, config, place)
 
 
 def open_arguments(spec: UdfSpec, config: _core.SessionConfig, place: Place) -> dict[str, Any]:
@@ -119,8 +128,7 @@ def _results(
     spec = function.spec
     task = connection.open_task(_core.ResultTask, config, open_arguments(spec, config, place))
     check_lost(task.lost, config, spec.uid, place)
-    call_rows = 0 if spec.flush == "batch" else spec.concurrency
-    runner = ResultRunner(task, spec.arguments, call_rows)
+    runner = ResultRunner(task, spec.arguments, spec.flush, one_at_a_time=spec.concurrency == 1)
     if spec.kind in (ARROW_ITER, PANDAS_ITER):
         return runner.run_iterator(columns, function.started, function.element)
     return runner.run(columns, function.kind())
@@ -135,7 +143,7 @@ def _services(
     spec = function.spec
     task = connection.open_task(_core.ServiceTask, config, open_arguments(spec, config, place))
     check_lost(task.lost, config, spec.uid, place)
-    runner = ServiceRunner(task, spec.flush == "call")
+    runner = ServiceRunner(task, spec.flush)
     if spec.kind in (ARROW_ITER, PANDAS_ITER):
         return runner.run_iterator(columns, function.elements, spec.arguments)
     if spec.kind in (ARROW, PANDAS):
@@ -151,7 +159,7 @@ def _plain(function: UserFunction, columns: Iterator[Any]) -> Iterator[Any]:
     record_nothing()
     spec = function.spec
 
-    def key(_row: int) -> str:
+    def key(_row: int, _call: int) -> str:
         import os
 
         return os.urandom(16).hex()

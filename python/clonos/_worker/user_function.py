@@ -11,6 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, _parse_datatype_json_value
 
 from clonos._worker import kinds
+from clonos._worker.async_kind import AsyncKind
 from clonos._worker.results import conform, wrong_type
 from clonos._worker.rows import RowCodec
 from clonos._worker.task_conf import current_conf
@@ -24,11 +25,16 @@ class UserFunction:
     ----------
     spec : UdfSpec
     fn : callable
-        What the user wrote.
+        What the user wrote, with the options of its calls.
+    loop : asyncio.Runner, optional
+        Event loop in which a coroutine function must run.
     """
 
-    def __init__(self, spec: UdfSpec, fn: Callable[..., Any]) -> None:
+    def __init__(
+        self, spec: UdfSpec, fn: Callable[..., Any], loop: asyncio.Runner | None = None
+    ) -> None:
         self.spec = spec
+        self._loop = loop
         self._fn = by_name(fn, spec)
         self._conf = current_conf(spec.timezone)
         kind: Any = _parse_datatype_json_value(json.loads(spec.return_type))
@@ -68,7 +74,7 @@ class UserFunction:
             return kinds.PandasKind(self._fn, self._pandas)
         if spec.kind == ASYNC:
             codec = self.row_codec()
-            return kinds.AsyncKind(self._fn, codec, spec.arguments, spec.concurrency)
+            return AsyncKind(self._fn, codec, spec.arguments, spec.concurrency, self._loop)
         return kinds.RowKind(self._fn, self.row_codec(), spec.arguments)
 
     def of_row(self) -> Callable[..., Any]:
@@ -76,7 +82,7 @@ class UserFunction:
         if self.spec.kind != ASYNC:
             return self._fn
         # One at a time: its services must be asked in one order.
-        runner = asyncio.Runner()
+        runner = self._loop or asyncio.Runner()
         return lambda *row: runner.run(self._fn(*row))
 
     def whole(self, values: list[Any]) -> Any:

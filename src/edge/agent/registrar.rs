@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Instant;
 
+use crate::agent::permits::RateLimits;
 use crate::agent::protocol::{
     AgentInfo, Execution, Grant, Layout, OpenTask, Placed, PoolEntry, Repair, Reply, Request,
 };
@@ -36,6 +37,7 @@ pub(in crate::edge) struct LocalRegistry {
     copies: usize,
     /// Answers of `stage_tasks`: a stage's number of tasks does not change.
     tasks: Mutex<HashMap<u32, Option<u32>>>,
+    limits: Mutex<RateLimits>,
     started: Instant,
 }
 
@@ -47,6 +49,7 @@ impl LocalRegistry {
             registry: Mutex::new(Registry::new()),
             stage_tasks,
             tasks: Mutex::default(),
+            limits: Mutex::default(),
             started: Instant::now(),
         }
     }
@@ -79,6 +82,11 @@ impl LocalRegistry {
 
     /// Answers what agents ask the registry; `None` for requests that are not for it.
     pub(in crate::edge) fn handle(&self, request: &Request) -> Option<Result<Reply>> {
+        if let Request::Permits { name, interval_ns, count } = request {
+            let now_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            let wait_ns = locked(&self.limits).reserve(name, *interval_ns, *count, now_ns);
+            return Some(Ok(Reply::PermitsFrom(wait_ns)));
+        }
         let now_ms = self.now_ms();
         let tasks = match request {
             Request::Grant { open, .. } => self.tasks_of(open.stage),
@@ -162,6 +170,11 @@ impl Registrar {
             Reply::Tasks(tasks) => Ok(tasks),
             _ => Err(unexpected()),
         }
+    }
+
+    /// Reserves permits of a rate limit.
+    pub(in crate::edge) fn permits(&self, connections: &Connections, request: &Request) -> Result<Reply> {
+        self.ask(connections, request)
     }
 
     /// Tells the registry something.

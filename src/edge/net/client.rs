@@ -241,6 +241,17 @@ impl Client {
         }
     }
 
+    /// Reserves permits of a rate limit; nanoseconds until the first.
+    ///
+    /// # Errors
+    /// [`Error::AgentUnreachable`], [`Error::Timeout`].
+    pub fn permits(&mut self, name: String, interval_ns: u64, count: u32) -> Result<u64> {
+        match self.ask(&Request::Permits { name, interval_ns, count })? {
+            Reply::PermitsFrom(wait_ns) => Ok(wait_ns),
+            _ => Err(unexpected()),
+        }
+    }
+
     /// What all agents hold; asked of the driver's agent.
     ///
     /// # Errors

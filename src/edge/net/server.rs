@@ -214,6 +214,7 @@ impl Server {
                 }))
             }
             Request::Replicate { .. } => handler.replicated(request).map(|()| Reply::Done),
+            Request::Permits { .. } => handler.registrar.permits(&handler.connections, &request),
             Request::Stats => Ok(Reply::Stats(handler.stats())),
             Request::ClusterStats => Ok(Reply::ClusterStats(cluster_stats(handler)?)),
             other => match &handler.registrar {

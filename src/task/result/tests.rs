@@ -242,3 +242,78 @@ fn occurrences_count_equal_rows_whether_replayed_or_live() {
 }
 
 mod layout;
+
+/// Offers four rows, keeps the values of some of them, and dies.
+fn kept(places: &[u32], rows: &[&str]) -> Vec<Bytes> {
+    let mut task = ResultTask::new(result_options(), Vec::new(), true).unwrap();
+    let mut plan = task.offer(&[words(rows)]).unwrap();
+    for &place in places {
+        task.keep(&mut plan, &[place], &numbers([i64::from(place) + 1])).unwrap();
+    }
+    task.take_block().into_iter().collect()
+}
+
+#[test]
+fn what_was_kept_of_a_batch_is_not_asked_again() {
+    let log = kept(&[3, 1], &["a", "b", "c", "d"]);
+    let mut second = ResultTask::new(result_options(), log.clone(), true).unwrap();
+    let plan = second.offer(&[words(&["a", "b", "c", "d"])]).unwrap();
+    assert_eq!((plan.live.as_slice(), plan.replayed), ([0, 2].as_slice(), 2));
+    let out = second.complete(plan, Some(numbers([10, 30]))).unwrap();
+    assert_eq!(values(&out), [10, 2, 30, 4]);
+    let mut log = log;
+    log.extend(second.take_block());
+    second.finish().unwrap();
+    let mut third = Attempt::new(log, 100);
+    assert_eq!(third.run(&words(&["a", "b", "c", "d"])).unwrap(), [10, 2, 30, 4]);
+    assert_eq!(third.finish().unwrap().replayed, 4);
+}
+
+#[test]
+fn equal_rows_keep_their_places_whatever_order_their_answers_come_in() {
+    let log = kept(&[3, 1], &["x"; 5]);
+    let mut second = ResultTask::new(result_options(), log, true).unwrap();
+    let plan = second.offer(&[words(&["x"; 5])]).unwrap();
+    assert_eq!(plan.live, [0, 2, 4]);
+    let out = second.complete(plan, Some(numbers([10, 30, 50]))).unwrap();
+    assert_eq!(values(&out), [10, 2, 30, 4, 50]);
+    assert_eq!(second.finish().unwrap().replayed, 2);
+}
+
+#[test]
+fn a_batch_that_was_kept_in_part_records_the_rest() {
+    let mut first = ResultTask::new(result_options(), Vec::new(), true).unwrap();
+    let mut plan = first.offer(&[words(&["a", "b", "c"])]).unwrap();
+    first.keep(&mut plan, &[0], &numbers([1])).unwrap();
+    let mut log: Vec<Bytes> = first.take_block().into_iter().collect();
+    assert_eq!(values(&first.complete(plan, Some(numbers([1, 2, 3]))).unwrap()), [1, 2, 3]);
+    log.extend(first.take_block());
+    assert_eq!(log.len(), 2);
+    let mut second = Attempt::new(log, 100);
+    assert_eq!(second.run(&words(&["a", "b", "c"])).unwrap(), [1, 2, 3]);
+    assert_eq!(second.finish().unwrap().replayed, 3);
+}
+
+#[test]
+fn rows_that_come_in_another_order_are_found_though_some_are_missing() {
+    let log = kept(&[3, 1], &["a", "b", "c", "d"]);
+    for keyed in [false, true] {
+        let options = TaskOptions { keyed, ..result_options() };
+        let mut second = ResultTask::new(options, log.clone(), true).unwrap();
+        let plan = second.offer(&[words(&["d", "c", "b", "a"])]).unwrap();
+        assert_eq!(plan.live, [1, 3]);
+        let out = second.complete(plan, Some(numbers([30, 10]))).unwrap();
+        assert_eq!(values(&out), [4, 30, 2, 10]);
+        second.finish().unwrap();
+    }
+}
+
+#[test]
+fn a_value_cannot_be_kept_twice_nor_with_another_type() {
+    let mut task = ResultTask::new(result_options(), Vec::new(), true).unwrap();
+    let mut plan = task.offer(&[words(&["a", "b"])]).unwrap();
+    task.keep(&mut plan, &[0], &numbers([1])).unwrap();
+    assert!(matches!(task.keep(&mut plan, &[0], &numbers([1])), Err(Error::Misuse { .. })));
+    assert!(matches!(task.keep(&mut plan, &[7], &numbers([1])), Err(Error::Misuse { .. })));
+    assert_diverged(task.keep(&mut plan, &[1], &words(&["x"])), Kind::TypeChanged, Some(0));
+}

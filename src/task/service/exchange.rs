@@ -39,6 +39,13 @@ impl ServiceTask {
 
     /// What must be published before anything caused by it leaves. `None`: nothing new.
     pub fn take_block(&mut self) -> Option<Bytes> {
+        self.record_failed();
+        self.take_answers()
+    }
+
+    /// What was recorded, without the failed calls that nothing depends on yet: to be published while a
+    /// function runs, or when it has failed. `None`: nothing new.
+    pub fn take_answers(&mut self) -> Option<Bytes> {
         self.end_run();
         if self.builder.is_empty() {
             return None;
@@ -51,11 +58,20 @@ impl ServiceTask {
     /// As [`ServiceTask::take_block`], for what led to a round of frames: a replay finds there where the
     /// block was cut.
     pub fn take_block_for(&mut self, round: u32) -> Option<Bytes> {
+        self.record_failed();
         self.end_run();
         if !self.builder.is_empty() {
             self.builder.push_output(round);
         }
         self.take_block()
+    }
+
+    /// What leaves now depends on the calls that failed.
+    fn record_failed(&mut self) {
+        if !self.failed.is_empty() {
+            // A block refuses nothing but results that are too large, and there are none here.
+            let _ = self.push_header();
+        }
     }
 
     fn end_run(&mut self) {

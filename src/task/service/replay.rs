@@ -122,10 +122,18 @@ impl ServiceTask {
         self.builder.push(determinant)
     }
 
+    /// Before anything is written: the header, if this is the attempt's first, and the failed calls that
+    /// what is written now depends on.
     pub(super) fn push_header(&mut self) -> Result<()> {
         if !self.has_header {
             self.builder.push(&header::ours(&self.options))?;
             self.has_header = true;
+        }
+        for (name, value) in std::mem::take(&mut self.failed) {
+            if let Some(text) = self.log.name_of(name).filter(|_| self.named.insert(name)) {
+                self.builder.push(&Determinant::Service { name, text })?;
+            }
+            self.builder.push(&Determinant::Call { name, ok: false, value: &value })?;
         }
         Ok(())
     }

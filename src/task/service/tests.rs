@@ -303,4 +303,5 @@ fn positions_of_calls_are_the_same_in_every_attempt() {
     assert_eq!(second.position(), position(1, 0));
 }
 
+mod failures;
 mod partition;

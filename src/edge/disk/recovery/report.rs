@@ -136,6 +136,7 @@ const fn name(determinant: &Determinant<'_>) -> &'static str {
         Determinant::Input { .. } => "input",
         Determinant::EpochMark => "epoch_mark",
         Determinant::Resume { .. } => "resume",
+        Determinant::Rows { .. } => "row numbers",
         Determinant::Order { .. } => "order",
         Determinant::Output { .. } => "output",
         Determinant::TimeAgain { .. } => "time again",

@@ -1,0 +1,102 @@
+"""Coroutine functions: several rows of a batch are under way at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pyarrow as pa
+
+from clonos._services import CallKeys, Scope, current
+from clonos._worker.answers import Answers
+from clonos._worker.kinds import Columns, Key
+from clonos._worker.rows import RowCodec
+
+# When a call raises, no other is begun; those under way, which are paid for, may take this long.
+FINISH_SECONDS = 10.0
+
+
+class AsyncKind:
+    """A coroutine function: up to `concurrency` rows of a batch are under way at a time.
+
+    When one raises, no other is begun, and those under way are given `FINISH_SECONDS` to come to
+    their end: what they answer is kept. Then the first exception goes on.
+    """
+
+    takes_batches = False
+
+    def __init__(
+        self,
+        fn: Callable[..., Coroutine[Any, Any, Any]],
+        codec: RowCodec,
+        arguments: int,
+        concurrency: int,
+        loop: asyncio.Runner | None = None,
+    ) -> None:
+        self._fn = fn
+        self._codec = codec
+        self._arguments = arguments
+        self._concurrency = concurrency
+        # One loop for the whole task: clients that the function keeps stay bound to it. What
+        # ``setup=`` made is kept for longer, and its loop with it.
+        self._runner = loop or asyncio.Runner()
+        self._is_own = loop is None
+
+    def run(self, columns: Columns, key: Key, answers: Answers | None = None) -> pa.Array:
+        """Results for all rows of `columns`; `key(i, n)` is the key of row `i`'s call `n`."""
+        answers = answers or Answers()
+        answers.begin(self._codec.to_arrow)
+        lists = self._codec.to_lists(columns[: self._arguments])
+        rows = list(zip(*lists, strict=True)) if lists else [()] * len(columns[0])
+        self._runner.run(self._all(rows, key, answers))
+        return answers.array()
+
+    async def _all(self, rows: list[tuple[Any, ...]], key: Key, answers: Answers) -> None:
+        values: list[Any] = answers.values
+        places: list[int] = []
+        answers.places = places
+        todo = iter(range(len(rows)))
+        failures: list[Exception] = []
+
+        async def work() -> None:
+            for index in todo:
+                current.set(Scope(None, CallKeys(functools.partial(int, index), key)))
+                try:
+                    value = await self._fn(*rows[index])
+                except Exception as error:
+                    failures.append(error)
+                    return
+                places.append(index)
+                values.append(value)
+                if answers.each:
+                    answers.save()
+                if failures:
+                    return
+
+        workers = min(self._concurrency, len(rows))
+        await _finish([asyncio.ensure_future(work()) for _ in range(workers)], failures)
+        if failures:
+            raise failures[0]
+
+    def close(self) -> None:
+        """Close the loop, unless it was lent."""
+        if self._is_own:
+            self._runner.close()
+
+
+async def _finish(tasks: list[asyncio.Future[None]], failures: list[Exception]) -> None:
+    """Wait for all tasks or, once something has failed, for `FINISH_SECONDS`."""
+    pending = set(tasks)
+    try:
+        while pending and not failures:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        if pending:
+            _, pending = await asyncio.wait(pending, timeout=FINISH_SECONDS)
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
