@@ -9,6 +9,7 @@ from clonos.errors import ConfigError
 
 # What choices there are, for editors and for the checks.
 Record = Literal["result", "services"]
+Per = Literal["row", "value"]
 Flush = Literal["auto", "batch", "call"]
 OnError = Literal["raise", "null", "record"]
 Guarantee = Literal["exactly_once", "at_least_once"]

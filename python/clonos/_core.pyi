@@ -131,6 +131,25 @@ class ResultTask:
         """Give the log back, finished or not. Never raises."""
 
 @final
+class ValueTask:
+    """One attempt of a task whose function has one answer per distinct argument."""
+
+    @staticmethod
+    def open(client: Client, **arguments: Any) -> ValueTask:
+        """Begin an attempt; nothing is asked yet."""
+    def offer(self, columns: Sequence[pa.Array]) -> None:
+        """Fingerprint the rows of a batch, and find those whose answer is not known here."""
+    def ask(self, duties_max: int) -> pa.Array | None:
+        """Rows to call the function for, none while others are; ``None`` if all are answered."""
+    def answer(self, values: pa.Array, places: Sequence[int] | None = None) -> None:
+        """Record values of the rows last given, or of some; returns when they are stable."""
+    def complete(self) -> pa.Array:
+        """All values of the batch, in its order."""
+    def key(self, live_row: int, call: int) -> str:
+        """Idempotency key of a call for a row last given: 32 hex digits."""
+    def close(self) -> None:
+        """End the attempt: what it was to answer is for others."""
+
 class ServiceTask:
     """One attempt of a task under ``record="services"``, or of an operator on a partition."""
 

@@ -7,3 +7,4 @@ pub mod protocol;
 pub mod registry;
 pub mod stats;
 pub mod store;
+pub mod values;

@@ -10,6 +10,7 @@ pub use super::code::{Code, Execution, Placed, Use};
 pub use super::stats::{
     AgentStats, AgentSummary, ClusterStats, HeldStats, OperatorStats, Recovery, TaskStats, Totals,
 };
+use super::values::messages::{AboutValues, Found};
 use crate::error::Error;
 use crate::frame::Group;
 use crate::id::{AgentId, EpochKey, Generation, LogOffset, Partition, TaskId};
@@ -408,6 +409,8 @@ pub enum Request {
         /// How many.
         count: u32,
     },
+    /// Worker, or its agent on its behalf: answers that all tasks of an epoch share.
+    Values(Box<AboutValues>),
     /// Anyone: what this agent holds.
     Stats,
     /// Anyone, to the driver's agent: what all agents hold.
@@ -475,6 +478,8 @@ pub enum Reply {
     Stats(AgentStats),
     /// To `ClusterStats`.
     ClusterStats(ClusterStats),
+    /// To `Values`.
+    Values(Found),
     /// Done.
     Done,
     /// Refused, or failed.

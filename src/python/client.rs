@@ -23,7 +23,7 @@ use crate::task::{Summary, TaskMode, TaskOptions};
 /// A worker's connection to its agent.
 #[pyclass(name = "Client", module = "clonos._core", frozen)]
 pub(super) struct PyClient {
-    shared: Arc<Connection>,
+    pub(super) shared: Arc<Connection>,
 }
 
 pub(super) struct Connection {
@@ -32,7 +32,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    fn with<T>(&self, work: impl FnOnce(&mut Client) -> Result<T>) -> Result<T> {
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut Client) -> Result<T>) -> Result<T> {
         let result = work(&mut lock(&self.client));
         // After a refusal the connection is still in step; after anything else it may not be.
         if let Err(

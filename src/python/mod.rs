@@ -14,6 +14,7 @@ mod functions;
 mod result_task;
 mod service_task;
 mod source;
+mod value_task;
 
 use pyo3::prelude::*;
 
@@ -44,6 +45,8 @@ mod _core {
     use super::service_task::PyServiceTask;
     #[pymodule_export]
     use super::source::{PySourceClient, PySourceReceiver};
+    #[pymodule_export]
+    use super::value_task::PyValueTask;
 }
 
 /// A mutex whose holder may have panicked: the state machines inside refuse by themselves after a

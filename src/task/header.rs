@@ -1,8 +1,10 @@
 //! The header of each generation: written before the first determinant, checked before replay.
 
+use bytes::Bytes;
+
 use super::divergence::{CODE_ADVICE, Claim, MODE_ADVICE, Standing};
 use super::options::{TaskMode, TaskOptions};
-use crate::determinant::{Determinant, FORMAT};
+use crate::determinant::{BlockBuilder, BlockReader, Determinant, FORMAT};
 use crate::error::{DivergenceKind, Result};
 
 /// What replay needs of a recorded header.
@@ -40,6 +42,31 @@ pub(super) fn ours(options: &TaskOptions) -> Determinant<'_> {
         stage: options.stage,
         app: options.app,
     }
+}
+
+/// The block that opens the log of a table of answers.
+///
+/// # Errors
+/// None; see [`BlockBuilder::push`].
+pub fn values_header(options: &TaskOptions) -> Result<Bytes> {
+    let mut builder = BlockBuilder::new();
+    builder.push(&ours(options))?;
+    Ok(builder.finish())
+}
+
+/// Refuses a block of a table of answers that other code recorded.
+///
+/// # Errors
+/// [`Error::Divergence`](crate::error::Error::Divergence); damaged blocks.
+pub fn check_values_header(options: &TaskOptions, block: &Bytes) -> Result<()> {
+    for determinant in BlockReader::new(block)? {
+        if let Determinant::Header { mode, code, python, label, stage, app, .. } = determinant? {
+            let (python, label) = (python.to_owned(), label.to_owned());
+            let header = Recorded { mode, code, python, label, stage, app };
+            check(&[header], options, &mut Standing::new(options.task.clone()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a log of another mode, or of other code.

@@ -1,6 +1,6 @@
 //! Record and replay of one attempt of a task, sans I/O: no clock, no randomness, no Python.
 //!
-//! Two machines, one per record mode. Both are given the blocks of the task's own log, tell the
+//! Two machines, one per record mode, and [`ValueTask`] for answers that all tasks share. Both are given the blocks of the task's own log, tell the
 //! host what is recorded and what must run, and hand out the blocks to publish before anything
 //! caused by them leaves:
 //!
@@ -26,7 +26,9 @@ mod rng;
 mod segments;
 mod service;
 mod summary;
+mod value;
 
+pub use header::{check_values_header, values_header};
 pub use key::{CallPosition, idempotency_key};
 pub use options::{TaskMode, TaskOptions};
 pub use plan::Plan;
@@ -35,6 +37,7 @@ pub use rng::RowRng;
 pub use segments::Order;
 pub use service::{CallDecision, ServiceTask};
 pub use summary::Summary;
+pub use value::ValueTask;
 
 #[cfg(test)]
 mod fixtures;

@@ -13,6 +13,8 @@ pub enum TaskMode {
     Result,
     /// What the function took from the causal services.
     Services,
+    /// One answer per distinct argument, for all tasks of an epoch.
+    Values,
 }
 
 impl TaskMode {
@@ -22,6 +24,7 @@ impl TaskMode {
         match self {
             Self::Result => 0,
             Self::Services => 1,
+            Self::Values => 2,
         }
     }
 
@@ -30,6 +33,7 @@ impl TaskMode {
         match code {
             0 => "record=\"result\"",
             1 => "record=\"services\"",
+            2 => "per=\"value\"",
             _ => "an unknown record mode",
         }
     }

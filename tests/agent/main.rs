@@ -9,4 +9,5 @@ mod hostile;
 mod life;
 mod process;
 mod restart;
+mod values;
 mod world;

@@ -7,13 +7,13 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from clonos import _services
 from clonos._calls import Calls, signature_of, telling_of_setup
 from clonos._code import code_fingerprint, mentions
-from clonos._config import Flush, OnError, Record, choice
+from clonos._config import Flush, OnError, Per, Record
 from clonos._operators.declaration import (
     ASYNC,
     ROW,
@@ -22,8 +22,9 @@ from clonos._operators.declaration import (
     session_timezone,
 )
 from clonos._operators.groups import AGGREGATES
+from clonos._operators.options import Options, refused
 from clonos._uses import check_uid, new_use
-from clonos.errors import ConfigError, NotRecordedWarning
+from clonos.errors import NotRecordedWarning
 
 if TYPE_CHECKING:
     import tenacity
@@ -40,48 +41,10 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 ColumnOrName = Any
-CONCURRENCY_MAX = 10_000
 # More columns than any function is given: all of them are its arguments.
 ALL_ARGUMENTS = 2**31
 # Of a callable object there is a name of its class only, as PySpark has it.
 _NAMES = ("__name__", "__module__")
-
-
-@dataclass(frozen=True)
-class Options:
-    """How one causal function is recorded; see `causal`."""
-
-    uid: str | None
-    record: str
-    concurrency: int
-    flush: str
-    allow_code_change: bool
-    calls: dict[str, Any]
-    code_version: str | None = None
-
-    def check(self, kind: str) -> None:
-        """Refuse combinations that cannot be kept.
-
-        Raises
-        ------
-        ConfigError
-            Names the option to change.
-        """
-        check_uid(self.uid)
-        choice("record", self.record, Record)
-        choice("flush", self.flush, Flush)
-        if not 1 <= self.concurrency <= CONCURRENCY_MAX:
-            _refuse(f"concurrency={self.concurrency} must be between 1 and {CONCURRENCY_MAX}")
-        if self.concurrency > 1 and kind != ASYNC:
-            _refuse("concurrency= needs an `async def` function")
-        if self.record == "services" and self.concurrency > 1:
-            _refuse("record='services' needs concurrency=1: services are replayed in one order")
-        if self.flush == "call" and self.record == "result" and kind.endswith("_iter"):
-            _refuse("flush='call' cannot be kept by an iterator UDF, which sees whole batches")
-
-
-def _refuse(message: str) -> None:
-    raise ConfigError(message, "CONFIG")
 
 
 class CausalUDF(Generic[P, R]):
@@ -91,14 +54,14 @@ class CausalUDF(Generic[P, R]):
     With other values, in a Python worker, and where there is no Spark, it is the function it wraps.
     Its attributes are those of PySpark's
     UDFs, of the kind that was declared; what Spark runs is always an iterator over Arrow batches,
-    and nondeterministic.
+    and nondeterministic unless equal arguments have one answer (``per="value"``).
 
     Attributes
     ----------
     func : callable
         The plain function.
     deterministic : bool
-        What the wrapped UDF says. To Catalyst a causal function is nondeterministic.
+        What the wrapped UDF says. To Catalyst a causal function is so with ``per="value"`` only.
     """
 
     def __init__(
@@ -207,6 +170,19 @@ class CausalUDF(Generic[P, R]):
     def _client(self) -> tuple[Any, ...]:
         return () if self._calls is None else self._calls.client()
 
+    def _is_value(self, arguments: int, keyed: bool) -> bool:
+        """Whether a use has one answer per distinct argument."""
+        per, declared = self._options.per, self._declared
+        if per is None:
+            # What PySpark has as deterministic has equal answers for equal arguments, it is said.
+            by_declaration = declared.row_eval_type is not None and self.deterministic
+            is_recorded = self._options.record == "result"
+            return by_declaration and is_recorded and arguments > 0 and not keyed
+        if per == "value" and (keyed or not arguments):
+            what = "row_key= tells rows with equal arguments apart" if keyed else "no arguments"
+            refused(f"per='value' is one answer for equal arguments, but {what}: use per='row'")
+        return per == "value"
+
     @property
     def returnType(self) -> DataType:
         """Spark type of a result.
@@ -225,8 +201,8 @@ class CausalUDF(Generic[P, R]):
         return self._declared.eval_type()
 
     def asNondeterministic(self) -> CausalUDF[P, R]:
-        """Return this function declared nondeterministic, which to Catalyst it always is."""
-        return self._copy(deterministic=False)
+        """Return this function declared nondeterministic, with an answer for each row."""
+        return self._copy(deterministic=False, _options=replace(self._options, per="row"))
 
     def register(self, spark: SparkSession, name: str) -> CausalUDF[P, R]:
         """Make this function a SQL function of `spark`, as ``spark.udf.register`` does.
@@ -255,6 +231,7 @@ class CausalUDF(Generic[P, R]):
         from clonos._worker.udf import make_body
 
         spec = self._spec(
+            per="value" if self._is_value(binding.arguments, binding.keyed) else "row",
             return_type=self.returnType.json(),
             arguments=binding.arguments,
             keyed=binding.keyed,
@@ -302,7 +279,7 @@ class CausalUDF(Generic[P, R]):
             returnType=self.returnType,
             name=self.__name__,
             evalType=self._declared.run_eval_type(),
-            deterministic=False,
+            deterministic=self._is_value(binding.arguments, binding.keyed),
         )
 
 
@@ -352,6 +329,7 @@ def causal(
     *,
     uid: str | None = None,
     record: Record = "result",
+    per: Per | None = None,
     concurrency: int = 1,
     flush: Flush = "auto",
     allow_code_change: bool = False,
@@ -367,6 +345,7 @@ def causal(
     *,
     uid: str | None = None,
     record: Record = "result",
+    per: Per | None = None,
     concurrency: int = 1,
     flush: Flush = "auto",
     allow_code_change: bool = False,
@@ -395,6 +374,12 @@ def causal(
         ``"result"``: results are recorded and the function is not called at replay.
         ``"services"``: the function runs again at replay, and only what it took from the causal
         services (`clonos.time`, `clonos.random`, `clonos.call`, …) is recorded.
+    per : {"row", "value"}, optional
+        ``"row"``: each row has an answer of its own, the same at every replay. ``"value"``: rows
+        with equal arguments have one answer in all of an epoch, which is asked for once, whatever
+        task comes first; the others wait for it. Then the function is deterministic to Spark, and
+        may stand in join conditions and next to aggregates. Default: ``"row"``, but ``"value"``
+        for a `pyspark.sql.functions.udf` of one row that was not made ``asNondeterministic()``.
     concurrency : int
         Calls of an ``async def`` under way at a time, per task.
     flush : {"auto", "batch", "call"}
@@ -443,7 +428,7 @@ def causal(
     """
     limits = {"rate_limit": rate_limit, "timeout": timeout}
     calls = {"retries": retries, "on_error": on_error, "setup": setup, **limits}
-    options = Options(uid, record, concurrency, flush, allow_code_change, calls, code_version)
+    options = Options(uid, record, per, concurrency, flush, allow_code_change, calls, code_version)
     if callable(returnType) or is_udtf(returnType):
         # `@causal` without parentheses: what stands there is the function.
         return _causal(returnType, None, options)
@@ -461,7 +446,7 @@ def _causal(fn: Any, declared: DataTypeOrString | None, options: Options) -> Any
 
         return causal_udtf(fn, declared, options)
     if isinstance(fn, type):
-        _refuse(
+        refused(
             f"{fn.__qualname__} is a class: for a table function write @causal above "
             "@udtf(returnType=…); for a class whose instances can be called give an instance"
         )

@@ -15,7 +15,7 @@ from clonos._uses import new_use
 from clonos.errors import ConfigError, NotRecordedWarning
 
 if TYPE_CHECKING:
-    from clonos._operators.udf import Options
+    from clonos._operators.options import Options
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ class ResultRunner:
             if watch is not None:
                 watch.stop()
             task.close()
-            _reset(token)
+            reset(token)
 
 
 def _split(arrays: list[pa.Array], rows: int) -> tuple[pa.Array | None, list[pa.Array]]:
@@ -204,7 +204,8 @@ def _split(arrays: list[pa.Array], rows: int) -> tuple[pa.Array | None, list[pa.
     return whole.slice(0, rows), [rest] if len(rest) else []
 
 
-def _reset(token: Any) -> None:
+def reset(token: Any) -> None:
+    """End a scope."""
     # A generator that is thrown away is closed in another context; its scope goes with it.
     with contextlib.suppress(ValueError):
         current.reset(token)

@@ -50,6 +50,7 @@ class UdfSpec:
     label: str
     calls: Calls | None
     config: bytes | None
+    per: str = "row"
     keywords: tuple[str, ...] = ()
     types: tuple[str | None, ...] = ()
     pickled: bool = False
@@ -105,8 +106,11 @@ def _recorded(
     # The log is opened when there is input: of two uses that feed each other in one task, the one
     # that is first in the data is then always the first to ask.
     columns = itertools.chain(list(itertools.islice(columns, 1)), columns)
-    work = _services if spec.record == "services" else _results
-    return work(function, columns, config, place)
+    if spec.record == "services":
+        return _services(function, columns, config, place)
+    if spec.per == "value":
+        return _values(function, columns, config, place)
+    return _results(function, columns, config, place)
 
 
 def open_arguments(spec: UdfSpec, config: _core.SessionConfig, place: Place) -> dict[str, Any]:
@@ -132,6 +136,22 @@ def _results(
     if spec.kind in (ARROW_ITER, PANDAS_ITER):
         return runner.run_iterator(columns, function.started, function.element)
     return runner.run(columns, function.kind())
+
+
+def _values(
+    function: UserFunction, columns: Iterator[Any], config: _core.SessionConfig, place: Place
+) -> Iterator[Any]:
+    from clonos._worker.value_runner import TAKEN_MAX, ValueRunner
+
+    spec = function.spec
+    # The same function with results of another type, or called in another way, is another.
+    called = (spec.kind, spec.return_type, spec.keywords, spec.types, spec.pickled, spec.timezone)
+    arguments = open_arguments(spec, config, place) | {"shape": repr(called)}
+    task = _core.ValueTask.open(connection.client(config), **arguments)
+    if spec.kind in (ARROW, PANDAS):
+        return ValueRunner(task, function.kind(), TAKEN_MAX).run(columns)
+    taken_max = spec.concurrency if spec.flush == "call" else TAKEN_MAX
+    return ValueRunner(task, function.kind(), spec.concurrency, taken_max).run(columns)
 
 
 def _services(

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::registrar::{LocalRegistry, Registrar};
+use super::values::Tables;
 use crate::agent::protocol::{AgentInfo, AgentStats, Commit, Ending, Grant, Reply, Request};
 use crate::agent::store::Store;
 use crate::config::SessionConfig;
@@ -60,6 +61,7 @@ pub(in crate::edge) struct Handler {
     pub(in crate::edge) disk: Disk,
     pub(in crate::edge) connections: Connections,
     pub(in crate::edge) registrar: Registrar,
+    pub(super) tables: Tables,
     pub(in crate::edge) sent_bytes: AtomicU64,
     /// Commits carried out here, of all there were.
     commits_seen: Mutex<u64>,
@@ -85,6 +87,7 @@ impl Handler {
             info,
             disk,
             registrar,
+            tables: Tables::default(),
             sent_bytes: AtomicU64::new(0),
             commits_seen: Mutex::default(),
             sessions: AtomicU64::new(0),
@@ -224,6 +227,7 @@ impl Handler {
     }
 
     fn forget(&self, commit: &Commit) {
+        self.forget_tables(commit);
         let mut epochs = locked(&self.store).commit(&commit.key, commit.below);
         epochs.extend(commit.epochs.iter().cloned());
         epochs.sort();

@@ -12,6 +12,7 @@
 //! registrar        the way to the registry
 //! heartbeat        telling the registry that this agent lives
 //! repairing        new copies after a holder's death
+//! values           answers that all tasks of an epoch share
 //! process          an executor's agent as a process of its own
 //! pending_frames   frames of a task that came before their turn; in the worker
 //! ```
@@ -26,6 +27,7 @@ pub mod process;
 mod publishing;
 pub(super) mod registrar;
 mod repairing;
+mod values;
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;

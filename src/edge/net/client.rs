@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use super::messages::Connection;
 use crate::agent::protocol::{ClusterStats, Ending, OpenTask, Opened, Reply, Request};
+use crate::agent::values::messages::{AboutValues, Found};
 use crate::config::SessionConfig;
 use crate::error::{Error, Result};
 use crate::id::{LogOffset, Partition, TaskId};
@@ -248,6 +249,17 @@ impl Client {
     pub fn permits(&mut self, name: String, interval_ns: u64, count: u32) -> Result<u64> {
         match self.ask(&Request::Permits { name, interval_ns, count })? {
             Reply::PermitsFrom(wait_ns) => Ok(wait_ns),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Answers that all tasks of an epoch share.
+    ///
+    /// # Errors
+    /// [`Error::AgentUnreachable`], [`Error::Timeout`], or whatever kept an answer from being recorded.
+    pub fn values(&mut self, about: AboutValues) -> Result<Found> {
+        match self.ask(&Request::Values(Box::new(about)))? {
+            Reply::Values(found) => Ok(found),
             _ => Err(unexpected()),
         }
     }

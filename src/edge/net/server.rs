@@ -1,6 +1,6 @@
 //! Listening: a thread per connection, each of which proves first that it holds the secret.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -137,15 +137,15 @@ impl Server {
         let accepted = Connection::accept(stream, peer, &config.secret, timeout);
         self.unproven.fetch_sub(1, Ordering::AcqRel);
         match accepted {
-            Ok(connection) => self.converse(connection),
+            Ok(connection) => self.converse(connection, number as u64),
             Err(error) => tracing::warn!(%error, "a connection was refused"),
         }
         locked(&self.open).remove(&number);
     }
 
     /// Answers one connection's requests until it ends; what it had open is closed then.
-    fn converse(&self, mut connection: Connection) {
-        let mut sessions = HashMap::new();
+    fn converse(&self, mut connection: Connection, number: u64) {
+        let (mut sessions, mut asked) = (HashMap::new(), HashSet::new());
         while !self.is_stopping() {
             // A worker may think for hours between two batches.
             let request = match connection.read_next::<Request>(|| !self.is_stopping()) {
@@ -155,12 +155,17 @@ impl Server {
                     break;
                 }
             };
-            let reply = self.answer(request, &mut sessions).unwrap_or_else(Reply::Failed);
+            let reply = match request {
+                Request::Values(about) => self.handler.values_for(*about, number, &mut asked),
+                request => self.answer(request, &mut sessions),
+            };
+            let reply = reply.unwrap_or_else(Reply::Failed);
             if let Err(error) = connection.write(&reply) {
                 tracing::info!(%error, "an answer could not be sent");
                 break;
             }
         }
+        self.handler.values_ended(number, asked);
         for session in sessions.values() {
             if let Err(error) = self.handler.close(session, Summary::default(), Ending::default()) {
                 tracing::info!(%error, "a session's end could not be told");

@@ -1,0 +1,90 @@
+"""``per="value"``: one answer per distinct argument, whatever task asks.
+
+A task takes as many of its open questions as it can answer in about a second, answers them, and
+asks again: tasks that have the same questions share the work, and none waits while it has some to
+answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from clonos import _core
+from clonos._services import Scope, current
+from clonos._worker.answers import Answers
+from clonos._worker.kinds import Batches, Columns, Kind, arrow_of
+from clonos._worker.result_runner import reset
+
+# Questions that a task takes at first, and at most.
+TAKEN_FIRST = 64
+TAKEN_MAX = 65_536
+# Longer than this, and it takes fewer the next time; much shorter, and it takes more.
+TAKEN_SECONDS = 1.0
+
+
+class ValueRunner:
+    """Runs one attempt of a task whose function has one answer per distinct argument.
+
+    Parameters
+    ----------
+    task : _core.ValueTask
+        The opened task.
+    kind : Kind
+        Calls the function.
+    taken_min, taken_max : int
+        How many questions are taken at a time. A vectorised function is given all there are.
+    """
+
+    def __init__(
+        self, task: _core.ValueTask, kind: Kind, taken_min: int, taken_max: int = TAKEN_MAX
+    ) -> None:
+        self._task = task
+        self._kind = kind
+        self._least = min(taken_min, TAKEN_MAX)
+        self._most = max(taken_max, self._least)
+        self._taken = min(max(TAKEN_FIRST, self._least), self._most)
+
+    def run(self, batches: Batches) -> Iterator[pa.Array]:
+        """Outputs for each batch."""
+        token = current.set(Scope(None))
+        try:
+            for columns in batches:
+                yield self._one(columns)
+        finally:
+            # What was taken and not answered is for others.
+            self._task.close()
+            self._kind.close()
+            reset(token)
+
+    def _one(self, columns: Columns) -> pa.Array:
+        task = self._task
+        if not len(columns[0]):
+            # For the type of its result.
+            return self._kind.run(columns, task.key)
+        task.offer(arrow_of(columns))
+        while (rows := task.ask(self._taken)) is not None:
+            # None, while others are to answer all that is left.
+            if len(rows):
+                self._answer(columns, rows)
+        return task.complete()
+
+    def _answer(self, columns: Columns, rows: pa.Array) -> None:
+        whole = len(rows) == len(columns[0])
+        live = columns if whole else [column.take(rows) for column in columns]
+        begun = time.monotonic()
+        # What was answered before an exception is kept.
+        answers = Answers(lambda places, values: self._task.answer(values, places))
+        try:
+            values = self._kind.run(live, self._task.key, answers)
+        except BaseException:
+            answers.rescue()
+            raise
+        self._task.answer(values)
+        seconds = time.monotonic() - begun
+        if seconds > TAKEN_SECONDS:
+            self._taken = max(self._taken // 2, self._least)
+        elif seconds < TAKEN_SECONDS / 8 and len(rows) == self._taken:
+            self._taken = min(self._taken * 4, self._most)

@@ -1,0 +1,101 @@
+//! What workers say of the answers that all tasks of an epoch share. A worker asks its agent, which asks
+//! the driver's.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::Asker;
+use crate::id::{Epoch, EpochKey};
+use crate::task::Summary;
+
+/// Questions in one request.
+pub const QUESTIONS_MAX: usize = 1 << 16;
+/// How long an agent keeps a request whose questions are all open, in milliseconds.
+pub const WAIT_MS_MAX: u64 = 500;
+
+/// Which table: one function in one epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct TableId {
+    /// Streaming query id, or the name of a batch query.
+    pub query: String,
+    /// Epoch within the query.
+    pub epoch: Epoch,
+    /// `uid` of the function.
+    pub operator: String,
+    /// Fingerprint of the function and of the type it returns.
+    pub code: u64,
+    /// Python version; fingerprints compare within one.
+    pub python: String,
+    /// The function's name, for people.
+    pub label: String,
+    /// Whether answers of other code are taken over.
+    pub allow_code_change: bool,
+    /// Hash of the application id.
+    pub app: u64,
+}
+
+impl TableId {
+    /// The epoch.
+    #[must_use]
+    pub fn epoch_key(&self) -> EpochKey {
+        EpochKey { query: self.query.as_str().into(), epoch: self.epoch.clone() }
+    }
+}
+
+/// What a worker wants of a table.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Wanted {
+    /// Answers, or the duty to answer.
+    Ask {
+        /// Fingerprints of arguments, at most [`QUESTIONS_MAX`].
+        questions: Vec<u64>,
+        /// How many of them the worker is ready to answer.
+        duties_max: u32,
+    },
+    /// That answers are recorded: a block of one `Results`.
+    Answer {
+        /// The block.
+        block: Bytes,
+    },
+    /// To be free of its duties.
+    GiveUp {
+        /// What the task did.
+        summary: Summary,
+    },
+}
+
+/// A worker's request about a table.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AboutValues {
+    /// The table.
+    pub table: TableId,
+    /// Who asks; filled in by the worker's agent.
+    pub asker: Option<Asker>,
+    /// What for.
+    pub wanted: Wanted,
+}
+
+/// Some answers, of one block of the table's log.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Answers {
+    /// Which of the questions they answer.
+    pub questions: Vec<u32>,
+    /// One per question, as an Arrow IPC stream.
+    pub arrow: Bytes,
+}
+
+/// What became of what was wanted.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Found {
+    /// To `Ask`. Questions in neither are open, or answered at the next asking.
+    Standing {
+        /// Which of the questions are the worker's duty.
+        yours: Vec<u32>,
+        /// The answers that there are.
+        answered: Vec<Answers>,
+    },
+    /// To `Answer`: recorded, but for these questions, which were answered before.
+    Late(Vec<u64>),
+    /// To `GiveUp`.
+    Freed,
+}

@@ -1,0 +1,370 @@
+//! The answers that all tasks of an epoch share: `per="value"`.
+//!
+//! The driver's agent keeps a table per function and epoch. Its log is a causal log like a task's, which
+//! this agent opens and appends to: segments, spilling, commit and recovery are those of any log. Other
+//! agents pass on what their workers ask. The driver's agent dies with its application, so copies on other
+//! agents would not help: what survives it is in the checkpoint folder.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arrow_array::{ArrayRef, UInt32Array};
+use arrow_select::take::take;
+use bytes::Bytes;
+
+use super::handler::{Handler, Session, unexpected};
+use super::registrar::{LocalRegistry, Registrar};
+use crate::agent::protocol::{Code, Commit, Ending, OpenTask, PIECE_BYTES, Reply, Request, Use};
+use crate::agent::values::messages::{
+    AboutValues, Answers, Found, QUESTIONS_MAX, TableId, WAIT_MS_MAX, Wanted,
+};
+use crate::agent::values::{Asker, Position, Standing, Values};
+use crate::determinant::{BlockBuilder, BlockReader, Determinant, decode_results, encode_results};
+use crate::edge::locked;
+use crate::error::{Error, Result};
+use crate::id::{AgentId, Generation, LogOffset, Partition, TaskId};
+use crate::task::{Summary, TaskMode, TaskOptions, check_values_header, values_header};
+
+/// Ends the operator in the name of a table's log; users' names have no control characters.
+const TABLE: &str = "\u{1}values";
+/// The keeper of a table runs in no stage.
+const NO_STAGE: u32 = u32::MAX;
+
+/// One table.
+struct Table {
+    task: TaskId,
+    generation: Generation,
+    /// First block of what this opening records.
+    header: Bytes,
+    values: Mutex<Values>,
+    /// Given when a question was answered or is free again.
+    changed: Condvar,
+    /// Held by whoever records.
+    log: Mutex<Log>,
+}
+
+/// A table's log, open for this agent itself.
+struct Log {
+    session: Session,
+    /// Whether this opening has said what it records.
+    has_header: bool,
+}
+
+/// The tables of an application, in the driver's agent.
+#[derive(Default)]
+pub(in crate::edge) struct Tables {
+    open: Mutex<HashMap<TableId, Arc<Table>>>,
+    /// Held by whoever opens one. Another lock than that of those that are open, as opening a log may find
+    /// out that an epoch was committed, and tables are forgotten then.
+    opening: Mutex<()>,
+    openers: AtomicU64,
+}
+
+impl Handler {
+    /// Answers a request that came over a connection: a worker's if it does not say whose it is. `asked` are
+    /// the tables in which the connection may have duties.
+    pub(in crate::edge) fn values_for(
+        &self,
+        mut about: AboutValues,
+        connection: u64,
+        asked: &mut HashSet<TableId>,
+    ) -> Result<Reply> {
+        if about.asker.is_none() {
+            about.asker = Some(Asker { agent: self.info.id, connection });
+            match about.wanted {
+                Wanted::GiveUp { .. } => asked.remove(&about.table),
+                Wanted::Ask { .. } | Wanted::Answer { .. } => asked.insert(about.table.clone()),
+            };
+        }
+        self.values(about).map(Reply::Values)
+    }
+
+    /// A worker's connection has ended: it has no duties any more.
+    pub(in crate::edge) fn values_ended(&self, connection: u64, asked: HashSet<TableId>) {
+        for table in asked {
+            let asker = Some(Asker { agent: self.info.id, connection });
+            let wanted = Wanted::GiveUp { summary: Summary::default() };
+            if let Err(error) = self.values(AboutValues { table, asker, wanted }) {
+                // Others wait until its silence has lasted long enough.
+                tracing::info!(%error, "the end of a worker could not be told");
+            }
+        }
+    }
+
+    /// Answers a worker, or another agent on behalf of one.
+    fn values(&self, about: AboutValues) -> Result<Found> {
+        match &self.registrar {
+            Registrar::There(driver) => {
+                match self.connections.call(driver, &Request::Values(Box::new(about)))? {
+                    Reply::Values(found) => Ok(found),
+                    _ => Err(unexpected()),
+                }
+            }
+            Registrar::Here(local) => self.values_here(local, about),
+        }
+    }
+
+    fn values_here(&self, local: &LocalRegistry, about: AboutValues) -> Result<Found> {
+        let AboutValues { table: id, asker, wanted } = about;
+        let asker = asker.ok_or_else(|| Error::Protocol { what: "a question of nobody".into() })?;
+        match wanted {
+            Wanted::GiveUp { summary } => self.free(local, &id, asker, summary),
+            Wanted::Ask { questions, duties_max } => {
+                if questions.len() > QUESTIONS_MAX {
+                    return Err(Error::Protocol { what: "too many questions at a time".into() });
+                }
+                let table = self.table(&id)?;
+                // Soon enough for an agent that asks on behalf of a worker.
+                let patience = Duration::from_millis(WAIT_MS_MAX.min(self.config.io_timeout_ms / 2));
+                let standing = table.wait(local, asker, &questions, duties_max, patience);
+                self.tell(&table, &standing)
+            }
+            Wanted::Answer { block } => {
+                let table = self.table(&id)?;
+                let recorded = self.record(local, &table, asker, &block);
+                if recorded.is_err() {
+                    // Nothing may be recorded behind what failed: the next one opens the log again.
+                    let mut open = locked(&self.tables.open);
+                    if open.get(&id).is_some_and(|known| Arc::ptr_eq(known, &table)) {
+                        open.remove(&id);
+                    }
+                }
+                recorded.map(Found::Late)
+            }
+        }
+    }
+
+    /// The asker has no duties any more.
+    fn free(&self, local: &LocalRegistry, id: &TableId, asker: Asker, summary: Summary) -> Result<Found> {
+        let known = locked(&self.tables.open).get(id).cloned();
+        if let Some(table) = known {
+            if locked(&table.values).give_up(asker) {
+                table.changed.notify_all();
+            }
+            let (task, generation) = (table.task.clone(), table.generation);
+            let (ending, agent) = (Ending::default(), self.info.id);
+            let closed = Request::Closed { task, generation, summary, ending, agent, lost: false };
+            local.handle(&closed).transpose()?;
+        }
+        Ok(Found::Freed)
+    }
+
+    /// The table, opened if it is not; what an earlier application recorded is in it.
+    fn table(&self, id: &TableId) -> Result<Arc<Table>> {
+        let known = || locked(&self.tables.open).get(id).cloned();
+        if let Some(table) = known() {
+            return Ok(table);
+        }
+        let _turn = locked(&self.tables.opening);
+        if let Some(table) = known() {
+            return Ok(table);
+        }
+        let table = Arc::new(self.open_table(id)?);
+        locked(&self.tables.open).insert(id.clone(), Arc::clone(&table));
+        Ok(table)
+    }
+
+    fn open_table(&self, id: &TableId) -> Result<Table> {
+        let opener = self.tables.openers.fetch_add(1, Ordering::Relaxed) + 1;
+        let task = TaskId {
+            query: id.query.as_str().into(),
+            operator: format!("{}{TABLE}", id.operator).into(),
+            epoch: id.epoch.clone(),
+            partition: Partition(0),
+        };
+        // No attempt of Spark's: each opening is one of its own.
+        let (attempt, worker) = (u64::MAX - opener, opener);
+        // Functions of one name are told apart, and found again, by their code.
+        let used = Use { code: Code::new(id.code, &id.python), token: id.code | 1 };
+        let (app, stage, execution) = (id.app, NO_STAGE, None);
+        let open = OpenTask { task, used, execution, app, stage, attempt, worker, inside: false };
+        let mut sessions = HashMap::new();
+        self.open(&open, &mut sessions)?;
+        let mut log = sessions.into_values().next().ok_or_else(unexpected)?;
+        if log.lost {
+            return Err(Error::CausalLogLost { task: log.task });
+        }
+        log.peers.clear();
+        let mut options = TaskOptions::new(log.task.clone(), TaskMode::Values, id.code);
+        (options.python, options.label, options.app) = (id.python.clone(), id.label.clone(), id.app);
+        (options.stage, options.allow_code_change) = (NO_STAGE, id.allow_code_change);
+        Ok(Table {
+            task: log.task.clone(),
+            generation: log.grant.generation,
+            header: values_header(&options)?,
+            values: Mutex::new(self.recorded_before(&options)?),
+            changed: Condvar::new(),
+            log: Mutex::new(Log { session: log, has_header: false }),
+        })
+    }
+
+    /// Reads a table's log.
+    fn recorded_before(&self, options: &TaskOptions) -> Result<Values> {
+        let mut values = Values::new();
+        let mut from = LogOffset::START;
+        loop {
+            let blocks = self.read(&options.task, from)?;
+            if blocks.is_empty() {
+                return Ok(values);
+            }
+            for block in &blocks {
+                check_values_header(options, block)?;
+                if let Some(results) = Recorded::read(block)? {
+                    values.answered(from, &results.questions);
+                }
+                from = from.plus(block.len() as u64);
+            }
+        }
+    }
+
+    /// Makes answers stable; the questions that were answered before.
+    fn record(&self, local: &LocalRegistry, table: &Table, asker: Asker, block: &Bytes) -> Result<Vec<u64>> {
+        let Some(Recorded { questions, results }) = Recorded::read(block)? else {
+            return Err(Error::Protocol { what: "a block without answers".into() });
+        };
+        locked(&table.values).heard(asker, local.now_ms());
+        // One at a time: what two record at once is recorded once.
+        let mut log = locked(&table.log);
+        let new = locked(&table.values).unanswered(&questions);
+        let mut late = Vec::new();
+        if new.len() == questions.len() {
+            self.append_answers(table, &mut log, block, &questions)?;
+        } else {
+            let rows = UInt32Array::from(new);
+            let at = rows.values().iter().filter_map(|row| questions.get(*row as usize).copied());
+            let fresh: Vec<u64> = at.collect();
+            let is_fresh: HashSet<u64> = fresh.iter().copied().collect();
+            late = questions.into_iter().filter(|question| !is_fresh.contains(question)).collect();
+            if !fresh.is_empty() {
+                let mut builder = BlockBuilder::new();
+                let results = take(&decode_results(&results)?, &rows, None)?;
+                builder.push_results(&fresh, &encode_results(&results)?)?;
+                self.append_answers(table, &mut log, &builder.finish(), &fresh)?;
+            }
+        }
+        Ok(late)
+    }
+
+    fn append_answers(&self, table: &Table, log: &mut Log, block: &Bytes, questions: &[u64]) -> Result<()> {
+        if !log.has_header {
+            self.append(&mut log.session, &table.header)?;
+            log.has_header = true;
+        }
+        let at = locked(&self.store).end(&table.task).unwrap_or_default();
+        self.append(&mut log.session, block)?;
+        locked(&table.values).answered(at, questions);
+        table.changed.notify_all();
+        Ok(())
+    }
+
+    /// Reads the answers out of the log: those of one piece, the rest is told at the next asking.
+    fn tell(&self, table: &Table, standing: &[Standing]) -> Result<Found> {
+        let task = &table.task;
+        let mut yours = Vec::new();
+        let mut blocks: BTreeMap<LogOffset, Vec<(u32, u32)>> = BTreeMap::new();
+        for (question, standing) in (0_u32..).zip(standing) {
+            match standing {
+                Standing::Yours => yours.push(question),
+                Standing::Open => {}
+                Standing::Answered(Position { block, row }) => {
+                    blocks.entry(*block).or_default().push((question, *row));
+                }
+            }
+        }
+        let (mut answered, mut bytes) = (Vec::new(), 0);
+        for (at, wanted) in blocks {
+            if bytes >= PIECE_BYTES {
+                break;
+            }
+            let block = self.block_at(task, at)?;
+            let recorded =
+                Recorded::read(&block)?.ok_or_else(|| Error::CausalLogLost { task: task.clone() })?;
+            let arrow = recorded.rows(&wanted)?;
+            bytes += arrow.len() as u64;
+            answered.push(Answers {
+                questions: wanted.into_iter().map(|(question, _)| question).collect(),
+                arrow,
+            });
+        }
+        Ok(Found::Standing { yours, answered })
+    }
+
+    fn block_at(&self, task: &TaskId, at: LogOffset) -> Result<Bytes> {
+        let lost = || Error::CausalLogLost { task: task.clone() };
+        let mut piece = locked(&self.store).piece(task, at).ok_or_else(lost)?;
+        piece.truncate(1);
+        self.disk.read(&piece)?.into_iter().next().ok_or_else(lost)
+    }
+
+    /// Tables of a committed epoch are forgotten with their logs.
+    pub(super) fn forget_tables(&self, commit: &Commit) {
+        let meant = |id: &TableId, table: &Table| {
+            commit.key.covers(&id.epoch_key()) && table.generation < commit.below
+        };
+        locked(&self.tables.open).retain(|id, table| !meant(id, table));
+    }
+}
+
+impl Table {
+    /// How it stands with the questions, as soon as there is anything to say.
+    fn wait(
+        &self,
+        local: &LocalRegistry,
+        asker: Asker,
+        questions: &[u64],
+        duties_max: u32,
+        patience: Duration,
+    ) -> Vec<Standing> {
+        let deadline = Instant::now() + patience;
+        let mut values = locked(&self.values);
+        loop {
+            let now_ms = local.now_ms();
+            let alive: Vec<AgentId> =
+                locked(&local.registry).alive(now_ms).iter().map(|info| info.id).collect();
+            let is_alive = |agent: AgentId| alive.contains(&agent);
+            let standing = values.ask(asker, questions, duties_max as usize, now_ms, is_alive);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || standing.iter().any(|standing| *standing != Standing::Open) {
+                return standing;
+            }
+            values = wait_for(&self.changed, values, left);
+        }
+    }
+}
+
+fn wait_for<'a>(changed: &Condvar, values: MutexGuard<'a, Values>, left: Duration) -> MutexGuard<'a, Values> {
+    changed.wait_timeout(values, left).unwrap_or_else(PoisonError::into_inner).0
+}
+
+/// The answers of one block.
+struct Recorded {
+    questions: Vec<u64>,
+    results: Bytes,
+}
+
+impl Recorded {
+    /// `None` for a block without any: a header.
+    fn read(block: &Bytes) -> Result<Option<Self>> {
+        for determinant in BlockReader::new(block)? {
+            if let Determinant::Results { fingerprints, arrow } = determinant? {
+                let mut questions = Vec::with_capacity(fingerprints.len());
+                fingerprints.extend_into(&mut questions);
+                return Ok(Some(Self { questions, results: block.slice_ref(arrow) }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// These rows, each with the question that it answers.
+    fn rows(&self, wanted: &[(u32, u32)]) -> Result<Bytes> {
+        let all = wanted.len() == self.questions.len();
+        if all && (0_u32..).zip(wanted).all(|(row, (_, wanted))| row == *wanted) {
+            return Ok(self.results.clone());
+        }
+        let results: ArrayRef = decode_results(&self.results)?;
+        let rows = UInt32Array::from_iter_values(wanted.iter().map(|(_, row)| *row));
+        Ok(encode_results(&take(&results, &rows, None)?)?.into())
+    }
+}

@@ -1,0 +1,141 @@
+//! `ValueTask`: one answer per distinct argument, whatever task asks.
+
+use std::sync::{Arc, Mutex};
+
+use arrow_array::{ArrayRef, UInt32Array};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use pyo3_arrow::PyArray;
+
+use super::client::{Connection, PyClient, epoch, get, text};
+use super::door::{enter, quick};
+use super::lock;
+use super::result_task::{arrays, to_pyarrow};
+use crate::agent::values::messages::{AboutValues, Found, QUESTIONS_MAX, TableId, Wanted};
+use crate::determinant::{bytes_fingerprint, decode_results};
+use crate::error::{Error, Result};
+use crate::id::{Partition, TaskId};
+use crate::task::{CallPosition, Summary, ValueTask, idempotency_key};
+
+/// Stands for the number of equal rows before, in keys of calls: here there is one call for all of them.
+const ANY_ROW: u64 = u64::MAX;
+
+/// One attempt of a task under `per="value"`.
+#[pyclass(name = "ValueTask", module = "clonos._core", frozen)]
+pub(super) struct PyValueTask {
+    task: Mutex<ValueTask>,
+    connection: Arc<Connection>,
+    table: TableId,
+}
+
+impl PyValueTask {
+    fn want(&self, wanted: Wanted) -> Result<Found> {
+        let about = AboutValues { table: self.table.clone(), asker: None, wanted };
+        self.connection.with(|client| client.values(about))
+    }
+
+    /// Asks once: rows to call the function for; `None` when all are answered.
+    fn ask_once(&self, duties_max: u32) -> Result<Option<Vec<u32>>> {
+        let questions = lock(&self.task).questions(QUESTIONS_MAX);
+        if questions.is_empty() {
+            return Ok(None);
+        }
+        let Found::Standing { yours, answered } = self.want(Wanted::Ask { questions, duties_max })? else {
+            return Err(unexpected());
+        };
+        let decoded: Result<Vec<(Vec<u32>, ArrayRef)>> = answered
+            .into_iter()
+            .map(|answers| Ok((answers.questions, decode_results(&answers.arrow)?)))
+            .collect();
+        let mut task = lock(&self.task);
+        task.standing(&yours, decoded?)?;
+        Ok(Some(task.live_rows()))
+    }
+}
+
+#[pymethods]
+impl PyValueTask {
+    #[staticmethod]
+    #[pyo3(signature = (client, **arguments))]
+    fn open(client: &PyClient, arguments: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let none = || pyo3::exceptions::PyTypeError::new_err("open() needs keyword arguments");
+        let arguments = arguments.ok_or_else(none)?;
+        let code: u64 = get(arguments, "code")?.extract()?;
+        // The same function with another type of result is another function.
+        let shape = text(arguments, "shape")?;
+        let code = bytes_fingerprint(&[&code.to_le_bytes(), shape.as_bytes()].concat());
+        let table = TableId {
+            query: text(arguments, "query")?,
+            epoch: epoch(&get(arguments, "epoch")?)?,
+            operator: text(arguments, "operator")?,
+            code,
+            python: text(arguments, "python")?,
+            label: text(arguments, "label")?,
+            allow_code_change: get(arguments, "allow_code_change")?.extract()?,
+            app: get(arguments, "app")?.extract()?,
+        };
+        let connection = Arc::clone(&client.shared);
+        let task = Mutex::new(ValueTask::new());
+        Ok(Self { task, connection, table })
+    }
+
+    fn offer(&self, py: Python<'_>, columns: Vec<PyArray>) -> PyResult<()> {
+        let columns = arrays(columns);
+        enter(py, || lock(&self.task).offer(&columns))
+    }
+
+    fn ask(&self, py: Python<'_>, duties_max: u32) -> PyResult<Option<Py<PyAny>>> {
+        let rows = enter(py, || self.ask_once(duties_max))?;
+        rows.map(|rows| to_pyarrow(py, Arc::new(UInt32Array::from(rows)))).transpose()
+    }
+
+    #[pyo3(signature = (values, places = None))]
+    fn answer(&self, py: Python<'_>, values: PyArray, places: Option<Vec<u32>>) -> PyResult<()> {
+        let values = values.into_inner().0;
+        enter(py, || {
+            let Some(publication) = lock(&self.task).publication(places.as_deref(), &values)? else {
+                return Ok(());
+            };
+            let block = publication.block.clone();
+            let Found::Late(late) = self.want(Wanted::Answer { block })? else { return Err(unexpected()) };
+            lock(&self.task).recorded(publication, &late);
+            Ok(())
+        })
+    }
+
+    fn complete(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let values = enter(py, || {
+            let open = || Error::Misuse { what: "a batch was completed before it was answered".into() };
+            lock(&self.task).complete()?.ok_or_else(open)
+        })?;
+        to_pyarrow(py, values)
+    }
+
+    fn key(&self, py: Python<'_>, live_row: usize, ordinal: u64) -> PyResult<String> {
+        quick(py, || {
+            let gone = || Error::Misuse { what: "an idempotency key of an answered row".into() };
+            let fingerprint = lock(&self.task).question(live_row).ok_or_else(gone)?;
+            let table = &self.table;
+            let task = TaskId {
+                query: table.query.as_str().into(),
+                operator: format!("{}\u{1}{:016x}", table.operator, table.code).into(),
+                epoch: table.epoch.clone(),
+                partition: Partition(0),
+            };
+            Ok(idempotency_key(&task, CallPosition { fingerprint, occurrence: ANY_ROW, ordinal }))
+        })
+    }
+
+    /// The attempt is over: what it was to answer and did not is for others.
+    fn close(&self, py: Python<'_>) {
+        // Whatever this answers: the end of the connection says the same.
+        let _ = enter(py, || {
+            let summary: Summary = lock(&self.task).summary();
+            self.want(Wanted::GiveUp { summary })
+        });
+    }
+}
+
+fn unexpected() -> Error {
+    Error::Protocol { what: "an answer to another question".into() }
+}
