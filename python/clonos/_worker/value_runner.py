@@ -18,8 +18,7 @@ from clonos._worker.answers import Answers
 from clonos._worker.kinds import Batches, Columns, Kind, arrow_of
 from clonos._worker.result_runner import reset
 
-# Questions that a task takes at first, and at most.
-TAKEN_FIRST = 64
+# Questions that a task takes at most.
 TAKEN_MAX = 65_536
 # Longer than this, and it takes fewer the next time; much shorter, and it takes more.
 TAKEN_SECONDS = 1.0
@@ -45,7 +44,8 @@ class ValueRunner:
         self._kind = kind
         self._least = min(taken_min, TAKEN_MAX)
         self._most = max(taken_max, self._least)
-        self._taken = min(max(TAKEN_FIRST, self._least), self._most)
+        # Few at first: how long a call takes is not known.
+        self._taken = self._least
 
     def run(self, batches: Batches) -> Iterator[pa.Array]:
         """Outputs for each batch."""
