@@ -124,7 +124,7 @@ fn run(folder: &Path, mut config: SessionConfig, what: &str, executors: usize) {
         bind_host: "127.0.0.1".into(),
         port: 0,
         stage_tasks: Box::new(|_| None),
-        plan_uses: Box::new(|_, _| None),
+        plan_uses: Box::new(|_| None),
     };
     let socket = folder.join("driver.sock");
     let driver = Agent::start(AgentConfig { session: config.clone(), role, socket }).unwrap();

@@ -156,7 +156,7 @@ fn through_an_agent(folder: &Path, memory: u64, what: &str) {
         bind_host: "127.0.0.1".into(),
         port: 0,
         stage_tasks: Box::new(|_| None),
-        plan_uses: Box::new(|_, _| None),
+        plan_uses: Box::new(|_| None),
     };
     let socket = folder.join("agent.sock");
     let agent = Agent::start(AgentConfig { session: config.clone(), role, socket }).unwrap();

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import re
 import secrets
-from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,18 +19,17 @@ from clonos.errors import ConfigError
 _COUNTER_BITS = 24
 _base = secrets.randbits(63 - _COUNTER_BITS) << _COUNTER_BITS
 _numbers = itertools.count(1)
-# How many uses of each operator this process has made.
-_made: Counter[str] = Counter()
 _MARK = re.compile(rb"clonos-use ([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9.]+) ([^\n]*)\n")
 
 
 class Placed(NamedTuple):
-    """A use that was found in a plan."""
+    """A use that was found in a plan; `over` is a hash of what it is asked over."""
 
     operator: str
     code: int
     python: str
     token: int
+    over: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +49,8 @@ class Use:
 def new_use(operator: str, code: int) -> Use:
     """Return another use of `operator`, whose function has the fingerprint `code`."""
     token = _base | (next(_numbers) % (1 << _COUNTER_BITS))
-    _made[operator] += 1
     mark = f"clonos-use {token:016x} {code:016x} {PYTHON_VERSION} {operator}\n"
     return Use(operator, code, token, mark)
-
-
-def is_only_use(operator: str) -> bool:
-    """Whether this process has made no other use of `operator`."""
-    return _made[operator] <= 1
 
 
 def find_mark(pickled: bytes) -> Placed | None:

@@ -39,7 +39,7 @@ mod tests {
     fn permits_of_all_askers_are_an_interval_apart() {
         let mut limits = RateLimits::default();
         let mut due: Vec<u64> = Vec::new();
-        for (now, count) in [(0, 1), (0, 3), (1 * MS, 2), (100 * MS, 1), (100 * MS, 1)] {
+        for (now, count) in [(0, 1), (0, 3), (MS, 2), (100 * MS, 1), (100 * MS, 1)] {
             let first = now + limits.reserve("model", 10 * MS, count, now);
             due.extend((0..u64::from(count)).map(|permit| first + permit * 10 * MS));
         }

@@ -65,16 +65,7 @@ impl BlockBuilder {
         self.end_times();
         let out = &mut self.buffer;
         match *determinant {
-            Determinant::Header { format, mode, code, python, label, stage, app } => {
-                out.push(HEADER_KIND);
-                put_varint(out, format.into());
-                out.push(mode);
-                out.extend_from_slice(&code.to_le_bytes());
-                put_bytes(out, python.as_bytes());
-                put_bytes(out, label.as_bytes());
-                put_varint(out, stage.into());
-                out.extend_from_slice(&app.to_le_bytes());
-            }
+            Determinant::Header { .. } => put_header(out, determinant),
             // Handled above.
             Determinant::Time { .. } => return Ok(()),
             Determinant::TimeAgain { count } => put_again(out, count),
@@ -216,6 +207,18 @@ impl BlockBuilder {
         }
         Bytes::from(block)
     }
+}
+
+fn put_header(out: &mut Vec<u8>, header: &Determinant<'_>) {
+    let Determinant::Header { format, mode, code, python, label, stage, app } = *header else { return };
+    out.push(HEADER_KIND);
+    put_varint(out, format.into());
+    out.push(mode);
+    out.extend_from_slice(&code.to_le_bytes());
+    put_bytes(out, python.as_bytes());
+    put_bytes(out, label.as_bytes());
+    put_varint(out, stage.into());
+    out.extend_from_slice(&app.to_le_bytes());
 }
 
 fn put_again(out: &mut Vec<u8>, count: u32) {

@@ -32,14 +32,15 @@ impl PyAgent {
             // Spark may not know, or be shutting down; then the layout counts as unchanged.
             Python::attach(|py| stage_tasks.call1(py, (stage,)).and_then(|n| n.extract(py)).ok().flatten())
         };
-        let plan = move |execution: Execution, operator: &str| -> Option<Vec<Placed>> {
-            let uses: Vec<(String, u64, String, u64)> = Python::attach(|py| {
-                let arguments = (execution.id, execution.root, operator);
+        let plan = move |execution: Execution| -> Option<Vec<Placed>> {
+            let uses: Vec<(String, u64, String, u64, u64)> = Python::attach(|py| {
+                let arguments = (execution.id, execution.root);
                 plan_uses.call1(py, arguments).and_then(|uses| uses.extract(py)).ok().flatten()
             })?;
-            let placed = |(operator, code, python, token): (String, u64, String, u64)| Placed {
+            let placed = |(operator, code, python, token, over): (String, u64, String, u64, u64)| Placed {
                 operator: operator.into(),
                 used: Use { code: Code::new(code, &python), token },
+                over,
             };
             Some(uses.into_iter().map(placed).collect())
         };

@@ -89,7 +89,7 @@ pub fn start_driver(config: SessionConfig, socket: PathBuf) -> (Agent, SessionCo
         port: 0,
         // Stage numbers in these tests tell how many tasks they have: stage 108 has 8.
         stage_tasks: Box::new(|stage| stage.checked_sub(100)),
-        plan_uses: Box::new(|_, _| None),
+        plan_uses: Box::new(|_| None),
     };
     let driver = Agent::start(AgentConfig { session: config.clone(), role, socket }).unwrap();
     let driver_addr = driver.addr().to_string();

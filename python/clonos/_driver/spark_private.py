@@ -56,10 +56,14 @@ def execution_ended(spark: SparkSession, execution: int) -> bool:
 
 
 class PlannedFunction:
-    """A Python function in a plan."""
+    """A Python function in a plan.
 
-    def __init__(self, jvm: Any, function: Any) -> None:
+    `over` is a hash of its arguments and of the tables below it, of use in this process only.
+    """
+
+    def __init__(self, jvm: Any, function: Any, over: int) -> None:
         self._jvm = jvm
+        self.over = over
         self._function = function
         # Equal for two mentions of one function, and of any length of life.
         self.identity = int(jvm.java.lang.System.identityHashCode(function))
@@ -95,23 +99,29 @@ class Plans:
     def _of_plan(self, plan: Any) -> Iterator[PlannedFunction]:
         if plan.containsPattern(self._pattern):
             for expression in _each(plan.expressions()):
-                yield from self._of_expression(expression)
+                yield from self._of_expression(expression, plan)
             for child in _each(plan.children()):
                 yield from self._of_plan(child)
 
-    def _of_expression(self, expression: Any) -> Iterator[PlannedFunction]:
+    def _of_expression(self, expression: Any, plan: Any) -> Iterator[PlannedFunction]:
         if not expression.containsPattern(self._pattern):
             return
         name = _name(expression)
         if name in {"PythonUDF", "PythonUDAF"}:
-            yield PlannedFunction(self._jvm, expression.func())
+            yield PlannedFunction(self._jvm, expression.func(), _over(expression, plan))
         for child in _each(expression.children()):
-            yield from self._of_expression(child)
+            yield from self._of_expression(child, plan)
         if name in _SUBQUERIES:
             yield from self._of_plan(expression.plan())
 
 
 _SUBQUERIES = {"ScalarSubquery", "ListQuery", "Exists", "LateralSubquery"}
+
+
+def _over(function: Any, plan: Any) -> int:
+    arguments = [str(argument.sql()) for argument in _each(function.children())]
+    tables = [int(leaf.semanticHash()) for leaf in _each(plan.collectLeaves())]
+    return hash((*arguments, *tables)) % 2**64
 
 
 def _name(node: Any) -> str:

@@ -21,7 +21,7 @@ from clonos.errors import AgentError, OperatorUsedTwice
 Task = TypeVar("Task", _core.ResultTask, _core.ServiceTask)
 
 # How long a task waits for another stage that computes the same column for the same partition.
-OTHER_STAGE_SECONDS = 120.0
+OTHER_STAGE_SECONDS = 3600.0
 
 _client: tuple[int, bytes, _core.Client] | None = None
 

@@ -6,11 +6,13 @@
 //! finds again is therefore decided here, for each operator in an epoch:
 //!
 //! 1. A use that has a log keeps it, also if the program asks again for a column that it made before.
-//! 2. Uses are given the logs of the run before that were recorded by the same code, in the order in
+//! 2. A use over the tables of an earlier one of this run, by the same code, is that query made again, and is
+//!    given its log. (Two tables in turn have two logs.)
+//! 3. Uses are given the logs of the run before that were recorded by the same code, in the order in
 //!    which they stand in the plan.
-//! 3. Logs that are left belong to code that is gone. A use without a log is given the first of them,
+//! 4. Logs that are left belong to code that is gone. A use without a log is given the first of them,
 //!    so that replay refuses it as changed, and never another function's answers.
-//! 4. Otherwise it is new, and begins a log of its own.
+//! 5. Otherwise it is new, and begins a log of its own.
 //!
 //! The first log of an operator has its name; the second is called `name#2`, and so on.
 
@@ -44,6 +46,8 @@ struct Log {
 struct Operator {
     logs: Vec<Log>,
     bound: HashMap<u64, Bound>,
+    /// Logs of this run's uses, by code, by what they are asked over, and by how often that stands in one plan.
+    made: HashMap<(Code, u64, usize), usize>,
     /// Logs of the uses of earlier runs.
     before: HashMap<u64, usize>,
 }
@@ -78,6 +82,7 @@ impl Uses {
         for operator in self.operators.values_mut() {
             let bound = operator.bound.drain().map(|(token, bound)| (token, bound.log));
             operator.before.extend(bound);
+            operator.made.clear();
             for log in &mut operator.logs {
                 log.waiting = true;
                 log.earlier = true;
@@ -113,8 +118,9 @@ impl Uses {
         operators.sort();
         operators.dedup();
         for operator in operators {
-            let uses = plan.iter().filter(|placed| placed.operator == *operator).map(|placed| placed.used);
-            self.operators.entry(Arc::clone(operator)).or_default().bind(uses.collect());
+            let uses = plan.iter().filter(|placed| placed.operator == *operator);
+            let uses = uses.map(|placed| (placed.used, Some(placed.over))).collect();
+            self.operators.entry(Arc::clone(operator)).or_default().bind(uses);
         }
     }
 
@@ -132,7 +138,7 @@ impl Uses {
     fn name_in_run(&mut self, operator: &Arc<str>, used: Use) -> Named {
         let known = self.operators.entry(Arc::clone(operator)).or_default();
         if !known.bound.contains_key(&used.token) {
-            known.bind(vec![used]);
+            known.bind(vec![(used, None)]);
         }
         let bound = known.bound.get(&used.token).copied().unwrap_or(Bound { log: 0, uncertain: false });
         let same_code = |log: &Log| log.earlier && log.code.may_be(&used.code);
@@ -154,50 +160,60 @@ impl Uses {
 }
 
 impl Operator {
-    fn bind(&mut self, uses: Vec<Use>) {
-        let mut new: Vec<Use> = Vec::new();
-        for used in uses {
-            if !self.bound.contains_key(&used.token) && new.iter().all(|other| other.token != used.token) {
-                new.push(used);
+    /// Gives logs to the uses of one plan, in its order; each is given with what it is asked over.
+    fn bind(&mut self, uses: Vec<(Use, Option<u64>)>) {
+        let mut new: Vec<(Use, Option<(Code, u64, usize)>)> = Vec::new();
+        let mut seen: HashMap<(Code, u64), usize> = HashMap::new();
+        let mut tokens = HashSet::new();
+        for (used, over) in uses.into_iter().filter(|(used, _)| tokens.insert(used.token)) {
+            let made = over.map(|over| {
+                let times = seen.entry((used.code, over)).or_insert(0);
+                *times += 1;
+                (used.code, over, *times)
+            });
+            let log = self.bound.get(&used.token).map(|bound| bound.log);
+            match log.or_else(|| self.before.get(&used.token).copied()).or_else(|| self.made_log(made)) {
+                Some(log) => self.take(used, log, false, made),
+                None => new.push((used, made)),
             }
         }
-        new.retain(|used| match self.before.get(&used.token).copied() {
-            Some(log) => {
-                self.take(*used, log, false);
-                false
-            }
-            None => true,
-        });
         let mut left = Vec::new();
         let certain = self.certain(&new);
-        for used in new {
+        for (used, made) in new {
             match self.logs.iter().position(|log| log.waiting && log.code.may_be(&used.code)) {
-                Some(log) => self.take(used, log, !certain.contains(&used.code)),
-                None => left.push(used),
+                Some(log) => self.take(used, log, !certain.contains(&used.code), made),
+                None => left.push((used, made)),
             }
         }
-        for used in left {
+        for (used, made) in left {
             let log = self.logs.iter().position(|log| log.waiting).unwrap_or_else(|| {
                 self.logs.push(Log { code: used.code, waiting: false, earlier: false });
                 self.logs.len() - 1
             });
-            self.take(used, log, false);
+            self.take(used, log, false, made);
         }
+    }
+
+    fn made_log(&self, made: Option<(Code, u64, usize)>) -> Option<usize> {
+        self.made.get(&made?).copied()
     }
 
     /// Codes of which no more logs wait than uses ask: which is whose is certain then.
-    fn certain(&self, uses: &[Use]) -> HashSet<Code> {
-        let asking = |code: Code| uses.iter().filter(|used| used.code.may_be(&code)).count();
+    fn certain(&self, uses: &[(Use, Option<(Code, u64, usize)>)]) -> HashSet<Code> {
+        let asking = |code: Code| uses.iter().filter(|(used, _)| used.code.may_be(&code)).count();
         let waiting =
             |code: Code| self.logs.iter().filter(|log| log.waiting && log.code.may_be(&code)).count();
-        uses.iter().map(|used| used.code).filter(|code| waiting(*code) <= asking(*code)).collect()
+        uses.iter().map(|(used, _)| used.code).filter(|code| waiting(*code) <= asking(*code)).collect()
     }
 
-    fn take(&mut self, used: Use, log: usize, uncertain: bool) {
+    fn take(&mut self, used: Use, log: usize, uncertain: bool, made: Option<(Code, u64, usize)>) {
         if let Some(taken) = self.logs.get_mut(log) {
             taken.waiting = false;
         }
-        self.bound.insert(used.token, Bound { log, uncertain });
+        self.bound.entry(used.token).or_insert(Bound { log, uncertain });
+        if let Some(made) = made {
+            self.made.entry(made).or_insert(log);
+        }
     }
 }
 
@@ -233,7 +249,12 @@ mod tests {
     }
 
     fn placed(fingerprint: u64, token: u64) -> Placed {
-        Placed { operator: "f".into(), used: used(fingerprint, token) }
+        // Over a table of its own, as it were.
+        asked_over(fingerprint, token, token)
+    }
+
+    fn asked_over(fingerprint: u64, token: u64, over: u64) -> Placed {
+        Placed { operator: "f".into(), used: used(fingerprint, token), over }
     }
 
     fn name(uses: &mut Uses, fingerprint: u64, token: u64) -> String {
@@ -297,6 +318,18 @@ mod tests {
         assert_eq!((&*first.operator, first.others), ("f", vec!["f#2".into()]));
         let last = uses.name(&"f".into(), used(1, 21), None).unwrap();
         assert_eq!((&*last.operator, last.others.is_empty()), ("f#2", true));
+    }
+
+    #[test]
+    fn a_query_that_is_made_again_has_the_logs_it_had() {
+        let mut uses = Uses::default();
+        uses.plan(7, &[asked_over(1, 10, 5), asked_over(1, 11, 5)]);
+        uses.plan(8, &[asked_over(1, 20, 6)]);
+        uses.plan(9, &[asked_over(1, 30, 5), asked_over(1, 31, 5)]);
+        assert_eq!(
+            [10, 11, 20, 30, 31].map(|token| name(&mut uses, 1, token)),
+            ["f", "f#2", "f#3", "f", "f#2"]
+        );
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::id::{AgentId, TaskId};
 pub type StageTasks = Box<dyn Fn(u32) -> Option<u32> + Send + Sync>;
 
 /// Tells the uses of causal functions in the plan of an execution, in their order there, if it knows.
-pub type PlanUses = Box<dyn Fn(Execution, &str) -> Option<Vec<Placed>> + Send + Sync>;
+pub type PlanUses = Box<dyn Fn(Execution) -> Option<Vec<Placed>> + Send + Sync>;
 
 /// The registry, or where it is.
 pub(in crate::edge) enum Registrar {
@@ -75,7 +75,7 @@ impl LocalRegistry {
             return;
         }
         // Asked without a lock, as the number of tasks is.
-        if let Some(plan) = (self.plan_uses)(execution, &open.task.operator) {
+        if let Some(plan) = (self.plan_uses)(execution) {
             locked(&self.registry).planned(open, plan);
         }
     }
