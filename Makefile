@@ -59,7 +59,12 @@ build: $(VENV)/.core ## Compile the core and install the package into .venv.
 # --- checking it --------------------------------------------------------------------------------
 
 .PHONY: test
-test: test-rust test-python ## All tests: the core alone, then everything from Python.
+test: test-rust $(VENV)/.core ## The core alone, then features on real Spark and some kills: about 15 minutes.
+	$(WITH_JAVA) $(PY) -m pytest tests -m "not whole" $(ARGS)
+
+.PHONY: test-all
+test-all: $(VENV)/.core ## What `make test` leaves out: all kills, servers, examples, every type.
+	$(WITH_JAVA) $(PY) -m pytest tests -m whole $(ARGS)
 
 .PHONY: test-rust
 test-rust: ## The core, without Python in the build.
@@ -67,7 +72,7 @@ test-rust: ## The core, without Python in the build.
 	cargo test --locked
 
 .PHONY: test-python
-test-python: $(VENV)/.core ## pytest, real Spark and real processes included.
+test-python: $(VENV)/.core ## All of pytest, real Spark and real processes included.
 	$(WITH_JAVA) $(PY) -m pytest tests $(ARGS)
 
 .PHONY: lint

@@ -20,6 +20,31 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+# Folders of tests that start whole programs or servers, or kill for minutes. One kill of each kind
+# stays with the quick ones.
+WHOLE = {"docs", "kill", "sinks", "sources"}
+QUICK_KILLS = {
+    "test_an_executor_is_lost_with_its_agent",
+    "test_an_agent_is_lost_alone",
+    "test_a_python_worker_dies_in_the_middle_of_a_partition",
+    "test_lost_senders_are_replayed_and_only_they",
+    "test_a_stream_killed_in_a_batch_gives_it_again_as_it_was",
+}
+# Files of tests/spark whose features have a short test in test_features.py.
+LONG_FILES = {"test_groups.py", "test_udtf.py", "test_kinds.py", "test_sources.py"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by its folder; `whole` is what `make test` leaves to `make test-all`."""
+    for item in items:
+        folder, name = item.path.parent.name, getattr(item, "originalname", item.name)
+        if folder in {"unit", "spark", "kill", "sinks", "sources", "docs"}:
+            item.add_marker(folder)
+        long = folder in WHOLE or item.path.name in LONG_FILES
+        if long and name not in QUICK_KILLS:
+            item.add_marker("whole")
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the source tree."""
