@@ -102,6 +102,7 @@ class ResultTask:
         attempt: int,
         worker: int,
         token: int,
+        named: bool,
         execution: tuple[int, int] | None,
         code: int,
         python: str,
@@ -167,6 +168,7 @@ class ServiceTask:
         attempt: int,
         worker: int,
         token: int,
+        named: bool,
         execution: tuple[int, int] | None,
         code: int,
         python: str,
@@ -257,7 +259,7 @@ class Agent:
         host: str,
         port: int,
         stage_tasks: Callable[[int], int | None],
-        plan_uses: Callable[[int, int], list[tuple[str, int, str, int, int]] | None],
+        plan_uses: Callable[[int, int], list[tuple[str, int, str, int, bool, int]] | None],
     ) -> Agent: ...
     def begin_run(self, query: str, epoch: int | str | None = None) -> None:
         """The program begins an epoch, or all those of a query, anew."""

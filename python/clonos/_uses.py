@@ -19,7 +19,9 @@ from clonos.errors import ConfigError
 _COUNTER_BITS = 24
 _base = secrets.randbits(63 - _COUNTER_BITS) << _COUNTER_BITS
 _numbers = itertools.count(1)
-_MARK = re.compile(rb"clonos-use ([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9.]+) ([^\n]*)\n")
+_MARK = re.compile(
+    rb"clonos-use ([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9.]+) (named|default) ([^\n]*)\n"
+)
 
 
 class Placed(NamedTuple):
@@ -29,6 +31,7 @@ class Placed(NamedTuple):
     code: int
     python: str
     token: int
+    named: bool
     over: int = 0
 
 
@@ -37,29 +40,34 @@ class Use:
     """One use of an operator; travels to the workers.
 
     `code` is the fingerprint of the function, `token` the name of the use in this process, and
-    `mark` what is found of it in a plan.
+    `mark` what is found of it in a plan. `named` says that the user gave the operator its name.
     """
 
     operator: str
     code: int
     token: int
     mark: str
+    named: bool = False
 
 
-def new_use(operator: str, code: int) -> Use:
+def new_use(operator: str, code: int, named: bool = False) -> Use:
     """Return another use of `operator`, whose function has the fingerprint `code`."""
     token = _base | (next(_numbers) % (1 << _COUNTER_BITS))
-    mark = f"clonos-use {token:016x} {code:016x} {PYTHON_VERSION} {operator}\n"
-    return Use(operator, code, token, mark)
+    named_mark = "named" if named else "default"
+    mark = f"clonos-use {token:016x} {code:016x} {PYTHON_VERSION} {named_mark} {operator}\n"
+    return Use(operator, code, token, mark, named)
 
 
 def find_mark(pickled: bytes) -> Placed | None:
     """Return the use whose mark stands in what Spark pickled, if there is one."""
-    found = _MARK.search(pickled)
-    if found is None:
+    found = _MARK.findall(pickled)
+    if not found:
         return None
-    token, code, python, operator = found.groups()
-    return Placed(operator.decode(), int(code, 16), python.decode(), int(token, 16))
+    # Marks before the last are of causal functions that this one refers to.
+    token, code, python, named, operator = found[-1]
+    return Placed(
+        operator.decode(), int(code, 16), python.decode(), int(token, 16), named == b"named"
+    )
 
 
 def check_uid(uid: str | None) -> None:

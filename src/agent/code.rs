@@ -36,6 +36,8 @@ pub struct Use {
     pub code: Code,
     /// What the program calls this use; 0 if the operator has one use only.
     pub token: u64,
+    /// Whether the user gave the operator its name: then other code under it is changed code.
+    pub named: bool,
 }
 
 /// A use, and the operator that it is a use of.

@@ -33,15 +33,18 @@ impl PyAgent {
             Python::attach(|py| stage_tasks.call1(py, (stage,)).and_then(|n| n.extract(py)).ok().flatten())
         };
         let plan = move |execution: Execution| -> Option<Vec<Placed>> {
-            let uses: Vec<(String, u64, String, u64, u64)> = Python::attach(|py| {
+            let uses: Vec<(String, u64, String, u64, bool, u64)> = Python::attach(|py| {
                 let arguments = (execution.id, execution.root);
                 plan_uses.call1(py, arguments).and_then(|uses| uses.extract(py)).ok().flatten()
             })?;
-            let placed = |(operator, code, python, token, over): (String, u64, String, u64, u64)| Placed {
-                operator: operator.into(),
-                used: Use { code: Code::new(code, &python), token },
-                over,
-            };
+            let placed =
+                |(operator, code, python, token, named, over): (String, u64, String, u64, bool, u64)| {
+                    Placed {
+                        operator: operator.into(),
+                        used: Use { code: Code::new(code, &python), token, named },
+                        over,
+                    }
+                };
             Some(uses.into_iter().map(placed).collect())
         };
         let session = config.config.clone();

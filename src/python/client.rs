@@ -102,6 +102,7 @@ impl Opening {
         let used = Use {
             code: Code::new(options.code, &options.python),
             token: get(arguments, "token")?.extract()?,
+            named: get(arguments, "named")?.extract()?,
         };
         let execution: Option<(u64, u64)> = get(arguments, "execution")?.extract()?;
         Ok(Self {

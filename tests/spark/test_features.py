@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import decimal
 import os
@@ -286,16 +287,15 @@ def test_a_change_is_refused(
 ) -> None:
     from pyspark.errors import PySparkException
 
-    spark.sparkContext.setLocalProperty("clonos.epoch", "changed")
-    try:
-        spark.range(0, ROWS, 1, 2).select(causal("double", uid="changing")(first)("id")).collect()
-        begin = 0 if second else 30
-        again = causal("double", uid="changing")(second or first)
-        changed = spark.range(begin, begin + ROWS, 1, 2).select(again("id"))
-        with pytest.raises(PySparkException) as refused:
-            changed.collect()
-    finally:
-        spark.sparkContext.setLocalProperty("clonos.epoch", "")
+    def run(fn: Any, begin: int) -> None:
+        scored = causal("double", uid="changing")(fn)
+        spark.range(begin, begin + ROWS, 1, 2).select(scored("id")).collect()
+
+    with contextlib.suppress(ZeroDivisionError), session.epoch("changed"):
+        run(first, 0)
+        _ = 1 / 0
+    with pytest.raises(PySparkException) as refused, session.epoch("changed"):
+        run(second or first, 0 if second else 30)
     text = str(refused.value)
     for word in ["ReplayDivergence", "changing", "epoch changed", "partition", *words]:
         assert word in text
@@ -305,12 +305,12 @@ def test_a_change_is_refused(
 def test_another_number_of_services_is_refused(session: Any, spark: Any, calls: int) -> None:
     from pyspark.errors import PySparkException
 
-    # The number of calls is not in the code, so only the replay can notice it.
+    # The user says that the code is the same, so only the replay can notice.
     def build(count: int) -> Any:
         def ask(_row: Any) -> str:
             return "".join(str(clonos.time_ns()) for _ in range(count))
 
-        return causal("string", uid="asking", record="services")(ask)
+        return causal("string", uid="asking", record="services", code_version="1")(ask)
 
     rows = spark.range(0, 10, 1, 1)
     spark.sparkContext.setLocalProperty("clonos.epoch", "services")

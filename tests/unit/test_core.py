@@ -65,6 +65,7 @@ def open_task(config: _core.SessionConfig, kind: Any, operator: str, **changes: 
         "attempt": attempt,
         "worker": next(_openers),
         "token": 0,
+        "named": False,
         "execution": None,
         "code": 1,
         "python": "3",

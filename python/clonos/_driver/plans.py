@@ -17,8 +17,8 @@ from clonos._uses import Placed, find_mark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Operator, code, Python version, token, and what it is asked over.
-PlacedUse = tuple[str, int, str, int, int]
+# Operator, code, Python version, token, whether the user named it, and what it is asked over.
+PlacedUse = tuple[str, int, str, int, bool, int]
 # Python functions whose marks are remembered, by what identifies them in the JVM.
 _MARKS_MAX = 10_000
 

@@ -30,4 +30,4 @@ def spec_of(func: Callable[..., Any] | None, uid: str | None, stacklevel: int = 
         message = f"{name} is not recorded: call clonos.attach(spark) first"
         warnings.warn(message, NotRecordedWarning, stacklevel=stacklevel)
     raw = None if config is None else config.to_bytes()
-    return OperatorSpec(new_use(name, code), label, raw)
+    return OperatorSpec(new_use(name, code, named=uid is not None and func is not None), label, raw)

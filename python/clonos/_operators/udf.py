@@ -256,7 +256,11 @@ class CausalUDF(Generic[P, R]):
         config = current_config()
         options, kind = self._options, self._declared.kind
         return UdfSpec(
-            use=new_use(self.uid, code_fingerprint(self.func, options.code_version)),
+            use=new_use(
+                self.uid,
+                code_fingerprint(self.func, options.code_version),
+                named=options.uid is not None,
+            ),
             kind=kind,
             record=options.record,
             flush=options.flush,

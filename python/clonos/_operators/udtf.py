@@ -43,7 +43,7 @@ class Handler:
         codes = [code_fingerprint(method) for method in methods if method is not None]
         options = self.options
         spec = UdfSpec(
-            use=new_use(self.uid, sum(codes) % 2**64),
+            use=new_use(self.uid, sum(codes) % 2**64, named=options.uid is not None),
             kind="udtf",
             return_type="",
             record=options.record,

@@ -82,6 +82,7 @@ def task_arguments(config: _core.SessionConfig, place: Place, use: Use) -> dict[
         "code": use.code,
         "python": PYTHON_VERSION,
         "token": use.token,
+        "named": use.named,
         "execution": place.execution,
         "partition": place.partition,
         "app": zlib.crc32(config.app_id.encode()),

@@ -11,7 +11,8 @@
 //! 3. Uses are given the logs of the run before that were recorded by the same code, in the order in
 //!    which they stand in the plan.
 //! 4. Logs that are left belong to code that is gone. A use without a log is given the first of them,
-//!    so that replay refuses it as changed, and never another function's answers.
+//!    so that replay refuses it as changed, and never another function's answers. If the user gave the
+//!    operator its name, this goes for all logs of that name but those of the other uses in the plan.
 //! 5. Otherwise it is new, and begins a log of its own.
 //!
 //! The first log of an operator has its name; the second is called `name#2`, and so on.
@@ -185,8 +186,11 @@ impl Operator {
                 None => left.push((used, made)),
             }
         }
+        let held: HashSet<usize> =
+            tokens.iter().filter_map(|token| self.bound.get(token)).map(|bound| bound.log).collect();
         for (used, made) in left {
-            let log = self.logs.iter().position(|log| log.waiting).unwrap_or_else(|| {
+            let gone = |(index, log): (usize, &Log)| log.waiting || (used.named && !held.contains(&index));
+            let log = self.logs.iter().enumerate().position(gone).unwrap_or_else(|| {
                 self.logs.push(Log { code: used.code, waiting: false, earlier: false });
                 self.logs.len() - 1
             });
@@ -245,7 +249,7 @@ mod tests {
     }
 
     fn used(fingerprint: u64, token: u64) -> Use {
-        Use { code: code(fingerprint), token }
+        Use { code: code(fingerprint), token, named: false }
     }
 
     fn placed(fingerprint: u64, token: u64) -> Placed {
@@ -296,6 +300,17 @@ mod tests {
         uses.plan(8, &[placed(3, 20), placed(2, 21)]);
         assert_eq!(name(&mut uses, 3, 20), "f");
         assert_eq!(name(&mut uses, 2, 21), "f#2");
+    }
+
+    #[test]
+    fn under_a_name_that_the_user_gave_other_code_is_changed_code_at_once() {
+        let mut uses = Uses::default();
+        let named = |fingerprint, token| Use { named: true, ..used(fingerprint, token) };
+        let placed = |used| Placed { operator: "f".into(), used, over: 0 };
+        uses.plan(7, &[placed(named(1, 10)), placed(named(2, 11))]);
+        assert_eq!(name(&mut uses, 2, 11), "f#2");
+        uses.plan(8, &[placed(named(3, 20))]);
+        assert_eq!(name(&mut uses, 3, 20), "f");
     }
 
     #[test]

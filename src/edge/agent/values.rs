@@ -177,7 +177,7 @@ impl Handler {
         // No attempt of Spark's: each opening is one of its own.
         let (attempt, worker) = (u64::MAX - opener, opener);
         // Functions of one name are told apart, and found again, by their code.
-        let used = Use { code: Code::new(id.code, &id.python), token: id.code | 1 };
+        let used = Use { code: Code::new(id.code, &id.python), token: id.code | 1, named: false };
         let (app, stage, execution) = (id.app, NO_STAGE, None);
         let open = OpenTask { task, used, execution, app, stage, attempt, worker, inside: false };
         let mut sessions = HashMap::new();
