@@ -44,7 +44,7 @@ def code_fingerprint(fn: Callable[..., Any], version: str | None = None) -> int:
     """
     walk = _Walk()
     if version is None:
-        walk.value(fn, 0)
+        walk.root(fn)
     else:
         walk.note("version", version)
     return walk.result()
@@ -56,6 +56,8 @@ class _Walk:
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=8)
         self._under_way: set[int] = set()
+        # Functions and classes that were noted, so that each counts once however often it is named.
+        self._noted: dict[int, int] = {}
         self._left = VALUES_MAX
 
     def result(self) -> int:
@@ -66,6 +68,19 @@ class _Walk:
         self._hash.update(f"{kind}:{len(data)}:".encode())
         self._hash.update(data)
 
+    def root(self, fn: Any) -> None:
+        """Note the operator's own function, which counts in full wherever it was installed."""
+        inner = fn
+        while isinstance(inner, functools.partial):
+            inner = inner.func
+        inner = getattr(inner, "__wrapped__", inner)
+        inner = getattr(inner, "__func__", inner)
+        if not isinstance(inner, types.FunctionType):
+            inner = vars(type(inner)).get("__call__")
+        if isinstance(inner, types.FunctionType):
+            self._function(inner, 0, own=True)
+        self.value(fn, 0)
+
     def value(self, value: Any, depth: int) -> None:
         """Note a value of any type."""
         self._left -= 1
@@ -75,12 +90,19 @@ class _Walk:
         elif id(value) in self._under_way:
             # A function that refers to itself, or an object that holds itself.
             self.note("again", _name(value))
+        elif id(value) in self._noted:
+            self.note("noted", str(self._noted[id(value)]))
+        elif kind in {tuple, list} and all(type(item) in _SIMPLE for item in value):
+            # However many there are.
+            self.note(kind.__name__, repr(value))
         elif depth > DEPTH_MAX or self._left < 0:
             self.note("deep", _name(kind))
         else:
             self._under_way.add(id(value))
             self._composed(value, kind, depth + 1)
             self._under_way.discard(id(value))
+            if kind is types.FunctionType or isinstance(value, type):
+                self._noted[id(value)] = len(self._noted)
 
     def _composed(self, value: Any, kind: type, depth: int) -> None:
         if kind in {tuple, list}:
@@ -102,6 +124,9 @@ class _Walk:
             self.note(kind.__name__)
             parts = ("__func__", "fget", "fset", "func")
             self._all([getattr(value, part) for part in parts if hasattr(value, part)], depth)
+        elif isinstance(value, functools._lru_cache_wrapper):
+            self.note("cached")
+            self.value(value.__wrapped__, depth)
         elif isinstance(value, type):
             self._class(value, depth)
         elif kind is types.ModuleType or kind in {
@@ -122,14 +147,15 @@ class _Walk:
         for item in items:
             walk = _Walk()
             walk._under_way, walk._left = self._under_way, self._left
+            walk._noted = self._noted
             walk._all(item, depth)
             self._left = walk._left
             digests.append(walk._hash.digest())
         self.note(kind, b"".join(sorted(digests)))
 
-    def _function(self, fn: types.FunctionType, depth: int) -> None:
+    def _function(self, fn: types.FunctionType, depth: int, own: bool = False) -> None:
         wrapped = getattr(fn, "__wrapped__", None)
-        if not _is_users(getattr(fn, "__module__", None)) and wrapped is None:
+        if not (own or _is_users(getattr(fn, "__module__", None)) or wrapped is not None):
             self.note("function", _name(fn))
             return
         self.note("function")
@@ -145,13 +171,18 @@ class _Walk:
             if not name.startswith("__"):
                 self.note("global", name)
                 self._global(fn.__globals__[name], names, depth)
+        for name in sorted(names - fn.__globals__.keys()):
+            # Imported inside the function.
+            if isinstance(sys.modules.get(name), types.ModuleType) and _is_users(name):
+                self._global(sys.modules[name], names, depth)
 
     def _global(self, value: Any, names: set[str], depth: int) -> None:
         if isinstance(value, types.ModuleType) and _is_users(value.__name__):
             # What a function takes from a module of the user's own, as in `helpers.clean(text)`.
             self.note("module", value.__name__)
             for name in sorted(names & vars(value).keys()):
-                self.value(vars(value)[name], depth)
+                if not name.startswith("__") and vars(value)[name] is not value:
+                    self._global(vars(value)[name], names, depth)
         else:
             self.value(value, depth)
 
@@ -188,6 +219,11 @@ class _Walk:
             pickled = stable_pickle(value)
             if pickled is not None:
                 self.note("pickle", pickled)
+            elif isinstance(value, (dict, list, set, frozenset)):
+                # As a defaultdict whose default is a lambda.
+                self.value(getattr(value, "default_factory", None), depth)
+                plain = dict if isinstance(value, dict) else list
+                self.value(plain(value), depth)
 
 
 _PLUMBING = {"pyspark", "py4j", "clonos", "logging"}

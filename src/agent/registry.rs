@@ -56,7 +56,7 @@ struct Entry {
     /// Openers of each attempt, in order: each has a part of the log, this being the first.
     attempts: HashMap<(u64, u64), Vec<u64>>,
     /// Logs of other uses in which this task's rows may be recorded.
-    pooled: Vec<(Arc<str>, Option<Partition>)>,
+    pooled: Vec<Arc<str>>,
     opens: u64,
     rows: u64,
     replayed: u64,
@@ -168,8 +168,7 @@ impl Registry {
         if self.in_use(&task, live, |live| live.layout.app == open.app && live.layout.stage != open.stage) {
             return Granted::Busy;
         }
-        let others = named.others.into_iter().map(|other| (other, None));
-        let pooled = others.chain(self.other_parts(&first, part)).collect();
+        let pooled = named.others;
         let entry = self.tasks.entry(first).or_insert_with(|| Entry::new(layout));
         let openers = entry.attempts.entry((open.app, open.attempt)).or_default();
         if openers.len() <= part {
@@ -334,10 +333,9 @@ impl Registry {
                 && (!entry.layout.same_stage(layout) || entry.before_layout > LogOffset::START)
         };
         let entry = self.tasks.get(task);
-        let pooled = entry.into_iter().flat_map(|entry| &entry.pooled).flat_map(|(operator, partition)| {
+        let pooled = entry.into_iter().flat_map(|entry| &entry.pooled).flat_map(|operator| {
             let task = TaskId { operator: Arc::clone(operator), ..task.clone() };
-            let meant = |at: Partition| partition.is_none_or(|meant| meant == at);
-            let logs = self.logs_of(&task).filter(|(id, entry)| entry.published && meant(id.partition));
+            let logs = self.logs_of(&task).filter(|(_, entry)| entry.published);
             logs.map(|(id, entry)| self.whole(id, entry)).collect::<Vec<_>>()
         });
         // In the order of partitions, as the tasks are.

@@ -20,7 +20,7 @@ use crate::id::{AgentId, LogOffset};
 
 /// An asker that was silent for longer has no duties if others wait for their answers. It may only be slow:
 /// then two ask the service, and one answer counts.
-pub const SILENCE_MS_MAX: u64 = 60_000;
+pub const SILENCE_MS_MAX: u64 = 600_000;
 
 /// One connection of a worker to its agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -33,7 +33,13 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut Client) -> Result<T>) -> Result<T> {
-        let result = work(&mut lock(&self.client));
+        let mut client = lock(&self.client);
+        if !self.usable.load(Ordering::Relaxed) {
+            // What failed, maybe on another thread, must not be followed by what would look whole.
+            let reason = "the connection failed before".to_owned();
+            return Err(Error::AgentUnreachable { agent: "the local agent".to_owned(), reason });
+        }
+        let result = work(&mut client);
         // After a refusal the connection is still in step; after anything else it may not be.
         if let Err(
             Error::Io { .. }

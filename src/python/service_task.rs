@@ -103,7 +103,8 @@ impl PyServiceTask {
             let (publisher, opened) = Publisher::open(client, &opening)?;
             let id = opened.task.clone();
             opening.options.task = opened.task.clone();
-            opening.options.layout_changed = opened.layout_changed;
+            // What was recorded by row under another use cannot be followed either.
+            opening.options.layout_changed = opened.layout_changed || opened.pooled;
             opening.options.app = opening.in_run(opened.run);
             let prior = if opening.inside { opened.prior.clone() } else { Vec::new() };
             let recovery = if opened.prior.is_empty() { Recovery::Live } else { Recovery::Replayed };

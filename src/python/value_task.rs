@@ -68,6 +68,7 @@ impl PyValueTask {
             query: text(arguments, "query")?,
             epoch: epoch(&get(arguments, "epoch")?)?,
             operator: text(arguments, "operator")?,
+            named: get(arguments, "named")?.extract()?,
             code,
             python: text(arguments, "python")?,
             label: text(arguments, "label")?,

@@ -66,7 +66,11 @@ impl ResultTask {
         let of_several_stages = header::of_several_stages(&headers, &options);
         Ok(Self {
             next_number: recorded.next_number(),
-            matcher: Matcher::new(recorded, options.layout_changed, options.checks_ambiguity()),
+            matcher: Matcher::new(
+                recorded,
+                options.layout_changed || options.pooled,
+                options.checks_ambiguity(),
+            ),
             value_type: options.value_type.clone(),
             options,
             same_stage,

@@ -237,6 +237,9 @@ fn name_kind(data_type: &DataType, name: &mut String) {
         name.push_str(word);
         name.push('<');
         for field in fields {
+            // A function sees the names of a struct's fields.
+            name.push_str(if word == "struct" { field.name() } else { "" });
+            name.push(':');
             name_kind(field.data_type(), name);
             name.push(',');
         }

@@ -17,6 +17,7 @@ use crate::world::{APP, World, start_driver};
 
 fn table(code: u64) -> TableId {
     TableId {
+        named: false,
         query: "q".into(),
         epoch: Epoch::Batch(1),
         operator: "f".into(),

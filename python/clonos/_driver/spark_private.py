@@ -58,7 +58,7 @@ def execution_ended(spark: SparkSession, execution: int) -> bool:
 class PlannedFunction:
     """A Python function in a plan.
 
-    `over` is a hash of its arguments and of the tables below it, of use in this process only.
+    `over` is a hash of its arguments and of the plan below it, of use in this process only.
     """
 
     def __init__(self, jvm: Any, function: Any, over: int) -> None:
@@ -120,8 +120,10 @@ _SUBQUERIES = {"ScalarSubquery", "ListQuery", "Exists", "LateralSubquery"}
 
 def _over(function: Any, plan: Any) -> int:
     arguments = [str(argument.sql()) for argument in _each(function.children())]
+    # The text tells queries over one table apart, and the hashes tables of one shape.
+    below = [str(child.canonicalized().toString()) for child in _each(plan.children())]
     tables = [int(leaf.semanticHash()) for leaf in _each(plan.collectLeaves())]
-    return hash((*arguments, *tables)) % 2**64
+    return hash((*arguments, *below, *tables)) % 2**64
 
 
 def _name(node: Any) -> str:

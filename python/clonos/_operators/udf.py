@@ -258,7 +258,7 @@ class CausalUDF(Generic[P, R]):
         return UdfSpec(
             use=new_use(
                 self.uid,
-                code_fingerprint(self.func, options.code_version),
+                code_fingerprint(self._with_options(), options.code_version),
                 named=options.uid is not None,
             ),
             kind=kind,
@@ -273,6 +273,14 @@ class CausalUDF(Generic[P, R]):
             config=None if config is None else config.to_bytes(),
             **of_use,
         )
+
+    def _with_options(self) -> Callable[..., Any]:
+        """Return the function with what else decides about its answers."""
+        calls = self._options.calls
+        setup, on_error = calls.get("setup"), calls.get("on_error", "raise")
+        if setup is None and on_error == "raise":
+            return self.func
+        return functools.partial(self.func, setup, on_error)
 
     def _udf(self, binding: Binding) -> Any:
         from pyspark.sql.udf import UserDefinedFunction

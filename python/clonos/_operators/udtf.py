@@ -33,17 +33,19 @@ class Handler:
     def shipped(self) -> type:
         """Return the class that Spark runs, which records for the attached session."""
         from clonos._worker.udf import UdfSpec
-        from clonos._worker.udtf import RECORDED_METHODS, make_handler
+        from clonos._worker.udtf import make_handler
 
         config = current_config()
         if config is None:
             message = f"{self.uid} is not recorded: call clonos.attach(spark) first"
             warnings.warn(message, NotRecordedWarning, stacklevel=6)
-        methods = [getattr(self.cls, name, None) for name in RECORDED_METHODS]
-        codes = [code_fingerprint(method) for method in methods if method is not None]
         options = self.options
         spec = UdfSpec(
-            use=new_use(self.uid, sum(codes) % 2**64, named=options.uid is not None),
+            use=new_use(
+                self.uid,
+                code_fingerprint(self.cls, options.code_version),
+                named=options.uid is not None,
+            ),
             kind="udtf",
             return_type="",
             record=options.record,

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from clonos import _core
 from clonos._services import Scope, current
-from clonos._worker.answers import Answers
+from clonos._worker.answers import Answers, Watch
 from clonos._worker.kinds import Batches, Columns, Kind, arrow_of
 from clonos._worker.result_runner import reset
 
@@ -42,6 +42,7 @@ class ValueRunner:
     ) -> None:
         self._task = task
         self._kind = kind
+        self._answers: Answers | None = None
         self._least = min(taken_min, TAKEN_MAX)
         self._most = max(taken_max, self._least)
         # Few at first: how long a call takes is not known.
@@ -50,10 +51,12 @@ class ValueRunner:
     def run(self, batches: Batches) -> Iterator[pa.Array]:
         """Outputs for each batch."""
         token = current.set(Scope(None))
+        watch = Watch(self._save)
         try:
             for columns in batches:
                 yield self._one(columns)
         finally:
+            watch.stop()
             # What was taken and not answered is for others.
             self._task.close()
             self._kind.close()
@@ -71,17 +74,24 @@ class ValueRunner:
                 self._answer(columns, rows)
         return task.complete()
 
+    def _save(self) -> None:
+        if (answers := self._answers) is not None:
+            answers.save()
+
     def _answer(self, columns: Columns, rows: pa.Array) -> None:
         whole = len(rows) == len(columns[0])
         live = columns if whole else [column.take(rows) for column in columns]
         begun = time.monotonic()
         # What was answered before an exception is kept.
         answers = Answers(lambda places, values: self._task.answer(values, places))
+        self._answers = answers
         try:
             values = self._kind.run(live, self._task.key, answers)
         except BaseException:
             answers.rescue()
             raise
+        finally:
+            self._answers = None
         self._task.answer(values)
         seconds = time.monotonic() - begun
         if seconds > TAKEN_SECONDS:

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Registry;
 use super::uses::Uses;
 use crate::agent::protocol::{OpenTask, Placed};
-use crate::id::{Epoch, IN_FLIGHT, Partition, TaskId};
+use crate::id::{Epoch, IN_FLIGHT, TaskId};
 
 impl Registry {
     /// Which part of the log this opener has: the first that asks in an attempt has the first. One task
@@ -14,14 +14,6 @@ impl Registry {
         let openers = self.tasks.get(first).and_then(|entry| entry.attempts.get(&(open.app, open.attempt)));
         let openers = openers.map_or(&[][..], Vec::as_slice);
         openers.iter().position(|opener| *opener == open.worker).unwrap_or(openers.len())
-    }
-
-    /// The other parts that earlier attempts published: which opener is first may be chance.
-    pub(super) fn other_parts(&self, first: &TaskId, part: usize) -> Vec<(Arc<str>, Option<Partition>)> {
-        let published = |task: &TaskId| self.tasks.get(task).is_some_and(|entry| entry.published);
-        let parts = (0..).map(|other| part_of(first, other)).take_while(|task| self.tasks.contains_key(task));
-        let others = parts.enumerate().filter(|(other, task)| *other != part && published(task));
-        others.map(|(_, task)| (task.operator, Some(first.partition))).collect()
     }
 
     pub(super) fn uses_of(&mut self, task: &TaskId) -> &mut Uses {

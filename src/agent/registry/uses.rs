@@ -6,7 +6,7 @@
 //! finds again is therefore decided here, for each operator in an epoch:
 //!
 //! 1. A use that has a log keeps it, also if the program asks again for a column that it made before.
-//! 2. A use over the tables of an earlier one of this run, by the same code, is that query made again, and is
+//! 2. A use over the same plan as an earlier one of this run, by the same code, is that query made again, and is
 //!    given its log. (Two tables in turn have two logs.)
 //! 3. Uses are given the logs of the run before that were recorded by the same code, in the order in
 //!    which they stand in the plan.
@@ -96,10 +96,11 @@ impl Uses {
         let (operator, index) = parse(name);
         let logs = &mut self.operators.entry(operator.into()).or_default().logs;
         while logs.len() <= index {
-            logs.push(Log { code, waiting: true, earlier: true });
+            // A log before the first that is found had nothing published: no use waits for it.
+            logs.push(Log { code: Code::default(), waiting: false, earlier: false });
         }
         if let Some(log) = logs.get_mut(index) {
-            log.code = code;
+            *log = Log { code, waiting: true, earlier: true };
         }
     }
 
@@ -377,6 +378,15 @@ mod tests {
         uses.plan(1, &[placed(5, 1), placed(4, 2)]);
         assert_eq!(name(&mut uses, 5, 1), "f#2");
         assert_eq!(name(&mut uses, 4, 2), "f");
+    }
+
+    #[test]
+    fn what_was_not_published_leaves_its_place_empty() {
+        let mut uses = Uses::default();
+        uses.recovered("f#2", code(2));
+        uses.plan(1, &[placed(1, 1), placed(2, 2)]);
+        assert_eq!(name(&mut uses, 2, 2), "f#2");
+        assert_eq!(name(&mut uses, 1, 1), "f#3");
     }
 
     #[test]

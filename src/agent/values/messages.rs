@@ -22,6 +22,8 @@ pub struct TableId {
     pub epoch: Epoch,
     /// `uid` of the function.
     pub operator: String,
+    /// Whether the user gave that name.
+    pub named: bool,
     /// Fingerprint of the function and of the type it returns.
     pub code: u64,
     /// Python version; fingerprints compare within one.

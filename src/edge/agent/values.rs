@@ -122,7 +122,14 @@ impl Handler {
                 self.tell(&table, &standing)
             }
             Wanted::Answer { block } => {
-                let table = self.table(&id)?;
+                // Not opened for it: a worker left behind must not answer in an epoch that is committed.
+                let Some(table) = locked(&self.tables.open).get(&id).cloned() else {
+                    return Err(Error::Fenced {
+                        task: table_task(&id),
+                        newer: Generation::NONE,
+                        ours: Generation::NONE,
+                    });
+                };
                 let recorded = self.record(local, &table, asker, &block);
                 if recorded.is_err() {
                     // Nothing may be recorded behind what failed: the next one opens the log again.
@@ -168,16 +175,11 @@ impl Handler {
 
     fn open_table(&self, id: &TableId) -> Result<Table> {
         let opener = self.tables.openers.fetch_add(1, Ordering::Relaxed) + 1;
-        let task = TaskId {
-            query: id.query.as_str().into(),
-            operator: format!("{}{TABLE}", id.operator).into(),
-            epoch: id.epoch.clone(),
-            partition: Partition(0),
-        };
+        let task = table_task(id);
         // No attempt of Spark's: each opening is one of its own.
         let (attempt, worker) = (u64::MAX - opener, opener);
         // Functions of one name are told apart, and found again, by their code.
-        let used = Use { code: Code::new(id.code, &id.python), token: id.code | 1, named: false };
+        let used = Use { code: Code::new(id.code, &id.python), token: id.code | 1, named: id.named };
         let (app, stage, execution) = (id.app, NO_STAGE, None);
         let open = OpenTask { task, used, execution, app, stage, attempt, worker, inside: false };
         let mut sessions = HashMap::new();
@@ -366,5 +368,17 @@ impl Recorded {
         let results: ArrayRef = decode_results(&self.results)?;
         let rows = UInt32Array::from_iter_values(wanted.iter().map(|(_, row)| *row));
         Ok(encode_results(&take(&results, &rows, None)?)?.into())
+    }
+}
+
+/// The task under whose name a table's log stands. Tables of functions that the user named are found by
+/// that name, so that changed code is noticed; all lambdas of a module have one name, and are told apart.
+fn table_task(id: &TableId) -> TaskId {
+    let code = if id.named { String::new() } else { format!("{TABLE}{:016x}", id.code) };
+    TaskId {
+        query: id.query.as_str().into(),
+        operator: format!("{}{TABLE}{code}", id.operator).into(),
+        epoch: id.epoch.clone(),
+        partition: Partition(0),
     }
 }
