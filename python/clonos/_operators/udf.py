@@ -219,11 +219,27 @@ class CausalUDF(Generic[P, R]):
         CausalUDF
             The same function under that name.
         """
+        from clonos._attached import current_config
+        from clonos._operators.binding import bind_columns
         from clonos._operators.columns import register_function
 
         named = self._copy(__name__=name)
+        made: dict[tuple[Any, ...], Any] = {}
+
+        def call(*args: Column, **kwargs: Column) -> Column:
+            binding = bind_columns(args, kwargs, None)
+            config = current_config()
+            attached = None if config is None else config.to_bytes()
+            of = (binding.shape, attached, session_timezone())
+            with telling_of_setup(named.uid):
+                if of not in made:
+                    made[of] = named._udf(binding)
+                # One function in all places of a query: Spark compares them, as in GROUP BY.
+                column: Column = made[of](*binding.columns)
+            return column
+
         names = not self._declared.kind.endswith("_iter")
-        register_function(spark, name, named, self._declared.plain(name), names)
+        register_function(spark, name, call, self._declared.plain(name), names)
         return named
 
     def _body(self, binding: Binding) -> Callable[..., Any]:
