@@ -49,7 +49,9 @@ class Bench:
             io_timeout_ms=10_000,
         )
         self.config = config
-        self.agent = _core.Agent.start(config, "127.0.0.1", 0, lambda _stage: 1)
+        self.agent = _core.Agent.start(
+            config, "127.0.0.1", 0, lambda _stage: 1, lambda *_execution: None
+        )
         self.client = _core.Client.connect(config, config.driver_socket)
 
     def open(self, kind: Any) -> Any:

@@ -187,7 +187,7 @@ impl Operator {
                 None => left.push((used, made)),
             }
         }
-        let held: HashSet<usize> =
+        let mut held: HashSet<usize> =
             tokens.iter().filter_map(|token| self.bound.get(token)).map(|bound| bound.log).collect();
         for (used, made) in left {
             let gone = |(index, log): (usize, &Log)| log.waiting || (used.named && !held.contains(&index));
@@ -195,6 +195,7 @@ impl Operator {
                 self.logs.push(Log { code: used.code, waiting: false, earlier: false });
                 self.logs.len() - 1
             });
+            held.insert(log);
             self.take(used, log, false, made);
         }
     }
