@@ -31,7 +31,15 @@ QUICK_KILLS = {
     "test_a_stream_killed_in_a_batch_gives_it_again_as_it_was",
 }
 # Files of tests/spark whose features have a short test in test_features.py.
-LONG_FILES = {"test_groups.py", "test_udtf.py", "test_kinds.py", "test_sources.py"}
+LONG_FILES = {
+    "test_call_options.py",
+    "test_groups.py",
+    "test_kinds.py",
+    "test_ordinary.py",
+    "test_ordinary_functions.py",
+    "test_sources.py",
+    "test_udtf.py",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
