@@ -25,6 +25,10 @@ use crate::agent::protocol::{Code, Placed, Use};
 /// Stands before the number of a log among those of one operator.
 const NUMBER: char = '#';
 
+/// A use as the running program makes it: the code, what it is asked over, and how often that stands in the
+/// plan up to it.
+type Made = (Code, u64, usize);
+
 /// The log that a use has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bound {
@@ -48,7 +52,7 @@ struct Operator {
     logs: Vec<Log>,
     bound: HashMap<u64, Bound>,
     /// Logs of this run's uses, by code, by what they are asked over, and by how often that stands in one plan.
-    made: HashMap<(Code, u64, usize), usize>,
+    made: HashMap<Made, usize>,
     /// Logs of the uses of earlier runs.
     before: HashMap<u64, usize>,
 }
@@ -164,7 +168,7 @@ impl Uses {
 impl Operator {
     /// Gives logs to the uses of one plan, in its order; each is given with what it is asked over.
     fn bind(&mut self, uses: Vec<(Use, Option<u64>)>) {
-        let mut new: Vec<(Use, Option<(Code, u64, usize)>)> = Vec::new();
+        let mut new: Vec<(Use, Option<Made>)> = Vec::new();
         let mut seen: HashMap<(Code, u64), usize> = HashMap::new();
         let mut tokens = HashSet::new();
         for (used, over) in uses.into_iter().filter(|(used, _)| tokens.insert(used.token)) {
@@ -200,19 +204,19 @@ impl Operator {
         }
     }
 
-    fn made_log(&self, made: Option<(Code, u64, usize)>) -> Option<usize> {
+    fn made_log(&self, made: Option<Made>) -> Option<usize> {
         self.made.get(&made?).copied()
     }
 
     /// Codes of which no more logs wait than uses ask: which is whose is certain then.
-    fn certain(&self, uses: &[(Use, Option<(Code, u64, usize)>)]) -> HashSet<Code> {
+    fn certain(&self, uses: &[(Use, Option<Made>)]) -> HashSet<Code> {
         let asking = |code: Code| uses.iter().filter(|(used, _)| used.code.may_be(&code)).count();
         let waiting =
             |code: Code| self.logs.iter().filter(|log| log.waiting && log.code.may_be(&code)).count();
         uses.iter().map(|(used, _)| used.code).filter(|code| waiting(*code) <= asking(*code)).collect()
     }
 
-    fn take(&mut self, used: Use, log: usize, uncertain: bool, made: Option<(Code, u64, usize)>) {
+    fn take(&mut self, used: Use, log: usize, uncertain: bool, made: Option<Made>) {
         if let Some(taken) = self.logs.get_mut(log) {
             taken.waiting = false;
         }
