@@ -195,7 +195,7 @@ def test_groups_of_a_lost_executor_are_found(spark: Any, record: Record) -> None
             grouped = rows.groupBy("word").applyInPandas(score, "id long, v double")
             with Killer(spark, kill) as killer:
                 answers = job(spark, grouped).collect()
-            assert session.stats()["totals"]["replayed"]
+            assert session.stats().totals.replayed
     finally:
         spark.conf.unset("spark.sql.shuffle.partitions")
     assert killer.struck == 1

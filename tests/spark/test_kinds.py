@@ -113,7 +113,7 @@ def test_a_registered_function_keeps_what_it_was_declared_as(session: Any, spark
         assert rows.columns == ["counted(id)"]
         rows.collect()
         spark.sql("select counted(id) from range(9)").collect()
-        assert session.stats()["totals"]["live"] > 0, "what SQL runs is recorded"
+        assert session.stats().totals.live > 0, "what SQL runs is recorded"
 
 
 def test_a_function_under_another_uid_has_uses_of_its_own(spark: Any) -> None:
