@@ -3,6 +3,10 @@
 A use is told apart from others by a token of this process. What a restarted program finds again is
 decided by the registry: by the function, and by the order of uses in the plan that Spark executes.
 The plan is searched for the *mark* of each use, which is part of what Spark pickles.
+
+A function with one answer per value keeps its answers by operator and code, whichever use asks. Its
+uses are one, so that Spark sees one function in them, as it does in plain ones: a cached frame is
+found again, and what stands twice in a query is called once.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ from clonos.errors import ConfigError
 _COUNTER_BITS = 24
 _base = secrets.randbits(63 - _COUNTER_BITS) << _COUNTER_BITS
 _numbers = itertools.count(1)
+# Token of all uses that keep no log of their own.
+SHARED = 0
 _MARK = re.compile(
     rb"clonos-use ([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9.]+) (named|default) ([^\n]*)\n"
 )
@@ -50,21 +56,26 @@ class Use:
     named: bool = False
 
 
-def new_use(operator: str, code: int, named: bool = False) -> Use:
-    """Return another use of `operator`, whose function has the fingerprint `code`."""
-    token = _base | (next(_numbers) % (1 << _COUNTER_BITS))
+def new_use(operator: str, code: int, named: bool = False, *, shared: bool = False) -> Use:
+    """Return another use of `operator`, whose function has the fingerprint `code`.
+
+    A `shared` one is the same each time.
+    """
+    token = SHARED if shared else _base | (next(_numbers) % (1 << _COUNTER_BITS))
     named_mark = "named" if named else "default"
     mark = f"clonos-use {token:016x} {code:016x} {PYTHON_VERSION} {named_mark} {operator}\n"
     return Use(operator, code, token, mark, named)
 
 
 def find_mark(pickled: bytes) -> Placed | None:
-    """Return the use whose mark stands in what Spark pickled, if there is one."""
+    """Return the use whose mark stands in what Spark pickled, if it is one with a log."""
     found = _MARK.findall(pickled)
     if not found:
         return None
     # Marks before the last are of causal functions that this one refers to.
     token, code, python, named, operator = found[-1]
+    if int(token, 16) == SHARED:
+        return None
     return Placed(
         operator.decode(), int(code, 16), python.decode(), int(token, 16), named == b"named"
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clonos._operators.groups import AGGREGATES, aggregate_kind, refuse
+from clonos._worker.task_conf import DEFAULTS, TaskConf
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -94,6 +95,26 @@ class Declaration:
         return UserDefinedFunction(self.func, returnType=kind, name=name, evalType=number)
 
 
+def check_recordable(returned: DataType, name: str) -> None:
+    """Refuse a result that Arrow has no type for, with the advice that Spark gives.
+
+    Raises
+    ------
+    PySparkNotImplementedError
+    """
+    from pyspark.errors import PySparkNotImplementedError
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    try:
+        to_arrow_type(returned, timezone="UTC")
+    except TypeError as reason:
+        message = (
+            f"{name} returns {returned.simpleString()}: Arrow has no such type, so it cannot be "
+            "recorded. Please use a different output data type for your UDF or DataFrame."
+        )
+        raise PySparkNotImplementedError(message) from reason
+
+
 def declaration_of(fn: Any, return_type: Any) -> Declaration:
     """Read what `fn` was declared as: a plain or coroutine function, or one of PySpark's UDFs.
 
@@ -173,13 +194,23 @@ def _row_eval_type() -> int:
     return PythonEvalType.SQL_BATCHED_UDF
 
 
-def session_timezone() -> str:
-    """Time zone of the active session."""
+def session_conf() -> TaskConf:
+    """Settings of the active session that decide how values are converted."""
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     session = SparkSession._instantiatedSession
-    zone = None if session is None else session.conf.get("spark.sql.session.timeZone")
-    return zone or "UTC"
+    if session is None:
+        return DEFAULTS
+
+    def setting(name: str) -> str | None:
+        try:
+            return session.conf.get(name)
+        except PySparkException:
+            # Not every version that we run on has it.
+            return None
+
+    return DEFAULTS.changed(setting)
 
 
 def hook_registration(kind: type) -> None:

@@ -17,9 +17,10 @@ from clonos._config import Flush, OnError, Per, Record
 from clonos._operators.declaration import (
     ASYNC,
     ROW,
+    check_recordable,
     declaration_of,
     hook_registration,
-    session_timezone,
+    session_conf,
 )
 from clonos._operators.groups import AGGREGATES
 from clonos._operators.options import Options, refused
@@ -105,7 +106,7 @@ class CausalUDF(Generic[P, R]):
             if not _in_task() and not _no_session():
                 self._warn_unrecorded(stacklevel=4)
             return self._groups
-        return Pieces(self._spec(return_type="", arguments=ALL_ARGUMENTS, keyed=False))
+        return Pieces(self._spec(return_type=None, arguments=ALL_ARGUMENTS, keyed=False))
 
     def _copy(self, **changes: Any) -> CausalUDF[P, R]:
         # Not `copy.copy`, which goes the way of pickles.
@@ -230,7 +231,7 @@ class CausalUDF(Generic[P, R]):
             binding = bind_columns(args, kwargs, None)
             config = current_config()
             attached = None if config is None else config.to_bytes()
-            of = (binding.shape, attached, session_timezone())
+            of = (binding.shape, attached, session_conf())
             with telling_of_setup(named.uid):
                 if of not in made:
                     made[of] = named._udf(binding)
@@ -242,19 +243,19 @@ class CausalUDF(Generic[P, R]):
         register_function(spark, name, call, self._declared.plain(name), names)
         return named
 
-    def _body(self, binding: Binding) -> Callable[..., Any]:
+    def _body(self, binding: Binding, returned: DataType) -> Callable[..., Any]:
         from clonos._worker.groups import make_aggregate
         from clonos._worker.udf import make_body
 
         spec = self._spec(
             per="value" if self._is_value(binding.arguments, binding.keyed) else "row",
-            return_type=self.returnType.json(),
+            return_type=returned,
             arguments=binding.arguments,
             keyed=binding.keyed,
             keywords=binding.keywords,
             types=binding.types,
             pickled=self._declared.pickled(),
-            timezone=session_timezone(),
+            conf=session_conf(),
         )
         if spec.config is None:
             self._warn_unrecorded(stacklevel=5)
@@ -276,6 +277,7 @@ class CausalUDF(Generic[P, R]):
                 self.uid,
                 code_fingerprint(self._with_options(), options.code_version),
                 named=options.uid is not None,
+                shared=of_use.get("per") == "value",
             ),
             kind=kind,
             record=options.record,
@@ -301,10 +303,12 @@ class CausalUDF(Generic[P, R]):
     def _udf(self, binding: Binding) -> Any:
         from pyspark.sql.udf import UserDefinedFunction
 
-        # One for each call: what Spark pickles says which use it is.
+        returned = self.returnType
+        check_recordable(returned, self.uid)
+        # One for each call: what Spark pickles says which use it is, and equal pickles are one UDF.
         return UserDefinedFunction(
-            self._body(binding),
-            returnType=self.returnType,
+            self._body(binding, returned),
+            returnType=returned,
             name=self.__name__,
             evalType=self._declared.run_eval_type(),
             deterministic=self._is_value(binding.arguments, binding.keyed),
@@ -483,4 +487,5 @@ def _causal(fn: Any, declared: DataTypeOrString | None, options: Options) -> Any
 
 def is_udtf(fn: Any) -> bool:
     """Whether `fn` is what ``pyspark.sql.functions.udtf`` makes, classic or for Connect."""
-    return isinstance(getattr(fn, "func", None), type) and hasattr(fn, "evalType")
+    # By name: Connect's may not be importable, and a scalar function too may be made of a class.
+    return type(fn).__name__ == "UserDefinedTableFunction"

@@ -47,7 +47,7 @@ class Handler:
                 named=options.uid is not None,
             ),
             kind="udtf",
-            return_type="",
+            return_type=None,
             record=options.record,
             flush=options.flush,
             concurrency=1,

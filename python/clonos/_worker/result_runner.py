@@ -18,6 +18,7 @@ from clonos import _core
 from clonos._services import Scope, current
 from clonos._worker.answers import Answers, Watch
 from clonos._worker.kinds import Batches, Columns, Kind, arrow_of, one_or_tuple
+from clonos._worker.results import check_ahead, wrong_length
 
 Step = Callable[[Columns], pa.Array]
 
@@ -49,6 +50,9 @@ class ResultRunner:
         self._flush = flush
         self._settle = task.settle if flush == "call" and one_at_a_time else None
         self._answers: Answers | None = None
+        # Rows that an iterator function was given, and that it returned.
+        self._given = 0
+        self._returned = 0
 
     def run(self, batches: Batches, kind: Kind) -> Iterator[pa.Array]:
         """Outputs of a function that is called batch by batch."""
@@ -129,14 +133,14 @@ class ResultRunner:
                 yield task.complete(plan, None)
                 continue
             waiting.append(plan)
+            self._given += plan.live_count
             feed = self._feed(self._live_columns(plan, columns), batches, waiting)
             yield from self._aligned(map(shape, fn(feed)), waiting)
             break
         while waiting and not waiting[0].live_count:
             yield task.complete(waiting.popleft(), None)
         if waiting:
-            message = "the iterator function ended before it returned a value for every row"
-            raise ValueError(message)
+            raise wrong_length(self._returned, self._given)
 
     def _feed(self, first: Columns, batches: Batches, waiting: deque[_core.Plan]) -> Iterator[Any]:
         yield one_or_tuple(first)
@@ -144,6 +148,7 @@ class ResultRunner:
             plan = self._task.offer(arrow_of(columns))
             waiting.append(plan)
             if plan.live_count:
+                self._given += plan.live_count
                 yield one_or_tuple(self._live_columns(plan, columns))
 
     def _aligned(
@@ -154,6 +159,8 @@ class ResultRunner:
         rows = 0
         try:
             for result in results:
+                self._returned += len(result)
+                check_ahead(self._returned, self._given)
                 ready.append(result)
                 rows += len(result)
                 while waiting and rows >= waiting[0].live_count:
@@ -167,9 +174,6 @@ class ResultRunner:
                 if waiting and rows:
                     self._task.keep(waiting[0], list(range(rows)), pa.concat_arrays(ready))
             raise
-        if rows:
-            message = f"the iterator function returned {rows} more rows than it was given"
-            raise ValueError(message)
 
     def pipelined(self, outputs: Iterator[pa.Array]) -> Iterator[pa.Array]:
         """Publish each output's determinants, and hand it on once they are stable."""

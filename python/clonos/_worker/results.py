@@ -42,6 +42,25 @@ def wrong_length(returned: int, rows: int) -> Exception:
     return PySparkRuntimeError(message)
 
 
+def check_ahead(returned: int, given: int) -> None:
+    """Refuse more rows of an iterator function than it was given so far.
+
+    Raises
+    ------
+    PySparkRuntimeError
+        If there are.
+    """
+    if returned <= given:
+        return
+    from pyspark.errors import PySparkRuntimeError
+
+    message = (
+        "[OUTPUT_EXCEEDS_INPUT_ROWS] The number of output rows must not exceed the number of input "
+        "rows."
+    )
+    raise PySparkRuntimeError(message)
+
+
 def conform(result: Any, arrow_type: pa.DataType, rows: int) -> pa.Array:
     """Array of the declared type and length that an Arrow function returned.
 

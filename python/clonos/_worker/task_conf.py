@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 SAFE_CAST = "spark.sql.execution.pandas.convertToArrowArraySafely"
 LARGE_TYPES = "spark.sql.execution.arrow.useLargeVarTypes"
@@ -13,9 +15,23 @@ BY_NAME = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
 TIME_ZONE = "spark.sql.session.timeZone"
 
 
+# Field of `TaskConf` that each switch sets.
+SWITCHES = {
+    SAFE_CAST: "safe_cast",
+    LARGE_TYPES: "large_types",
+    BINARY_AS_BYTES: "binary_as_bytes",
+    INT_TO_DECIMAL: "int_to_decimal",
+    INT_EXTENSION: "int_extension",
+    BY_NAME: "by_name",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class TaskConf:
-    """What Spark's own workers are told of these settings, with Spark's defaults."""
+    """What Spark's own workers are told of these settings.
+
+    Spark's defaults differ between its versions, so they are read where a function is used.
+    """
 
     timezone: str = "UTC"
     safe_cast: bool = False
@@ -25,32 +41,33 @@ class TaskConf:
     int_extension: bool = False
     by_name: bool = True
 
+    def changed(self, setting: Callable[[str], str | None]) -> TaskConf:
+        """Return these settings with those that `setting` has a value for."""
+        values: dict[str, Any] = {}
+        for name, field in SWITCHES.items():
+            value = setting(name)
+            if value is not None:
+                values[field] = value.lower() == "true"
+        zone = setting(TIME_ZONE)
+        if zone:
+            values["timezone"] = zone
+        return replace(self, **values)
 
-def current_conf(timezone: str) -> TaskConf:
+
+DEFAULTS = TaskConf()
+
+
+def current_conf(of_session: TaskConf) -> TaskConf:
     """Return the settings of the task that this process runs.
 
     Spark sends what was set in a session along with every task of its queries.
 
     Parameters
     ----------
-    timezone : str
-        Time zone of the session where nobody has set one.
+    of_session : TaskConf
+        What is so where nobody has set anything.
     """
     from pyspark import TaskContext
 
     context = TaskContext.get()
-
-    def of(setting: str, default: bool) -> bool:
-        value = None if context is None else context.getLocalProperty(setting)
-        return default if value is None else value.lower() == "true"
-
-    zone = None if context is None else context.getLocalProperty(TIME_ZONE)
-    return TaskConf(
-        timezone=zone or timezone,
-        safe_cast=of(SAFE_CAST, False),
-        large_types=of(LARGE_TYPES, False),
-        binary_as_bytes=of(BINARY_AS_BYTES, True),
-        int_to_decimal=of(INT_TO_DECIMAL, False),
-        int_extension=of(INT_EXTENSION, False),
-        by_name=of(BY_NAME, True),
-    )
+    return of_session if context is None else of_session.changed(context.getLocalProperty)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ from clonos._calls import Calls
 from clonos._uses import Use
 from clonos._worker import connection
 from clonos._worker.place import Place, current_place
+from clonos._worker.task_conf import DEFAULTS, TaskConf
 
 if TYPE_CHECKING:
     from clonos._worker.user_function import UserFunction
@@ -32,14 +35,14 @@ class UdfSpec:
 
     `arguments` counts the columns passed to the function, the last of them under the names in
     `keywords`; columns after them identify the row. `types` are Spark's, as JSON, of arguments that
-    Arrow does not tell all of; `return_type` is Spark's JSON. `pickled` says which coercions a
-    row function's results get, `timezone` is the session's. `config` is ``None`` where nothing is
-    recorded.
+    Arrow does not tell all of; `return_type` is Spark's too, ``None`` where Spark keeps it itself.
+    `pickled` says which coercions a row function's results get, `conf` is the session's.
+    `config` is ``None`` where nothing is recorded.
     """
 
     use: Use
     kind: str
-    return_type: str
+    return_type: Any
     record: str
     flush: str
     concurrency: int
@@ -54,7 +57,7 @@ class UdfSpec:
     keywords: tuple[str, ...] = ()
     types: tuple[str | None, ...] = ()
     pickled: bool = False
-    timezone: str = "UTC"
+    conf: TaskConf = DEFAULTS
 
     @property
     def uid(self) -> str:
@@ -64,16 +67,33 @@ class UdfSpec:
 
 def make_body(spec: UdfSpec, fn: Callable[..., Any]) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Return the iterator function that Spark runs in place of `fn`, under its name."""
+    name, owner = frame_of(fn)
 
     def body(batches: Iterator[Any]) -> Iterator[Any]:
         from clonos._worker import udf
 
-        return udf.run(spec, fn, batches)
+        if owner is not None:
+            cls = owner  # noqa: F841 - Spark's log of workers looks for a variable of this name
+        yield from udf.run(spec, fn, batches)
 
+    # Spark's log of workers says by its code's name what was called.
+    body.__code__ = body.__code__.replace(co_name=name)
     body.__name__ = getattr(fn, "__name__", type(fn).__name__)
     body.__qualname__ = body.__name__
     body.__doc__ = fn.__doc__
     return body
+
+
+def frame_of(fn: Callable[..., Any]) -> tuple[str, type | None]:
+    """Name of the code that a call of `fn` runs first, and the class it belongs to, if any."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if isinstance(fn, types.MethodType):
+        owner = fn.__self__
+        return fn.__func__.__name__, owner if isinstance(owner, type) else type(owner)
+    if hasattr(fn, "__name__"):
+        return fn.__name__, None
+    return "__call__", type(fn)
 
 
 def by_name(fn: Callable[..., Any], spec: UdfSpec) -> Callable[..., Any]:
@@ -145,8 +165,9 @@ def _values(
 
     spec = function.spec
     # The same function with results of another type, or called in another way, is another.
-    called = (spec.kind, spec.return_type, spec.keywords, spec.types, spec.pickled, spec.timezone)
-    arguments = open_arguments(spec, config, place) | {"shape": repr(called)}
+    called = (spec.kind, spec.return_type, spec.keywords, spec.types, spec.pickled)
+    shape = repr((*called, spec.conf.timezone))
+    arguments = open_arguments(spec, config, place) | {"shape": shape}
     task = _core.ValueTask.open(connection.client(config), **arguments)
     if spec.kind in (ARROW, PANDAS):
         return ValueRunner(task, function.kind(), TAKEN_MAX).run(columns)

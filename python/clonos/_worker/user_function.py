@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import DataType, _parse_datatype_json_value
+from pyspark.sql.types import DataType
 
 from clonos._worker import kinds
 from clonos._worker.async_kind import AsyncKind
@@ -36,12 +35,11 @@ class UserFunction:
         self.spec = spec
         self._loop = loop
         self._fn = by_name(fn, spec)
-        self._conf = current_conf(spec.timezone)
-        kind: Any = _parse_datatype_json_value(json.loads(spec.return_type))
-        self._return_type: DataType = kind
+        self._conf = current_conf(spec.conf)
+        self._return_type: DataType = spec.return_type
         self._pandas = self._pandas_codec() if spec.kind in (PANDAS, PANDAS_ITER) else None
         self._arrow_type = to_arrow_type(
-            kind, timezone="UTC", prefers_large_types=self._conf.large_types
+            self._return_type, timezone="UTC", prefers_large_types=self._conf.large_types
         )
 
     def _pandas_codec(self) -> Any:
