@@ -49,8 +49,11 @@ $(VENV)/.core: $(RUST) Cargo.toml Cargo.lock pyproject.toml $(VENV)/.packages
 # --- using it -----------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: $(VENV)/.core ## Plain Spark and Clonos lose executors and drivers; see what each makes of it.
+demo: $(VENV)/.core ## Plain Spark and Clonos lose the same processes: what each pays twice and gets wrong.
 	@$(WITH_JAVA) $(VENV)/bin/clonos demo $(ARGS)
+
+.PHONY: demo-stream
+demo-stream: $(VENV)/.core ## Count words from a socket while processes are killed at random: five minutes.
 	@$(WITH_JAVA) $(PY) examples/banned_words_demo --chaos --seconds 45 $(ARGS)
 
 .PHONY: build

@@ -119,7 +119,11 @@ class Service:
             disable_nagle_algorithm = True
 
             def do_POST(self) -> None:
-                review = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                length = int(self.headers["Content-Length"])
+                sent = self.rfile.read(length)
+                if len(sent) < length:
+                    return  # the caller was killed while it sent: nothing was asked
+                review = sent.decode()
                 body = service.answer(review, self.headers.get("Idempotency-Key", "")).encode()
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))

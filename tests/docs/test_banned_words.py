@@ -1,4 +1,4 @@
-"""The streaming example, with kills, as `make demo` runs it, only shorter."""
+"""The streaming example, with kills, as `make demo-stream` runs it, only shorter."""
 
 from __future__ import annotations
 

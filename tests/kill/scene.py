@@ -43,7 +43,6 @@ def start(master: str, **settings: str) -> Any:
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.log.level": "OFF",
-        "spark.sql.adaptive.enabled": "false",
         "spark.task.maxFailures": "8",
         "spark.stage.maxConsecutiveAttempts": "12",
         **settings,

@@ -11,6 +11,9 @@ from clonos.cli.demo.verdict import Verdict
 _COLOURS = {FIRST: "#9ecae1", AGAIN: "#de2d26", REPLAYED: "#31a354"}
 _STAGE_HATCH = "////"
 _LANE_HEIGHT = 0.8
+# As much is drawn of the time in which a new driver starts: what Spark needs for its JVMs is the
+# same on both sides, and would hide how little time recovery takes.
+_START_SECONDS = 1.0
 
 
 def draw(verdicts: list[Verdict], path: Path) -> Path:
@@ -42,23 +45,38 @@ def _draw_run(axes: Any, verdict: Verdict) -> None:
     axes.set_xlabel("seconds")
     if not verdict.course.attempts:
         return
-    zero = min(attempt.start for attempt in verdict.course.attempts)
+    clock = _Clock(verdict)
     lanes = sorted({(a.driver, int(a.executor)) for a in verdict.course.attempts}, reverse=True)
     for attempt in verdict.course.attempts:
         lane = lanes.index((attempt.driver, int(attempt.executor)))
-        _draw_attempt(axes, attempt, lane, zero)
+        _draw_attempt(axes, attempt, lane, clock)
     for lost_at in verdict.course.lost_at:
-        axes.axvline(lost_at - zero, color="black", linestyle="--")
+        axes.axvline(clock.of(lost_at, 0), color="black", linestyle="--")
+        skipped = f", {clock.skipped:.0f} s to start Spark\nare not drawn" if clock.skipped else ""
         axes.annotate(
-            "SIGKILL", (lost_at - zero, 1), xycoords=("data", "axes fraction"), xytext=(3, -10),
-            textcoords="offset points", fontsize=8,
+            f"SIGKILL{skipped}", (clock.of(lost_at, 0), 1), xycoords=("data", "axes fraction"),
+            xytext=(3, -3), textcoords="offset points", fontsize=8, va="top",
         )  # fmt: skip
     axes.set_yticks(range(len(lanes)), [_lane_name(lane, lanes) for lane in lanes])
 
 
-def _draw_attempt(axes: Any, attempt: Attempt, lane: int, zero: float) -> None:
+class _Clock:
+    """Seconds since the first task, without those in which a new driver started."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        attempts = verdict.course.attempts
+        self._zero = min(attempt.start for attempt in attempts)
+        again = [attempt.start for attempt in attempts if attempt.driver]
+        lost_at = verdict.course.lost_at[-1] if verdict.course.lost_at else self._zero
+        self.skipped = max(0.0, min(again) - lost_at - _START_SECONDS) if again else 0.0
+
+    def of(self, at: float, driver: int) -> float:
+        return at - self._zero - (self.skipped if driver else 0.0)
+
+
+def _draw_attempt(axes: Any, attempt: Attempt, lane: int, clock: _Clock) -> None:
     width = max(attempt.end - attempt.start, 0.03)
-    left = attempt.start - zero
+    left = clock.of(attempt.start, attempt.driver)
     axes.barh(
         lane, width, left=left, height=_LANE_HEIGHT, color=_COLOURS[attempt.kind],
         edgecolor="white" if attempt.ok else "black", linewidth=0.8,

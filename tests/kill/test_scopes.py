@@ -1,0 +1,88 @@
+"""What `agent_scope` and `on_lost` promise, when agents are lost or outlive their executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from scene import MAP_TASKS, REDUCE_TASKS, ROWS, Killer, Record, ask, check, job, slowly
+
+import clonos
+from clonos import causal, errors, testing
+
+pytestmark = pytest.mark.timeout(180)
+# With these Spark keeps other values that come out of a second run, and says nothing.
+UNNOTICED = {
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
+}
+
+
+@pytest.fixture
+def unnoticed(spark: Any) -> Iterator[Any]:
+    for name, value in UNNOTICED.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name in UNNOTICED:
+        spark.conf.unset(name)
+
+
+def scored(spark: Any, record: Record) -> Any:
+    path = str(record.path)
+
+    @causal("double", uid="score")
+    def score(row: int) -> float:
+        return ask(path, row)
+
+    return spark.range(0, ROWS, 1, MAP_TASKS).select("id", score("id").alias("v"))
+
+
+def kill_with_agent(executors: list[testing.Executor]) -> None:
+    """An executor and all that would have its logs."""
+    pid = executors[0].pid
+    testing.kill(pid, *testing.agents([pid]))
+
+
+def test_an_agent_of_the_host_outlives_its_executors(spark: Any, record: Record) -> None:
+    def kill(executors: list[testing.Executor]) -> None:
+        testing.kill(*[executor.pid for executor in executors[:2]])
+
+    # No copies: what is replayed can only come from the agent that two executors left behind.
+    with clonos.attach(spark, agent_scope="host", sharing_depth=0) as session:
+        with session.epoch("host"), Killer(spark, kill) as killer:
+            rows = job(spark, scored(spark, record)).collect()
+            stats = session.stats()
+    assert killer.struck == 1
+    assert len([agent for agent in stats.agents if agent.alive]) == 2, "the driver's and one more"
+    assert stats.totals.replayed
+    check(rows, record.read())
+    assert not record.twice
+
+
+def test_what_is_lost_is_refused_where_spark_would_not_notice(
+    unnoticed: Any, record: Record
+) -> None:
+    with clonos.attach(unnoticed, sharing_depth=0) as session:
+        with (
+            Killer(unnoticed, kill_with_agent) as killer,
+            pytest.raises(PySparkException) as lost,
+            session.epoch("lost"),
+        ):
+            job(unnoticed, scored(unnoticed, record)).collect()
+    assert killer.struck == 1
+    assert isinstance(errors.find(lost.value), errors.CausalLogLost)
+
+
+def test_what_is_lost_is_asked_again_if_one_asks_for_it(unnoticed: Any, record: Record) -> None:
+    settings: dict[str, Any] = {"sharing_depth": 0, "on_lost": "at_least_once"}
+    with clonos.attach(unnoticed, **settings) as session, session.epoch("again"):
+        with Killer(unnoticed, kill_with_agent) as killer:
+            # By their id: rows that went by a value that is another now could be missing, or twice.
+            shuffled = scored(unnoticed, record).repartition(REDUCE_TASKS, "id")
+            rows = shuffled.mapInArrow(slowly, "id long, v double").collect()
+        assert session.stats().totals.lost
+    assert killer.struck == 1
+    assert sorted(row.id for row in rows) == list(range(ROWS))
+    assert record.read().twice

@@ -1,0 +1,101 @@
+"""Settings of `attach` that change what a session does: each is seen to do it."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql.functions import spark_partition_id
+
+import clonos
+from clonos import causal, errors
+
+pytestmark = pytest.mark.timeout(120)
+# Workers cannot import this module, so its functions travel by value.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@causal("double", uid="drawn")
+def drawn(_row: Any) -> float:
+    return random.random()
+
+
+def twice(spark: Any) -> tuple[list[Any], list[Any]]:
+    """Results of one query that is run two times."""
+    query = spark.range(0, 40, 1, 4).select("id", drawn("id").alias("v"))
+    return sorted(query.collect()), sorted(query.collect())
+
+
+def test_at_least_once_records_nothing(plain_spark: Any) -> None:
+    with clonos.attach(plain_spark) as session, session.epoch("recorded"):
+        first, again = twice(plain_spark)
+        assert first == again
+    with clonos.attach(plain_spark, guarantee="at_least_once") as session:
+        with session.epoch("not recorded"):
+            first, again = twice(plain_spark)
+        assert not set(first) & set(again)
+        assert session.stats().totals.live == 0
+
+
+@pytest.mark.parametrize("compression", ["lz4", "none"])
+def test_frames_are_the_same_rows_compressed_or_not(plain_spark: Any, compression: Any) -> None:
+    with clonos.attach(plain_spark, compression=compression) as session, session.epoch("frames"):
+        rows = plain_spark.range(0, 2_000, 1, 4).selectExpr("id", "repeat('same ', 40) text")
+        sent = clonos.exchange(rows.withColumn("v", drawn("id")), 3, "id")
+        found = sent.select("id", "text", spark_partition_id().alias("part")).collect()
+    assert sorted(row.id for row in found) == list(range(2_000))
+    assert {row.text for row in found} == {"same " * 40}
+    assert {row.part for row in found} == {0, 1, 2}
+
+
+def in_another_order(spark: Any) -> tuple[list[float], list[float]]:
+    """Answers to equal rows, and those given to them in another order."""
+    words = spark.range(0, 60, 1, 4).selectExpr("string(id % 3) word")
+    first = words.repartition(3).select("word", drawn("word").alias("v"))
+    again = words.orderBy("word").coalesce(1).select("word", drawn("word").alias("v"))
+    return [row.v for row in first.collect()], [row.v for row in again.collect()]
+
+
+def test_equal_rows_in_another_order_are_refused(plain_spark: Any) -> None:
+    with clonos.attach(plain_spark) as session, session.epoch("refused"):
+        with pytest.raises(PySparkException) as refused:
+            in_another_order(plain_spark)
+        divergence = errors.find(refused.value)
+    assert isinstance(divergence, errors.ReplayDivergence)
+    assert "on_ambiguous" in str(divergence) or "row_key" in str(divergence)
+
+
+def test_equal_rows_are_given_any_of_their_answers(plain_spark: Any) -> None:
+    with clonos.attach(plain_spark, on_ambiguous="any") as session, session.epoch("any"):
+        first, again = in_another_order(plain_spark)
+    assert sorted(first) == sorted(again)
+
+
+def test_the_drivers_agent_listens_where_it_is_told(plain_spark: Any) -> None:
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with clonos.attach(plain_spark, driver_host="127.0.0.1", driver_port=port) as session:
+        with socket.create_connection(("127.0.0.1", port), timeout=5):
+            pass
+        assert f"127.0.0.1:{port}" in {agent.addr for agent in session.stats().agents}
+        with session.epoch("told"):
+            first, again = twice(plain_spark)
+        assert first == again
+
+
+def test_a_port_that_is_taken_is_named(plain_spark: Any) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(errors.ClonosError, match=str(port)):
+            clonos.attach(plain_spark, driver_host="127.0.0.1", driver_port=port)
