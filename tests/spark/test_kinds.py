@@ -187,7 +187,12 @@ def test_a_result_is_coerced_as_the_udf_would(spark: Any, arrow: bool, name: str
         except Exception as error:  # what plain UDFs refuse is refused
             return type(error)
 
-    assert outcome(causal(plain)) == outcome(plain)
+    # Arrow casts what is in a batch together, and answers per value are not one batch.
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
+    try:
+        assert outcome(causal(plain)) == outcome(plain)
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
 def test_vectors_and_other_types_of_users(spark: Any) -> None:

@@ -191,3 +191,13 @@ def test_answers_that_come_in_any_order_are_put_in_the_order_of_rows() -> None:
     values.append(10)
     assert answers.array().to_pylist() == [0, 10, 20]
     assert kept == [([2, 0], [20, 0])]
+
+
+def test_a_save_that_comes_after_the_end_of_a_batch_keeps_nothing() -> None:
+    kept: list[Any] = []
+    answers = Answers(lambda places, _values: kept.append(places))
+    answers.begin(pa.array).extend([1, 2])
+    assert answers.array().to_pylist() == [1, 2]
+    answers.save()
+    answers.rescue()
+    assert not kept, "its places would be taken for rows of the next batch"

@@ -106,13 +106,18 @@ class Answers:
     def array(self) -> pa.Array:
         """All answers, in the order of rows."""
         with self._lock:
-            if not self._parts:
-                return self._to_arrow(self._ordered())
-            rest = self.values[self._kept :]
-            parts = [*self._parts, self._to_arrow(rest)] if rest else self._parts
-            # From here on the batch as a whole is recorded.
+            if self._parts:
+                rest = self.values[self._kept :]
+                whole = pa.concat_arrays(
+                    [*self._parts, self._to_arrow(rest)] if rest else self._parts
+                )
+            else:
+                whole = self._to_arrow(self._ordered())
+            # From here on the batch as a whole is recorded. What a late `save` would keep, its
+            # caller would take for answers to the next one.
             self._keep = None
-            whole = pa.concat_arrays(parts)
+            if not self._parts:
+                return whole
             if self.places is None:
                 return whole
             order = sorted(range(len(self.places)), key=self.places.__getitem__)
