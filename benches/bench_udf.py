@@ -1,35 +1,37 @@
-"""A trivial boolean function over two million rows: plain, causal, with a checkpoint, and replayed.
+"""Each kind of UDF over a million rows, plain and causal; with a checkpoint, and replayed.
 
-The function costs next to nothing, so what is measured is the price of recording. All four run in
-turn in one process, so that a busy machine slows all of them; quote ratios.
+Plain and causal run in turns, so that a busy machine slows both; quote the ratios, which are
+printed at the end and kept with each measurement.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import udf_kinds
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import udf
+from udf_kinds import KINDS, run, table
 
 import clonos
-from clonos import causal
 
-ROWS = 2_000_000
+ROWS = 1_000_000
 ROUNDS = 7
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
-def is_even(n: int) -> bool:
-    return n % 2 == 0
-
-
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(udf_kinds)
     session = (
         SparkSession.builder.master("local[2,4]")
         .config("spark.driver.host", "127.0.0.1")
@@ -37,46 +39,61 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.log.level", "OFF")
         .getOrCreate()
     )
-    from pyspark import cloudpickle
-
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    # JIT compilers, Python workers and page caches are warm before the first measurement.
-    with clonos.attach(session):
-        for _ in range(3):
-            count(session, udf("boolean")(is_even))
-            count(session, causal("boolean", uid="warm")(is_even))
     yield session
     session.stop()
 
 
-def count(spark: SparkSession, function: Callable[..., Any]) -> None:
-    """Run the function over all rows."""
-    flagged = spark.range(0, ROWS, 1, 4).select(function("id").alias("b"))
-    assert flagged.where("b").count() == ROWS // 2
-
-
-@pytest.mark.benchmark(group="2 million rows")
-def test_plain_udf(benchmark: Any, spark: SparkSession) -> None:
-    benchmark.pedantic(count, args=(spark, udf("boolean")(is_even)), rounds=ROUNDS)
-
-
-@pytest.mark.benchmark(group="2 million rows")
-def test_causal(benchmark: Any, spark: SparkSession) -> None:
+@pytest.mark.parametrize("name", KINDS)
+def test_kind(benchmark: Any, spark: SparkSession, ratios: dict[str, float], name: str) -> None:
     with clonos.attach(spark):
-        recorded = causal("boolean", uid="recorded")(is_even)
-        benchmark.pedantic(count, args=(spark, recorded), rounds=ROUNDS)
+        beside_plain(benchmark, spark, ratios, name)
 
 
-@pytest.mark.benchmark(group="2 million rows")
-def test_causal_with_checkpoint(benchmark: Any, spark: SparkSession, tmp_path: Any) -> None:
+@pytest.mark.parametrize("name", ["row: boolean", "arrow: doubles"])
+def test_with_checkpoint(
+    benchmark: Any, spark: SparkSession, ratios: dict[str, float], name: str, tmp_path: Path
+) -> None:
     with clonos.attach(spark, checkpoint_dir=tmp_path):
-        recorded = causal("boolean", uid="recorded")(is_even)
-        benchmark.pedantic(count, args=(spark, recorded), rounds=ROUNDS)
+        beside_plain(benchmark, spark, ratios, name, "with a checkpoint")
 
 
-@pytest.mark.benchmark(group="2 million rows")
-def test_replayed(benchmark: Any, spark: SparkSession) -> None:
+@pytest.mark.parametrize("name", ["row: boolean", "arrow: doubles"])
+def test_replayed(benchmark: Any, spark: SparkSession, ratios: dict[str, float], name: str) -> None:
     with clonos.attach(spark) as session, session.epoch("replayed"):
-        recorded = causal("boolean", uid="recorded")(is_even)
-        count(spark, recorded)
-        benchmark.pedantic(count, args=(spark, recorded), rounds=ROUNDS)
+        beside_plain(benchmark, spark, ratios, name, "replayed")
+
+
+def beside_plain(
+    benchmark: Any,
+    spark: SparkSession,
+    ratios: dict[str, float],
+    name: str,
+    how: str = "recorded",
+) -> None:
+    """Measure a causal function, and before each round the plain one."""
+    kind, rows = KINDS[name], table(spark, ROWS)
+    function, causal_function = kind.plain(), kind.recorded()
+    plain_seconds: list[float] = []
+
+    def plain() -> None:
+        begun = time.perf_counter()
+        run(rows, function, kind.columns)
+        plain_seconds.append(time.perf_counter() - begun)
+
+    def recorded() -> None:
+        run(rows, causal_function, kind.columns)
+
+    # JIT compilers, Python workers and page caches are warm before the first measurement.
+    for _ in range(2 if benchmark.enabled else 0):
+        plain()
+        recorded()
+    plain_seconds.clear()
+    benchmark.group = how
+    benchmark.pedantic(recorded, setup=plain, rounds=ROUNDS)
+    if benchmark.enabled:
+        # Round by round, as neighbours in time have the same machine.
+        turns = zip(plain_seconds, benchmark.stats.stats.data, strict=True)
+        ratio = statistics.median(before / after for before, after in turns)
+        benchmark.extra_info["plain, seconds"] = statistics.median(plain_seconds)
+        benchmark.extra_info["speed, plain is 1"] = ratio
+        ratios[f"{how}: {name}"] = ratio

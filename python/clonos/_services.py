@@ -71,6 +71,25 @@ class CallKeys:
         self._next = 0
 
 
+class RowsKeys(CallKeys):
+    """Keys where several rows are being worked on at a time, and `row` says for which one asks."""
+
+    __slots__ = ("_made",)
+
+    def __init__(self, row: Callable[[], int], key: Callable[[int, int], str]) -> None:
+        super().__init__(row, key)
+        self._made: dict[int, int] = {}
+
+    def __call__(self) -> str:
+        row = self._row()
+        number = self._made.get(row, 0)
+        self._made[row] = number + 1
+        return self._key(row, number)
+
+    def again(self) -> None:
+        self._made.pop(self._row(), None)
+
+
 class Scope:
     """The causal task in which the current code runs.
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable, Coroutine
+import itertools
+from collections.abc import Callable, Coroutine, Iterable
+from contextvars import ContextVar
 from typing import Any
 
 import pyarrow as pa
 
-from clonos._services import CallKeys, Scope, current
+from clonos._services import RowsKeys, Scope, current
 from clonos._worker.answers import Answers
 from clonos._worker.kinds import Columns, Key
 from clonos._worker.rows import RowCodec
+
+# The row that a call is for: what the call starts on its own knows it, too.
+_row: ContextVar[int] = ContextVar("clonos_row")
 
 # When a call raises, no other is begun; those under way, which are paid for, may take this long.
 FINISH_SECONDS = 10.0
@@ -49,33 +53,40 @@ class AsyncKind:
         answers = answers or Answers()
         answers.begin(self._codec.to_arrow)
         lists = self._codec.to_lists(columns[: self._arguments])
-        rows = list(zip(*lists, strict=True)) if lists else [()] * len(columns[0])
-        self._runner.run(self._all(rows, key, answers))
+        count = len(columns[0])
+        rows = zip(*lists, strict=True) if lists else itertools.repeat((), count)
+        self._runner.run(self._all(rows, min(self._concurrency, count), key, answers))
         return answers.array()
 
-    async def _all(self, rows: list[tuple[Any, ...]], key: Key, answers: Answers) -> None:
-        values: list[Any] = answers.values
-        places: list[int] = []
+    async def _all(
+        self, rows: Iterable[tuple[Any, ...]], workers: int, key: Key, answers: Answers
+    ) -> None:
+        fn, each, values = self._fn, answers.each, answers.values
+        # One at a time, they come in the order of rows.
+        places: list[int] | None = [] if workers > 1 else None
         answers.places = places
-        todo = iter(range(len(rows)))
+        todo = enumerate(rows)
         failures: list[Exception] = []
+        # One for all rows: making one for each costs as much as the call of a quick function.
+        scope = Scope(None, RowsKeys(_row.get, key))
 
         async def work() -> None:
-            for index in todo:
-                current.set(Scope(None, CallKeys(functools.partial(int, index), key)))
+            current.set(scope)
+            for index, row in todo:
+                _row.set(index)
                 try:
-                    value = await self._fn(*rows[index])
+                    value = await fn(*row)
                 except Exception as error:
                     failures.append(error)
                     return
-                places.append(index)
+                if places is not None:
+                    places.append(index)
                 values.append(value)
-                if answers.each:
+                if each:
                     answers.save()
                 if failures:
                     return
 
-        workers = min(self._concurrency, len(rows))
         await _finish([asyncio.ensure_future(work()) for _ in range(workers)], failures)
         if failures:
             raise failures[0]
