@@ -225,7 +225,7 @@ impl PyServiceTask {
     }
 
     fn idempotency_key(&self) -> String {
-        idempotency_key(&self.id, lock(&self.inner).task.position())
+        idempotency_key(&self.id, lock(&self.inner).task.next_key())
     }
 
     fn publish(&self, py: Python<'_>) -> PyResult<u64> {

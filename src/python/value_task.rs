@@ -24,6 +24,8 @@ const ANY_ROW: u64 = u64::MAX;
 #[pyclass(name = "ValueTask", module = "clonos._core", frozen)]
 pub(super) struct PyValueTask {
     task: Mutex<ValueTask>,
+    /// Held while answers are on their way.
+    publishing: Mutex<()>,
     connection: Arc<Connection>,
     table: TableId,
 }
@@ -77,7 +79,7 @@ impl PyValueTask {
         };
         let connection = Arc::clone(&client.shared);
         let task = Mutex::new(ValueTask::new());
-        Ok(Self { task, connection, table })
+        Ok(Self { task, publishing: Mutex::new(()), connection, table })
     }
 
     fn offer(&self, py: Python<'_>, columns: Vec<PyArray>) -> PyResult<()> {
@@ -94,6 +96,8 @@ impl PyValueTask {
     fn answer(&self, py: Python<'_>, values: PyArray, places: Option<Vec<u32>>) -> PyResult<()> {
         let values = values.into_inner().0;
         enter(py, || {
+            // One at a time: what another thread publishes meanwhile must not be published twice.
+            let _turn = lock(&self.publishing);
             let Some(publication) = lock(&self.task).publication(places.as_deref(), &values)? else {
                 return Ok(());
             };

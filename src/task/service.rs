@@ -51,6 +51,9 @@ enum Matching {
     Indexed(Index),
 }
 
+/// Before the first row.
+const START: CallPosition = CallPosition { fingerprint: 0, occurrence: 0, ordinal: 0 };
+
 /// The record/replay machine of one attempt in services mode, and of operators on whole partitions.
 /// Sans I/O: the host reads the clock, draws seeds, calls services and publishes blocks.
 ///
@@ -83,6 +86,8 @@ pub struct ServiceTask {
     /// Calls that failed since something else was recorded: nothing depends on them yet.
     failed: Vec<(u64, Bytes)>,
     position: CallPosition,
+    /// Where a key was asked for last, and how many had been asked for there before.
+    keys: (CallPosition, u64),
     rows_used: usize,
     first_live: Option<(u64, u64)>,
     summary: Summary,
@@ -118,7 +123,8 @@ impl ServiceTask {
             run: None,
             pending: Vec::new(),
             failed: Vec::new(),
-            position: CallPosition { fingerprint: 0, occurrence: 0, ordinal: 0 },
+            position: START,
+            keys: (CallPosition { ordinal: u64::MAX, ..START }, 0),
             rows_used: 0,
             first_live: None,
             summary: Summary::default(),
@@ -320,8 +326,22 @@ impl ServiceTask {
         !self.pending.is_empty()
     }
 
+    /// The place for the key that is asked for now, for [`idempotency_key`](super::idempotency_key). Within a
+    /// call it is that call's, however often it asks; outside, each key is another: that of the next call
+    /// first, as it may be handed to it.
+    pub fn next_key(&mut self) -> CallPosition {
+        if self.in_call() {
+            return self.position;
+        }
+        let before = match self.keys {
+            (place, before) if place == self.position => before + 1,
+            _ => 0,
+        };
+        self.keys = (self.position, before);
+        CallPosition { ordinal: self.position.ordinal | (before << u32::BITS), ..self.position }
+    }
+
     /// The place of the call under way, or of the next one, for
-    /// [`idempotency_key`](super::idempotency_key) and
     /// [`RowRng::reset_row`](super::RowRng::reset_row).
     #[must_use]
     pub const fn position(&self) -> CallPosition {

@@ -305,3 +305,30 @@ fn positions_of_calls_are_the_same_in_every_attempt() {
 
 mod failures;
 mod partition;
+
+#[test]
+fn keys_outside_calls_are_each_another_and_the_same_in_every_attempt() {
+    let keys = |log: &[Bytes]| {
+        let mut task = attempt(log);
+        task.begin_row(1).unwrap();
+        let mut keys = vec![task.next_key(), task.next_key()];
+        call(&mut task, LOOKUP, log.is_empty().then_some("a")).unwrap();
+        keys.extend([task.next_key(), task.next_key()]);
+        (keys, task.take_block())
+    };
+    let (first, block) = keys(&[]);
+    let (again, _) = keys(&[block.unwrap()]);
+    assert_eq!(first, again);
+    assert_eq!(first.iter().collect::<std::collections::HashSet<_>>().len(), first.len());
+}
+
+#[test]
+fn a_call_has_one_key_however_often_it_asks() {
+    let mut task = attempt(&[]);
+    task.begin_row(1).unwrap();
+    let handed = task.next_key();
+    assert_eq!(task.call(LOOKUP).unwrap(), CallDecision::Live);
+    assert_eq!([task.next_key(), task.next_key()], [handed, handed]);
+    task.record_call(LOOKUP, true, Bytes::new()).unwrap();
+    assert_ne!(task.next_key(), handed);
+}
