@@ -29,6 +29,7 @@
 mod block;
 mod codec;
 mod fingerprint;
+mod fingerprint_map;
 mod kind;
 mod results;
 mod rows;
@@ -38,6 +39,7 @@ mod tests;
 
 pub use block::{BLOCK_HEADER_BYTES, BlockBuilder, BlockReader};
 pub use fingerprint::{batch_fingerprint, bytes_fingerprint, row_fingerprints};
+pub(crate) use fingerprint_map::FingerprintMap;
 pub use kind::{Determinant, FORMAT, Fingerprints};
 pub use results::{decode_results, encode_results};
 pub use rows::{encode_row_numbers, row_numbers};

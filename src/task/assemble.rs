@@ -4,9 +4,9 @@ use arrow_array::{Array, ArrayRef};
 use arrow_schema::DataType;
 use arrow_select::{concat::concat, interleave::interleave};
 
-use super::matching::FingerprintMap;
 use super::plan::Run;
 use super::recorded::{Piece, RecordedRows};
+use crate::determinant::FingerprintMap;
 use crate::error::Error;
 
 /// Runs shorter than this on average are copied row by row, longer ones run by run.

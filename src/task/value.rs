@@ -11,19 +11,25 @@
 //! Answers are kept for the task's life, inside [`CACHE_BYTES_MAX`], so that what comes again is not asked
 //! again.
 
+use std::collections::HashSet;
+
 use arrow_array::{Array, ArrayRef, UInt32Array};
 use arrow_schema::{DataType, Field};
 use arrow_select::interleave::interleave;
 use arrow_select::take::take;
 use bytes::Bytes;
 
-use super::matching::FingerprintMap;
 use super::summary::Summary;
-use crate::determinant::{BlockBuilder, bytes_fingerprint, encode_results, row_fingerprints};
+use crate::determinant::{BlockBuilder, FingerprintMap, bytes_fingerprint, encode_results, row_fingerprints};
 use crate::error::{Error, Result};
 
 /// Answers kept for later batches; beyond, all are forgotten and asked for again.
 const CACHE_BYTES_MAX: usize = 64 << 20;
+/// As many answers are kept in any case. Beyond, they are forgotten where hardly any was of use: a small
+/// table is the faster one.
+const KEPT_MIN: usize = 1 << 16;
+/// Of so many rows, one at least had an answer kept from an earlier batch: they are of use.
+const USEFUL: u64 = 32;
 
 /// Array and row of a known answer.
 type Place = (u32, u32);
@@ -33,16 +39,29 @@ type Place = (u32, u32);
 pub struct Publication {
     /// The block.
     pub block: Bytes,
+    /// Places in `ValueTask::open`, in the batch of this number.
+    opens: Vec<u32>,
+    batch: u64,
     questions: Vec<u64>,
     values: ArrayRef,
 }
 
-/// A question of the batch without an answer.
+/// A question of the batch that had no answer when it came.
 #[derive(Debug, Clone, Copy)]
 struct Open {
     question: u64,
     /// First row of the batch that asks it.
     row: u32,
+    /// Its answer, since it is there.
+    answer: Option<Place>,
+}
+
+/// Where the answer to a row is.
+#[derive(Debug, Clone, Copy)]
+enum Row {
+    Known(Place),
+    /// Place in `ValueTask::open`.
+    Open(u32),
 }
 
 /// The machine of one attempt.
@@ -51,11 +70,17 @@ pub struct ValueTask {
     known: FingerprintMap<Place>,
     arrays: Vec<ArrayRef>,
     bytes: usize,
-    /// Question of each row of the batch.
-    rows: Vec<u64>,
+    /// Number of the batch.
+    batch: u64,
+    rows: Vec<Row>,
     open: Vec<Open>,
-    /// Questions that this task is to answer.
-    duties: Vec<Open>,
+    /// Place of each question in `open`; kept for its memory.
+    places: FingerprintMap<u32>,
+    /// Those of `open` that were asked about last, and those that this task is to answer.
+    asked: Vec<u32>,
+    duties: Vec<u32>,
+    /// Rows whose answer was kept from an earlier batch.
+    remembered: u64,
     summary: Summary,
 }
 
@@ -71,33 +96,44 @@ impl ValueTask {
     /// # Errors
     /// As [`row_fingerprints`].
     pub fn offer(&mut self, columns: &[ArrayRef]) -> Result<()> {
-        if self.bytes > CACHE_BYTES_MAX {
+        let useless = self.known.len() > KEPT_MIN && self.remembered * USEFUL < self.summary.rows;
+        if self.bytes > CACHE_BYTES_MAX || useless {
             self.known.clear();
             self.arrays.clear();
             self.bytes = 0;
         }
-        self.rows.clear();
-        row_fingerprints(columns, &mut self.rows)?;
+        let mut questions = Vec::new();
+        row_fingerprints(columns, &mut questions)?;
         let salt =
             columns.iter().fold(0_u64, |salt, column| salt.rotate_left(7) ^ salt_of(column.data_type()));
-        self.rows.iter_mut().for_each(|question| *question ^= salt);
-        self.open.clear();
-        self.duties.clear();
-        let mut seen: FingerprintMap<()> = FingerprintMap::default();
-        for (row, question) in (0_u32..).zip(&self.rows) {
-            if !self.known.contains_key(question) && seen.insert(*question, ()).is_none() {
-                self.open.push(Open { question: *question, row });
+        let Self { known, rows, open, places, .. } = self;
+        rows.clear();
+        open.clear();
+        places.clear();
+        rows.extend((0_u32..).zip(questions).map(|(row, question)| {
+            let question = question ^ salt;
+            if let Some(place) = known.get(&question) {
+                return Row::Known(*place);
             }
-        }
+            Row::Open(*places.entry(question).or_insert_with(|| {
+                open.push(Open { question, row, answer: None });
+                number(open.len() - 1)
+            }))
+        }));
+        self.asked.clear();
+        self.duties.clear();
+        self.batch += 1;
+        self.remembered += self.rows.iter().filter(|row| matches!(row, Row::Known(_))).count() as u64;
         self.summary.rows += self.rows.len() as u64;
         Ok(())
     }
 
     /// Questions of the batch that have no answer yet, at most `max` of them.
     pub fn questions(&mut self, max: usize) -> Vec<u64> {
-        let known = &self.known;
-        self.open.retain(|open| !known.contains_key(&open.question));
-        self.open.iter().take(max).map(|open| open.question).collect()
+        let left = (0_u32..).zip(&self.open).filter(|(_, open)| open.answer.is_none()).take(max);
+        let (asked, questions) = left.map(|(place, open)| (place, open.question)).unzip();
+        self.asked = asked;
+        questions
     }
 
     /// How it stands with the [`Self::questions`]: which this task is to answer, and which answers there are.
@@ -106,31 +142,37 @@ impl ValueTask {
     /// [`Error::Misuse`] for positions that were not asked about.
     pub fn standing(&mut self, yours: &[u32], answered: Vec<(Vec<u32>, ArrayRef)>) -> Result<()> {
         for (positions, answers) in answered {
-            let questions: Vec<u64> = self.asked(&positions)?.iter().map(|open| open.question).collect();
-            if questions.len() != answers.len() {
+            let opens = self.asked(&positions)?;
+            if opens.len() != answers.len() {
                 return Err(misuse("a question without its answer"));
             }
-            self.learn(&questions, answers);
+            let questions: Vec<u64> = opens.iter().filter_map(|place| self.question_at(*place)).collect();
+            self.learn(&opens, &questions, answers);
         }
         self.duties = self.asked(yours)?;
         Ok(())
     }
 
-    fn asked(&self, positions: &[u32]) -> Result<Vec<Open>> {
-        let open = positions.iter().map(|position| self.open.get(*position as usize).copied());
-        open.collect::<Option<_>>().ok_or_else(|| misuse("an answer to a question that was not asked"))
+    fn asked(&self, positions: &[u32]) -> Result<Vec<u32>> {
+        let asked = positions.iter().map(|position| self.asked.get(*position as usize).copied());
+        asked.collect::<Option<_>>().ok_or_else(|| misuse("an answer to a question that was not asked"))
+    }
+
+    fn question_at(&self, place: u32) -> Option<u64> {
+        self.open.get(place as usize).map(|open| open.question)
     }
 
     /// Rows of the batch to call the function for.
     #[must_use]
     pub fn live_rows(&self) -> Vec<u32> {
-        self.duties.iter().map(|open| open.row).collect()
+        let opens = self.duties.iter().filter_map(|place| self.open.get(*place as usize));
+        opens.map(|open| open.row).collect()
     }
 
     /// The question of one of [`Self::live_rows`].
     #[must_use]
     pub fn question(&self, live_row: usize) -> Option<u64> {
-        self.duties.get(live_row).map(|open| open.question)
+        self.duties.get(live_row).and_then(|place| self.question_at(*place))
     }
 
     /// What to publish of the function's results for some of [`Self::live_rows`], or for all of them. What
@@ -139,40 +181,61 @@ impl ValueTask {
     /// # Errors
     /// [`Error::Misuse`] if there are not as many as rows; [`Error::Arrow`] if they cannot be encoded.
     pub fn publication(&self, places: Option<&[u32]>, values: &ArrayRef) -> Result<Option<Publication>> {
-        let questions: Option<Vec<u64>> = match places {
-            None => Some(self.duties.iter().map(|open| open.question).collect()),
-            Some(places) => places.iter().map(|place| self.question(*place as usize)).collect(),
+        let opens: Option<Vec<u32>> = match places {
+            None => Some(self.duties.clone()),
+            Some(places) => places.iter().map(|place| self.duties.get(*place as usize).copied()).collect(),
         };
-        let questions = questions.filter(|questions| questions.len() == values.len());
-        let mut questions = questions.ok_or_else(|| misuse("an answer to a row that was not live"))?;
+        let opens = opens.filter(|opens| opens.len() == values.len());
+        let mut opens = opens.ok_or_else(|| misuse("an answer to a row that was not live"))?;
         let mut values = ArrayRef::clone(values);
-        let is_new = |question: &u64| !self.known.contains_key(question);
-        if !questions.iter().all(is_new) {
-            let rows = (0_u32..).zip(&questions).filter(|(_, question)| is_new(question)).map(|(row, _)| row);
+        let is_new = |place: &u32| self.open.get(*place as usize).is_some_and(|open| open.answer.is_none());
+        if !opens.iter().all(is_new) {
+            let rows = (0_u32..).zip(&opens).filter(|(_, place)| is_new(place)).map(|(row, _)| row);
             values = take(&values, &UInt32Array::from_iter_values(rows), None)?;
-            questions.retain(is_new);
+            opens.retain(is_new);
         }
-        if questions.is_empty() {
+        if opens.is_empty() {
             return Ok(None);
         }
+        let questions: Vec<u64> = opens.iter().filter_map(|place| self.question_at(*place)).collect();
         let mut builder = BlockBuilder::new();
         builder.push_results(&questions, &encode_results(&values)?)?;
-        Ok(Some(Publication { block: builder.finish(), questions, values }))
+        Ok(Some(Publication { block: builder.finish(), opens, batch: self.batch, questions, values }))
     }
 
     /// A publication is stable, but for these questions, which another answered before: they stay open.
     pub fn recorded(&mut self, publication: Publication, late: &[u64]) {
-        let Publication { block, questions, values } = publication;
+        let Publication { block, mut opens, batch, questions, values } = publication;
         self.summary.live += questions.len() as u64;
         self.summary.bytes += block.len() as u64;
-        self.learn(&questions, values);
-        for question in late {
+        if batch != self.batch {
+            opens.clear();
+        }
+        self.learn(&opens, &questions, values);
+        if late.is_empty() {
+            return;
+        }
+        let late: HashSet<&u64> = late.iter().collect();
+        for question in &late {
             self.known.remove(question);
+        }
+        for place in opens {
+            if let Some(open) = self.open.get_mut(place as usize).filter(|open| late.contains(&open.question))
+            {
+                open.answer = None;
+            }
         }
     }
 
-    fn learn(&mut self, questions: &[u64], answers: ArrayRef) {
-        let array = u32::try_from(self.arrays.len()).unwrap_or(u32::MAX);
+    /// Keeps answers, to the questions at these places of `open` among others.
+    fn learn(&mut self, opens: &[u32], questions: &[u64], answers: ArrayRef) {
+        let array = number(self.arrays.len());
+        for (row, place) in (0_u32..).zip(opens) {
+            if let Some(open) = self.open.get_mut(*place as usize) {
+                open.answer = Some((array, row));
+            }
+        }
+        self.known.reserve(questions.len());
         for (row, question) in (0_u32..).zip(questions) {
             self.known.insert(*question, (array, row));
         }
@@ -185,30 +248,40 @@ impl ValueTask {
     /// # Errors
     /// [`Error::Arrow`] if answers are of different types.
     pub fn complete(&mut self) -> Result<Option<ArrayRef>> {
-        let places: Option<Vec<Place>> = self.rows.iter().map(|row| self.known.get(row).copied()).collect();
-        let Some(places) = places else { return Ok(None) };
-        let mut numbers: FingerprintMap<usize> = FingerprintMap::default();
-        let mut sources: Vec<&dyn Array> = Vec::new();
-        let mut indices = Vec::with_capacity(places.len());
-        for (array, row) in &places {
-            let Some(source) = self.arrays.get(*array as usize) else {
-                return Err(misuse("an answer without its array"));
-            };
-            let number = *numbers.entry(u64::from(*array)).or_insert_with(|| {
-                sources.push(source.as_ref());
-                sources.len() - 1
-            });
-            indices.push((number, *row as usize));
-        }
-        let values = match sources.as_slice() {
-            [only] => {
-                let rows = UInt32Array::from_iter_values(places.iter().map(|(_, row)| *row));
-                take(*only, &rows, None)?
-            }
-            _ => interleave(&sources, &indices)?,
+        let place = |row: &Row| match row {
+            Row::Known(place) => Some(*place),
+            Row::Open(place) => self.open.get(*place as usize)?.answer,
         };
+        let Some(places) = self.rows.iter().map(place).collect::<Option<Vec<Place>>>() else {
+            return Ok(None);
+        };
+        let values = self.gathered(&places)?;
         self.rows.clear();
         Ok(Some(values))
+    }
+
+    fn gathered(&self, places: &[Place]) -> Result<ArrayRef> {
+        // Arrays that are used, and where each of all arrays is among them.
+        let mut sources: Vec<&dyn Array> = Vec::new();
+        let mut numbers = vec![usize::MAX; self.arrays.len()];
+        let mut indices = Vec::with_capacity(places.len());
+        for (array, row) in places {
+            let at = *array as usize;
+            let (Some(source), Some(number)) = (self.arrays.get(at), numbers.get_mut(at)) else {
+                return Err(misuse("an answer without its array"));
+            };
+            if *number == usize::MAX {
+                *number = sources.len();
+                sources.push(source.as_ref());
+            }
+            indices.push((*number, *row as usize));
+        }
+        let [only] = sources.as_slice() else { return Ok(interleave(&sources, &indices)?) };
+        // One answer each, in the order of rows: the commonest case of many distinct arguments.
+        if only.len() == places.len() && (0_u32..).zip(places).all(|(row, place)| row == place.1) {
+            return Ok(only.slice(0, only.len()));
+        }
+        Ok(take(*only, &UInt32Array::from_iter_values(places.iter().map(|(_, row)| *row)), None)?)
     }
 
     /// What it did so far. Rows are replayed if their answer was there or came again.
@@ -218,6 +291,10 @@ impl ValueTask {
         summary.replayed = summary.rows.saturating_sub(summary.live);
         summary
     }
+}
+
+fn number(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(u32::MAX)
 }
 
 fn misuse(what: &str) -> Error {
