@@ -87,6 +87,7 @@ class RowsKeys(CallKeys):
         return self._key(row, number)
 
     def again(self) -> None:
+        """The calls of the row that asks are made once more, with the keys that they had."""
         self._made.pop(self._row(), None)
 
 
