@@ -368,8 +368,8 @@ def idempotency_key() -> str:
 
     Send it along with a request that has side effects. A service that honours such keys then acts
     once even if the call was sent, and everything that knew its answer died. Each time it is asked
-    for, it is the key of another call, except within the function of a `clonos.call`, which has one.
-    Outside a causal task each key is new.
+    for, it is the key of another call, except within the function of a `clonos.call`, which has
+    one. Outside a causal task each key is new.
     """
     scope = current.get()
     _note(scope, "clonos.idempotency_key")
