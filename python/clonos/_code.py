@@ -147,7 +147,9 @@ class _Walk:
         for item in items:
             walk = _Walk()
             walk._under_way, walk._left = self._under_way, self._left
-            walk._noted = self._noted
+            # What was noted before the first item, and not by another one: which of them comes
+            # first depends on the process.
+            walk._noted = self._noted.copy()
             walk._all(item, depth)
             self._left = walk._left
             digests.append(walk._hash.digest())

@@ -120,8 +120,8 @@ class ResultTask:
         """Record the values of the live rows; all values of the batch, in its order."""
     def keep(self, plan: Plan, places: Sequence[int], values: pa.Array) -> int:
         """Record and send values of some live rows before all are there; from any thread."""
-    def key(self, plan: Plan, live_row: int, ordinal: int) -> str:
-        """Idempotency key of a live row's call number `ordinal`: 32 hex digits."""
+    def key(self, plan: Plan, live_row: int | None, ordinal: int) -> str:
+        """Idempotency key of call number `ordinal` for a live row, or for all: 32 hex digits."""
     def publish(self) -> int:
         """Send what was recorded since the last time; does not wait. A mark for `settle`."""
     def settle(self, mark: int | None = None) -> None:
@@ -146,8 +146,8 @@ class ValueTask:
         """Record values of the rows last given, or of some; returns when they are stable."""
     def complete(self) -> pa.Array:
         """All values of the batch, in its order."""
-    def key(self, live_row: int, call: int) -> str:
-        """Idempotency key of a call for a row last given: 32 hex digits."""
+    def key(self, live_row: int | None, ordinal: int) -> str:
+        """Idempotency key of call number `ordinal` for a live row, or for all: 32 hex digits."""
     def close(self) -> None:
         """End the attempt: what it was to answer is for others."""
 
@@ -202,6 +202,8 @@ class ServiceTask:
         """Note that elements with this serialised form were taken."""
     def idempotency_key(self) -> str:
         """Key of the next call: 32 hex digits."""
+    def keys_again(self) -> None:
+        """The row or batch is worked on once more: its calls have the keys that they had."""
     def publish(self) -> int:
         """Send what was recorded since the last time; does not wait. A mark for `settle`."""
     def publish_answers(self) -> int:

@@ -25,6 +25,8 @@ from clonos import _unrecorded
 if TYPE_CHECKING:
     import numpy as np
 
+    from clonos import _core
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -45,17 +47,19 @@ class CallKeys:
     Parameters
     ----------
     row : callable
-        The row that is being worked on.
+        The row that is being worked on; ``None`` where one call is for a whole batch.
     key : callable
         Key of a row's n-th call, from 0.
     """
 
     __slots__ = ("_key", "_last", "_next", "_row")
 
-    def __init__(self, row: Callable[[], int], key: Callable[[int, int], str]) -> None:
+    def __init__(
+        self, row: Callable[[], int | None], key: Callable[[int | None, int], str]
+    ) -> None:
         self._row = row
         self._key = key
-        self._last = -1
+        self._last: int | None = -1
         self._next = 0
 
     def __call__(self) -> str:
@@ -76,9 +80,11 @@ class RowsKeys(CallKeys):
 
     __slots__ = ("_made",)
 
-    def __init__(self, row: Callable[[], int], key: Callable[[int, int], str]) -> None:
+    def __init__(
+        self, row: Callable[[], int | None], key: Callable[[int | None, int], str]
+    ) -> None:
         super().__init__(row, key)
-        self._made: dict[int, int] = {}
+        self._made: dict[int | None, int] = {}
 
     def __call__(self) -> str:
         row = self._row()
@@ -89,6 +95,22 @@ class RowsKeys(CallKeys):
     def again(self) -> None:
         """The calls of the row that asks are made once more, with the keys that they had."""
         self._made.pop(self._row(), None)
+
+
+class TaskKeys:
+    """Idempotency keys of a task that records its services: it knows which call is next."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: _core.ServiceTask) -> None:
+        self._task = task
+
+    def __call__(self) -> str:
+        return self._task.idempotency_key()
+
+    def again(self) -> None:
+        """The calls of the row or batch are made once more, with the keys that they had."""
+        self._task.keys_again()
 
 
 class Scope:

@@ -13,7 +13,7 @@ use super::door::{enter, quick};
 use super::lock;
 use crate::agent::protocol::Ending;
 use crate::error::{Error, Result};
-use crate::task::{CallPosition, Plan, ResultTask, Summary, TaskMode, idempotency_key};
+use crate::task::{CallPosition, Plan, ResultTask, Summary, TaskMode, idempotency_key, place_of_batch};
 
 /// Which rows of one batch have recorded values.
 #[pyclass(name = "Plan", module = "clonos._core", frozen)]
@@ -125,11 +125,16 @@ impl PyResultTask {
         to_pyarrow(py, values)
     }
 
-    fn key(&self, py: Python<'_>, plan: &PyPlan, live_row: usize, ordinal: u64) -> PyResult<String> {
+    #[pyo3(signature = (plan, live_row, ordinal))]
+    fn key(&self, py: Python<'_>, plan: &PyPlan, live_row: Option<usize>, ordinal: u64) -> PyResult<String> {
         quick(py, || {
             let plan = lock(&plan.plan);
             let gone = || Error::Misuse { what: "an idempotency key of a completed batch".into() };
             let plan = plan.as_ref().ok_or_else(gone)?;
+            let Some(live_row) = live_row else {
+                let rows = plan.live.iter().filter_map(|row| plan.fingerprint(*row as usize));
+                return Ok(idempotency_key(&self.id, place_of_batch(rows, plan.first_row(), ordinal)));
+            };
             let row = *plan.live.get(live_row).ok_or_else(gone)? as usize;
             let fingerprint = plan.fingerprint(row).ok_or_else(gone)?;
             // Where equal rows are not counted, the row's number keeps keys apart; it is the same in

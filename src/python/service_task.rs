@@ -228,6 +228,10 @@ impl PyServiceTask {
         idempotency_key(&self.id, lock(&self.inner).task.next_key())
     }
 
+    fn keys_again(&self) {
+        lock(&self.inner).task.keys_again();
+    }
+
     fn publish(&self, py: Python<'_>) -> PyResult<u64> {
         enter(py, || {
             // Locked until it is sent: a thread that publishes answers in between must not overtake.

@@ -15,7 +15,7 @@ use crate::agent::values::messages::{AboutValues, Found, QUESTIONS_MAX, TableId,
 use crate::determinant::{bytes_fingerprint, decode_results};
 use crate::error::{Error, Result};
 use crate::id::{Partition, TaskId};
-use crate::task::{CallPosition, Summary, ValueTask, idempotency_key};
+use crate::task::{CallPosition, Summary, ValueTask, idempotency_key, place_of_batch};
 
 /// Stands for the number of equal rows before, in keys of calls: here there is one call for all of them.
 const ANY_ROW: u64 = u64::MAX;
@@ -62,16 +62,13 @@ impl PyValueTask {
     fn open(client: &PyClient, arguments: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let none = || pyo3::exceptions::PyTypeError::new_err("open() needs keyword arguments");
         let arguments = arguments.ok_or_else(none)?;
-        let code: u64 = get(arguments, "code")?.extract()?;
-        // The same function with another type of result is another function.
-        let shape = text(arguments, "shape")?;
-        let code = bytes_fingerprint(&[&code.to_le_bytes(), shape.as_bytes()].concat());
         let table = TableId {
             query: text(arguments, "query")?,
             epoch: epoch(&get(arguments, "epoch")?)?,
             operator: text(arguments, "operator")?,
             named: get(arguments, "named")?.extract()?,
-            code,
+            code: get(arguments, "code")?.extract()?,
+            shape: bytes_fingerprint(text(arguments, "shape")?.as_bytes()),
             python: text(arguments, "python")?,
             label: text(arguments, "label")?,
             allow_code_change: get(arguments, "allow_code_change")?.extract()?,
@@ -116,18 +113,26 @@ impl PyValueTask {
         to_pyarrow(py, values)
     }
 
-    fn key(&self, py: Python<'_>, live_row: usize, ordinal: u64) -> PyResult<String> {
+    #[pyo3(signature = (live_row, ordinal))]
+    fn key(&self, py: Python<'_>, live_row: Option<usize>, ordinal: u64) -> PyResult<String> {
         quick(py, || {
             let gone = || Error::Misuse { what: "an idempotency key of an answered row".into() };
-            let fingerprint = lock(&self.task).question(live_row).ok_or_else(gone)?;
+            let task = lock(&self.task);
+            let position = match live_row {
+                Some(row) => {
+                    let fingerprint = task.question(row).ok_or_else(gone)?;
+                    CallPosition { fingerprint, occurrence: ANY_ROW, ordinal }
+                }
+                None => place_of_batch(task.duties(), 0, ordinal),
+            };
             let table = &self.table;
             let task = TaskId {
                 query: table.query.as_str().into(),
-                operator: format!("{}\u{1}{:016x}", table.operator, table.code).into(),
+                operator: format!("{}\u{1}{:016x}", table.operator, table.code ^ table.shape).into(),
                 epoch: table.epoch.clone(),
                 partition: Partition(0),
             };
-            Ok(idempotency_key(&task, CallPosition { fingerprint, occurrence: ANY_ROW, ordinal }))
+            Ok(idempotency_key(&task, position))
         })
     }
 

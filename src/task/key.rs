@@ -18,6 +18,14 @@ pub struct CallPosition {
     pub ordinal: u64,
 }
 
+/// The place of a call for several rows at once. `first` tells where equal rows are not counted.
+#[must_use]
+pub fn place_of_batch(fingerprints: impl Iterator<Item = u64>, first: u64, ordinal: u64) -> CallPosition {
+    let mut hash = Xxh3::new();
+    fingerprints.for_each(|fingerprint| hash.update(&fingerprint.to_le_bytes()));
+    CallPosition { fingerprint: hash.digest(), occurrence: first | 1 << 62, ordinal }
+}
+
 /// The key of one call: 32 lower-case hexadecimal digits (128 bits), a pure function of query,
 /// operator, epoch, partition and `position`. It carries neither attempt nor generation, so every
 /// attempt of the same call gives the same key, and it must never change between versions.

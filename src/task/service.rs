@@ -53,6 +53,8 @@ enum Matching {
 
 /// Before the first row.
 const START: CallPosition = CallPosition { fingerprint: 0, occurrence: 0, ordinal: 0 };
+/// No key was asked for.
+const NO_KEY: (CallPosition, u64) = (CallPosition { ordinal: u64::MAX, ..START }, 0);
 
 /// The record/replay machine of one attempt in services mode, and of operators on whole partitions.
 /// Sans I/O: the host reads the clock, draws seeds, calls services and publishes blocks.
@@ -88,6 +90,8 @@ pub struct ServiceTask {
     position: CallPosition,
     /// Where a key was asked for last, and how many had been asked for there before.
     keys: (CallPosition, u64),
+    /// Number of the first call for the row or batch.
+    first_call: u64,
     rows_used: usize,
     first_live: Option<(u64, u64)>,
     summary: Summary,
@@ -124,7 +128,8 @@ impl ServiceTask {
             pending: Vec::new(),
             failed: Vec::new(),
             position: START,
-            keys: (CallPosition { ordinal: u64::MAX, ..START }, 0),
+            keys: NO_KEY,
+            first_call: 0,
             rows_used: 0,
             first_live: None,
             summary: Summary::default(),
@@ -141,6 +146,7 @@ impl ServiceTask {
         let row = self.summary.rows;
         self.position =
             CallPosition { fingerprint, occurrence: self.occurrences.next(fingerprint), ordinal: 0 };
+        self.first_call = 0;
         self.summary.rows += 1;
         if let Some(recorded) = self.find_row(fingerprint, row)? {
             self.rows_used += 1;
@@ -186,6 +192,7 @@ impl ServiceTask {
         self.standing.check()?;
         let asked = Input { rows, fingerprint };
         let first_row = self.summary.rows;
+        self.first_call = self.position.ordinal;
         match self.next(
             |_| input_name(asked),
             |event| match event {
@@ -327,11 +334,11 @@ impl ServiceTask {
     }
 
     /// The place for the key that is asked for now, for [`idempotency_key`](super::idempotency_key). Within a
-    /// call it is that call's, however often it asks; outside, each key is another: that of the next call
-    /// first, as it may be handed to it.
+    /// call it is that call's, however often it asks; outside, each key is another.
     pub fn next_key(&mut self) -> CallPosition {
         if self.in_call() {
-            return self.position;
+            let handed = u64::from(self.keys.0 == self.position) << (u64::BITS - 1);
+            return CallPosition { ordinal: self.position.ordinal | handed, ..self.position };
         }
         let before = match self.keys {
             (place, before) if place == self.position => before + 1,
@@ -339,6 +346,12 @@ impl ServiceTask {
         };
         self.keys = (self.position, before);
         CallPosition { ordinal: self.position.ordinal | (before << u32::BITS), ..self.position }
+    }
+
+    /// The row or batch is worked on once more: its calls have the keys that they had.
+    pub const fn keys_again(&mut self) {
+        self.position.ordinal = self.first_call;
+        self.keys = NO_KEY;
     }
 
     /// The place of the call under way, or of the next one, for

@@ -175,6 +175,11 @@ impl ValueTask {
         self.duties.get(live_row).and_then(|place| self.question_at(*place))
     }
 
+    /// The questions of all of [`Self::live_rows`].
+    pub fn duties(&self) -> impl Iterator<Item = u64> + '_ {
+        self.duties.iter().filter_map(|place| self.question_at(*place))
+    }
+
     /// What to publish of the function's results for some of [`Self::live_rows`], or for all of them. What
     /// was published before is left out.
     ///

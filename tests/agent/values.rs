@@ -22,6 +22,7 @@ fn table(code: u64) -> TableId {
         epoch: Epoch::Batch(1),
         operator: "f".into(),
         code,
+        shape: 0,
         python: "3.11".into(),
         label: "f".into(),
         allow_code_change: false,

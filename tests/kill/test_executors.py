@@ -7,18 +7,15 @@ would abort it here if one replayed row differed in one bit.
 from __future__ import annotations
 
 import os
-import random
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
 from scene import MAP_TASKS, ROWS, Killer, Record, ask, await_executors, check, job
 
 import clonos
 from clonos import causal, testing
-from clonos.errors import ReplayDivergence
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -208,26 +205,3 @@ def test_groups_of_a_lost_executor_are_found(spark: Any, record: Record) -> None
     assert killer.struck == 1
     check(answers, record.read())
     assert not record.twice
-
-
-def test_a_row_key_tells_equal_rows_apart(spark: Any) -> None:
-    word = causal("double", uid="keyed")(lambda _word: random.random())
-    equal = spark.range(0, ROWS, 1, MAP_TASKS).selectExpr("id", "'same' word")
-    with clonos.attach(spark) as session, session.epoch("keyed"):
-        first = equal.repartition(3).select("id", word("word", row_key="id").alias("v")).collect()
-        again = equal.repartition(5).select("id", word("word", row_key="id").alias("v")).collect()
-    assert sorted(first) == sorted(again)
-
-
-def test_equal_rows_in_another_order_are_refused_without_a_key(spark: Any) -> None:
-    word = causal("double", uid="not-keyed")(lambda _word: random.random())
-    words = spark.range(0, 60, 1, 4).selectExpr("string(id % 3) word")
-    with clonos.attach(spark) as session:
-        session.spark.sparkContext.setLocalProperty("clonos.epoch", "not keyed")
-        words.repartition(3).select(word("word")).collect()
-        ordered = words.orderBy("word").coalesce(1).select(word("word"))
-        with pytest.raises(PySparkException) as refused:
-            ordered.collect()
-        session.spark.sparkContext.setLocalProperty("clonos.epoch", "")
-    assert ReplayDivergence.__name__ in str(refused.value)
-    assert "row_key" in str(refused.value)

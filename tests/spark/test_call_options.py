@@ -227,3 +227,40 @@ def test_two_services_awaited_at_a_time_are_refused(spark: Any) -> None:
 
     with pytest.raises(Exception, match="one by one"):
         spark.range(0, 1, 1, 1).select(ask("id")).collect()
+
+
+@pytest.mark.parametrize("record", ["result", "services"])
+def test_all_tries_of_a_call_have_one_key(session: Any, tmp_path: Path, record: Any) -> None:
+    keys = str(tmp_path / "keys")
+
+    @causal("string", record=record, retries=3)
+    def ask(_row: int) -> str:
+        key = clonos.idempotency_key()
+        with Path(keys).open("a") as file:
+            file.write(f"{key}\n")
+        if len(Path(keys).read_text().split()) < 3:
+            raise TimeoutError
+        return key
+
+    session.spark.range(1).select(ask("id")).collect()
+    tries = Path(keys).read_text().split()
+    assert len(tries) == 3
+    assert len(set(tries)) == 1
+
+
+def test_calls_for_other_batches_have_other_keys(session: Any, tmp_path: Path) -> None:
+    keys = str(tmp_path / "keys")
+
+    @causal(per="value")
+    @arrow_udf("long")
+    def ask(rows: pa.Array) -> pa.Array:
+        with Path(keys).open("a") as file:
+            file.write(f"{clonos.idempotency_key()}\n")
+        return rows
+
+    with session.epoch("batches"):
+        for numbers in ([0, 1, 2], [0, 7, 8], [0, 1, 2, 9]):
+            rows = session.spark.createDataFrame([(n,) for n in numbers], "n long").coalesce(1)
+            rows.select(ask("n")).collect()
+    made = Path(keys).read_text().split()
+    assert len(made) == len(set(made)) == 3

@@ -184,3 +184,13 @@ def test_equal_functions_are_one_to_spark(spark: Any) -> None:
     # It is called again over its own results, in one task.
     twice = rows.select(make()(make()("id")).alias("v")).collect()
     assert [row.v for row in twice] == list("0123")
+
+
+def test_a_number_that_is_too_large_is_cut_as_plain_functions_cut_it(session: Any) -> None:
+    def large(n: int) -> int:
+        return 2**70 if n else n
+
+    rows = session.spark.range(2)
+    plain = udf(large, "bigint", useArrow=False)
+    expected = rows.select(plain("id").alias("v")).collect()
+    assert rows.select(causal(plain)("id").alias("v")).collect() == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -52,26 +53,34 @@ def test_frames_are_the_same_rows_compressed_or_not(plain_spark: Any, compressio
     assert {row.part for row in found} == {0, 1, 2}
 
 
-def in_another_order(spark: Any) -> tuple[list[float], list[float]]:
-    """Answers to equal rows, and those given to them in another order."""
-    words = spark.range(0, 60, 1, 4).selectExpr("string(id % 3) word")
-    first = words.repartition(3).select("word", drawn("word").alias("v"))
-    again = words.orderBy("word").coalesce(1).select("word", drawn("word").alias("v"))
-    return [row.v for row in first.collect()], [row.v for row in again.collect()]
+class Again(Exception):
+    """The epoch is to be run again."""
+
+
+def in_another_order(session: Any) -> tuple[list[float], list[float]]:
+    """Answers to equal rows, and those given to them in another order when the epoch runs again."""
+    words = session.spark.range(0, 60, 1, 4).selectExpr("string(id % 3) word")
+    with suppress(Again), session.epoch("ordered"):
+        rows = words.repartition(3).select("word", drawn("word").alias("v")).collect()
+        raise Again
+    with session.epoch("ordered"):
+        ordered = words.orderBy("word").coalesce(1)
+        again = ordered.select("word", drawn("word").alias("v")).collect()
+    return [row.v for row in rows], [row.v for row in again]
 
 
 def test_equal_rows_in_another_order_are_refused(plain_spark: Any) -> None:
-    with clonos.attach(plain_spark) as session, session.epoch("refused"):
+    with clonos.attach(plain_spark) as session:
         with pytest.raises(PySparkException) as refused:
-            in_another_order(plain_spark)
+            in_another_order(session)
         divergence = errors.find(refused.value)
     assert isinstance(divergence, errors.ReplayDivergence)
     assert "on_ambiguous" in str(divergence) or "row_key" in str(divergence)
 
 
 def test_equal_rows_are_given_any_of_their_answers(plain_spark: Any) -> None:
-    with clonos.attach(plain_spark, on_ambiguous="any") as session, session.epoch("any"):
-        first, again = in_another_order(plain_spark)
+    with clonos.attach(plain_spark, on_ambiguous="any") as session:
+        first, again = in_another_order(session)
     assert sorted(first) == sorted(again)
 
 
@@ -99,3 +108,17 @@ def test_a_port_that_is_taken_is_named(plain_spark: Any) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(errors.ClonosError, match=str(port)):
             clonos.attach(plain_spark, driver_host="127.0.0.1", driver_port=port)
+
+
+def test_a_row_key_tells_equal_rows_apart(session: Any) -> None:
+    equal = session.spark.range(0, 60, 1, 4).selectExpr("id", "'same' word")
+
+    def keyed(partitions: int) -> list[Any]:
+        rows = equal.repartition(partitions)
+        return sorted(rows.select("id", drawn("word", row_key="id").alias("v")).collect())
+
+    with suppress(Again), session.epoch("keyed"):
+        first = keyed(3)
+        raise Again
+    with session.epoch("keyed"):
+        assert keyed(5) == first

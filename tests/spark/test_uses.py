@@ -310,3 +310,18 @@ def test_columns_of_services_stand_side_by_side(spark: Any, session: Any) -> Non
     first, second = again(session, both)
     assert second == first
     assert all(row[2] != row[3] for row in first)
+
+
+@pytest.mark.parametrize("uid", [None, "given"])
+def test_equal_rows_of_two_tables_have_their_own_answers(
+    spark: Any, session: Any, uid: str | None
+) -> None:
+    score = causal("double", uid=uid)(lambda _row: random.random())
+    a, b = spark.range(3), spark.range(10).selectExpr("id AS number")
+
+    def in_turn() -> list[Any]:
+        return [values(a.select("id", score("id"))), values(b.select("number", score("number")))]
+
+    first, second = again(session, in_turn)
+    assert first == second
+    assert not set(first[0]) & set(first[1])

@@ -286,3 +286,13 @@ def test_what_cannot_be_kept_is_refused_by_name(spark: Any) -> None:
         causal(per="value")(pandas_udf(of_batches, DoubleType()))
     with pytest.raises(ConfigError, match="per="):
         causal("double", per="column")(none)
+
+
+def test_one_name_over_two_types_is_two_functions(session: Any) -> None:
+    numbers = session.spark.range(3)
+    score = causal("int", uid="score", per="value")(lambda a: int(a) + 1)
+    wide = causal("bigint", uid="score", per="value")(lambda a: int(a) + 1)
+    with session.epoch("two types"):
+        both = numbers.select(score("id").alias("x"), score(a="id").alias("y")).collect()
+        assert sorted(both) == [(1, 1), (2, 2), (3, 3)]
+        assert sorted(numbers.select(wide("id").alias("x")).collect()) == [(1,), (2,), (3,)]

@@ -120,6 +120,8 @@ PROGRAM = """
 
     class Colour(enum.Enum):
         RED = 1
+        GREEN = 2
+        BLUE = 3
 
     class Model:
         def __init__(self):
@@ -131,6 +133,7 @@ PROGRAM = """
 
     held = [Model(), Colour.RED, decimal.Decimal("1.5"), uuid.UUID(int=7), pathlib.Path("/a")]
     held += [datetime.timedelta(1), collections.Counter("hello"), frozenset("abcd"), {"k": {1, 2}}]
+    held += [{Colour.RED, Colour.GREEN, Colour.BLUE}]
 
     def score(text):
         return held, text

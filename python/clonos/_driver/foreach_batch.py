@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from clonos import _core
 from clonos._code import code_fingerprint
-from clonos._services import Scope, current
+from clonos._services import Scope, TaskKeys, current
 from clonos._uses import Use
 from clonos._worker import connection
 from clonos._worker.place import QUERY_PROPERTY, Place, application_query
@@ -53,7 +53,7 @@ def causal_batch_function(
         def publish() -> None:
             task.settle(task.publish())
 
-        token = current.set(Scope(task, task.idempotency_key, publish))
+        token = current.set(Scope(task, TaskKeys(task), publish))
         try:
             fn(batch, number)
             # The seed of clonos.random may be the only thing not published yet.

@@ -61,54 +61,66 @@ class PlannedFunction:
     `over` is a hash of its arguments and of the plan below it, of use in this process only.
     """
 
-    def __init__(self, jvm: Any, function: Any, over: int) -> None:
-        self._jvm = jvm
+    def __init__(self, java: _Java, function: Any, over: int) -> None:
+        self._java = java
         self.over = over
         self._function = function
         # Equal for two mentions of one function, and of any length of life.
-        self.identity = int(jvm.java.lang.System.identityHashCode(function))
+        self.identity = int(java.identity(function))
 
     def pickled(self) -> bytes | None:
         """Return what Spark sends to a worker; ``None`` if it is a broadcast and not at hand."""
         command = self._function.command()
         if isinstance(command, bytes):
             return command
-        return bytes(command.toArray(self._jvm.scala.reflect.ClassTag.Byte()))
+        return bytes(command.toArray(self._java.byte))
+
+
+class _Java:
+    """What is looked up in the JVM once: each step of a name is a round trip."""
+
+    def __init__(self, jvm: Any) -> None:
+        self.identity = jvm.java.lang.System.identityHashCode
+        self.byte = jvm.scala.reflect.ClassTag.Byte()
+        patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+        self._function, self._generator = patterns.PYTHON_UDF(), patterns.GENERATOR()
+        self.execution = jvm.org.apache.spark.sql.execution.SQLExecution.getQueryExecution
+
+    def may_hold(self, node: Any) -> bool:
+        """Whether a plan or an expression may have a Python function in it, or a table function."""
+        return bool(node.containsPattern(self._function) or node.containsPattern(self._generator))
 
 
 class Plans:
     """Finds Python functions in the plans of SQL executions."""
 
     def __init__(self, spark: SparkSession) -> None:
-        jvm: Any = spark._jvm
-        self._jvm = jvm
-        self._pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
-        self._executions = jvm.org.apache.spark.sql.execution.SQLExecution
+        self._java = _Java(spark._jvm)
 
     def functions(self, execution: int) -> Iterator[PlannedFunction]:
         """Functions in the order in which the analysed plan has them, depth first."""
-        query = self._executions.getQueryExecution(execution)
+        query = self._java.execution(execution)
         if query is not None:
             plan = query.analyzed()
             yield from self._of_plan(plan)
-            if not plan.containsPattern(self._pattern):
+            if not self._java.may_hold(plan):
                 # A command that writes has what it writes as an inner child.
                 for inner in _each(plan.innerChildren()):
                     yield from self._of_plan(inner)
 
     def _of_plan(self, plan: Any) -> Iterator[PlannedFunction]:
-        if plan.containsPattern(self._pattern):
+        if self._java.may_hold(plan):
             for expression in _each(plan.expressions()):
                 yield from self._of_expression(expression, plan)
             for child in _each(plan.children()):
                 yield from self._of_plan(child)
 
     def _of_expression(self, expression: Any, plan: Any) -> Iterator[PlannedFunction]:
-        if not expression.containsPattern(self._pattern):
+        if not self._java.may_hold(expression):
             return
         name = _name(expression)
-        if name in {"PythonUDF", "PythonUDAF"}:
-            yield PlannedFunction(self._jvm, expression.func(), _over(expression, plan))
+        if name in {"PythonUDF", "PythonUDAF", "PythonUDTF"}:
+            yield PlannedFunction(self._java, expression.func(), _over(expression, plan))
         for child in _each(expression.children()):
             yield from self._of_expression(child, plan)
         if name in _SUBQUERIES:
@@ -127,7 +139,7 @@ def _over(function: Any, plan: Any) -> int:
 
 
 def _name(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
+    return str(node.nodeName())
 
 
 def _each(sequence: Any) -> Iterator[Any]:

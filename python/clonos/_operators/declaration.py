@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
 from collections.abc import Callable
@@ -79,11 +80,11 @@ class Declaration:
 
     def return_type(self) -> DataType:
         """Spark type of a result, checked for this kind."""
-        from pyspark.sql.types import DataType, _parse_datatype_string
+        from pyspark.sql.types import DataType
         from pyspark.sql.udf import UserDefinedFunction
 
         declared = self.declared_type
-        kind = declared if isinstance(declared, DataType) else _parse_datatype_string(declared)
+        kind = declared if isinstance(declared, DataType) else _parsed(declared)
         UserDefinedFunction._check_return_type(kind, self.eval_type())
         return kind
 
@@ -93,6 +94,21 @@ class Declaration:
 
         kind, number = self.return_type(), self.eval_type()
         return UserDefinedFunction(self.func, returnType=kind, name=name, evalType=number)
+
+
+def _parsed(declared: str) -> DataType:
+    """Type that a DDL text means under the session's settings; Spark's JVM parses it."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession._instantiatedSession
+    return _parsed_under(declared, "" if session is None else _settings(session))
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed_under(declared: str, _settings: str) -> DataType:
+    from pyspark.sql.types import _parse_datatype_string
+
+    return _parse_datatype_string(declared)
 
 
 def check_recordable(returned: DataType, name: str) -> None:
@@ -196,6 +212,19 @@ def _row_eval_type() -> int:
 
 def session_conf() -> TaskConf:
     """Settings of the active session that decide how values are converted."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession._instantiatedSession
+    return DEFAULTS if session is None else _conf_under(_settings(session))
+
+
+def _settings(session: Any) -> str:
+    """All that was set in a session, as text: in one round trip."""
+    return str(session.conf._jconf.getAll().mkString("\n"))
+
+
+@functools.lru_cache(maxsize=64)
+def _conf_under(_settings: str) -> TaskConf:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 

@@ -67,6 +67,7 @@ class AsyncKind:
         answers.places = places
         todo = enumerate(rows)
         failures: list[Exception] = []
+        over = asyncio.Event()
         # One for all rows: making one for each costs as much as the call of a quick function.
         scope = Scope(None, RowsKeys(_row.get, key))
 
@@ -76,18 +77,21 @@ class AsyncKind:
                 _row.set(index)
                 try:
                     value = await fn(*row)
+                    if over.is_set():
+                        # It was cancelled: what the function falls back to then is no answer.
+                        return
+                    if places is not None:
+                        places.append(index)
+                    values.append(value)
+                    if each:
+                        answers.save()
                 except Exception as error:
                     failures.append(error)
                     return
-                if places is not None:
-                    places.append(index)
-                values.append(value)
-                if each:
-                    answers.save()
                 if failures:
                     return
 
-        await _finish([asyncio.ensure_future(work()) for _ in range(workers)], failures)
+        await _finish([asyncio.ensure_future(work()) for _ in range(workers)], failures, over)
         if failures:
             raise failures[0]
 
@@ -97,8 +101,10 @@ class AsyncKind:
             self._runner.close()
 
 
-async def _finish(tasks: list[asyncio.Future[None]], failures: list[Exception]) -> None:
-    """Wait for all tasks or, once something has failed, for `FINISH_SECONDS`."""
+async def _finish(
+    tasks: list[asyncio.Future[None]], failures: list[Exception], over: asyncio.Event
+) -> None:
+    """Wait for all tasks or, once something has failed, for `FINISH_SECONDS`; then it is `over`."""
     pending = set(tasks)
     try:
         while pending and not failures:
@@ -108,6 +114,7 @@ async def _finish(tasks: list[asyncio.Future[None]], failures: list[Exception]) 
         if pending:
             _, pending = await asyncio.wait(pending, timeout=FINISH_SECONDS)
     finally:
+        over.set()
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)

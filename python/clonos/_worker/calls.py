@@ -17,7 +17,7 @@ from typing import Any
 
 from clonos import _core
 from clonos._calls import Calls, is_ours
-from clonos._services import CallKeys, current
+from clonos._services import CallKeys, TaskKeys, current
 from clonos._worker import agents, clients
 
 # Permits are reserved for this long ahead, if all that were reserved before were used. One that is
@@ -147,7 +147,7 @@ def _coroutine(
 def same_keys() -> None:
     """The keys of a call that is tried again are those it had: it may have been made."""
     key = current.get().key
-    if isinstance(key, CallKeys):
+    if isinstance(key, CallKeys | TaskKeys):
         key.again()
 
 

@@ -46,7 +46,7 @@ class PandasColumn:
 
 Columns = Sequence[Any]
 # Idempotency key of a row's n-th call.
-Key = Callable[[int, int], str]
+Key = Callable[[int | None, int], str]
 
 
 def arrow_of(columns: Columns) -> list[pa.Array]:
@@ -123,6 +123,10 @@ class RowKind:
         pass
 
 
+def _whole() -> None:
+    """One call is for the whole batch."""
+
+
 class ArrowKind:
     """A scalar Arrow UDF: arrays in, one array of the same length out."""
 
@@ -133,7 +137,7 @@ class ArrowKind:
         self._type = arrow_type
 
     def run(self, columns: Columns, key: Key, _answers: Answers | None = None) -> pa.Array:
-        token = current.set(Scope(None, CallKeys(lambda: 0, key)))
+        token = current.set(Scope(None, CallKeys(_whole, key)))
         try:
             return conform(self._fn(*columns), self._type, len(columns[0]))
         finally:
@@ -153,7 +157,7 @@ class PandasKind:
         self._codec = codec
 
     def run(self, columns: Columns, key: Key, _answers: Answers | None = None) -> pa.Array:
-        token = current.set(Scope(None, CallKeys(lambda: 0, key)))
+        token = current.set(Scope(None, CallKeys(_whole, key)))
         try:
             result = self._fn(*values_of(columns))
         finally:

@@ -103,7 +103,7 @@ class RowCodec:
             results = self._converted(results)
         try:
             return pa.array(results, type=self.arrow_type)
-        except pa.lib.ArrowInvalid:
+        except (pa.lib.ArrowInvalid, OverflowError):
             if self._lenient is not None:
                 # A whole number that is too large: Spark's pickled UDFs cut it, as Java does.
                 return self._cut(results)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from clonos import _core
-from clonos._services import Scope, current
+from clonos._services import Scope, TaskKeys, current
 from clonos._worker.answers import Watch
 from clonos._worker.kinds import Batches, arrow_of, one_or_tuple, values_of
 from clonos._worker.rows import RowCodec
@@ -31,7 +31,7 @@ class ServiceRunner:
         self._task = task
         self._flush = flush
         after = self._publish_now if flush == "call" else None
-        self._scope = Scope(task, task.idempotency_key, after)
+        self._scope = Scope(task, TaskKeys(task), after)
 
     def _publish_now(self) -> None:
         self._task.settle(self._task.publish())

@@ -166,7 +166,7 @@ def _values(
     spec = function.spec
     # The same function with results of another type, or called in another way, is another.
     called = (spec.kind, spec.return_type, spec.keywords, spec.types, spec.pickled)
-    shape = repr((*called, spec.conf.timezone))
+    shape = repr((*called, function.conf.timezone))
     arguments = open_arguments(spec, config, place) | {"shape": shape}
     task = _core.ValueTask.open(connection.client(config), **arguments)
     if spec.kind in (ARROW, PANDAS):
@@ -200,7 +200,7 @@ def _plain(function: UserFunction, columns: Iterator[Any]) -> Iterator[Any]:
     record_nothing()
     spec = function.spec
 
-    def key(_row: int, _call: int) -> str:
+    def key(_row: int | None, _call: int) -> str:
         import os
 
         return os.urandom(16).hex()

@@ -35,23 +35,23 @@ class UserFunction:
         self.spec = spec
         self._loop = loop
         self._fn = by_name(fn, spec)
-        self._conf = current_conf(spec.conf)
+        self.conf = current_conf(spec.conf)
         self._return_type: DataType = spec.return_type
         self._pandas = self._pandas_codec() if spec.kind in (PANDAS, PANDAS_ITER) else None
         self._arrow_type = to_arrow_type(
-            self._return_type, timezone="UTC", prefers_large_types=self._conf.large_types
+            self._return_type, timezone="UTC", prefers_large_types=self.conf.large_types
         )
 
     def _pandas_codec(self) -> Any:
         # Pandas is imported where a function uses it and nowhere else.
         from clonos._worker.pandas_codec import PandasCodec
 
-        return PandasCodec(self._return_type, self._conf)
+        return PandasCodec(self._return_type, self.conf)
 
     def row_codec(self) -> RowCodec:
         """Converter of a row function's arguments and results."""
         spec = self.spec
-        return RowCodec(self._return_type, spec.types, self._conf, spec.pickled)
+        return RowCodec(self._return_type, spec.types, self.conf, spec.pickled)
 
     def columns(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Columns of each batch that Spark hands over."""

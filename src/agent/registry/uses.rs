@@ -8,11 +8,13 @@
 //! 1. A use that has a log keeps it, also if the program asks again for a column that it made before.
 //! 2. A use over the same plan as an earlier one of this run, by the same code, is that query made again, and is
 //!    given its log. (Two tables in turn have two logs.)
-//! 3. Uses are given the logs of the run before that were recorded by the same code, in the order in
-//!    which they stand in the plan.
+//! 3. Uses are given the logs of the run before that were recorded by the same code: those that were
+//!    recorded over the same plan, if that is known, and the others in the order in which they stand in
+//!    the plan.
 //! 4. Logs that are left belong to code that is gone. A use without a log is given the first of them,
 //!    so that replay refuses it as changed, and never another function's answers. If the user gave the
-//!    operator its name, this goes for all logs of that name but those of the other uses in the plan.
+//!    operator its name, this goes for all logs of that name by other code, but those of the other uses in
+//!    the plan.
 //! 5. Otherwise it is new, and begins a log of its own.
 //!
 //! The first log of an operator has its name; the second is called `name#2`, and so on.
@@ -41,6 +43,8 @@ struct Bound {
 #[derive(Debug, Clone, Copy)]
 struct Log {
     code: Code,
+    /// What it was first asked over, and how often that stood in its plan; not known of recovered logs.
+    over: Option<(u64, usize)>,
     /// Whether the run before left it, and no use of this run has it yet.
     waiting: bool,
     /// Whether it was there before this run.
@@ -101,10 +105,10 @@ impl Uses {
         let logs = &mut self.operators.entry(operator.into()).or_default().logs;
         while logs.len() <= index {
             // A log before the first that is found had nothing published: no use waits for it.
-            logs.push(Log { code: Code::default(), waiting: false, earlier: false });
+            logs.push(Log { code: Code::default(), over: None, waiting: false, earlier: false });
         }
         if let Some(log) = logs.get_mut(index) {
-            *log = Log { code, waiting: true, earlier: true };
+            *log = Log { code, over: None, waiting: true, earlier: true };
         }
     }
 
@@ -183,6 +187,13 @@ impl Operator {
                 None => new.push((used, made)),
             }
         }
+        new.retain(|(used, made)| match self.same_plan(*used, *made) {
+            Some(log) => {
+                self.take(*used, log, false, *made);
+                false
+            }
+            None => true,
+        });
         let mut left = Vec::new();
         let certain = self.certain(&new);
         for (used, made) in new {
@@ -194,9 +205,12 @@ impl Operator {
         let mut held: HashSet<usize> =
             tokens.iter().filter_map(|token| self.bound.get(token)).map(|bound| bound.log).collect();
         for (used, made) in left {
-            let gone = |(index, log): (usize, &Log)| log.waiting || (used.named && !held.contains(&index));
+            let gone = |(index, log): (usize, &Log)| {
+                let replaced = used.named && !log.code.may_be(&used.code) && !held.contains(&index);
+                log.waiting || replaced
+            };
             let log = self.logs.iter().enumerate().position(gone).unwrap_or_else(|| {
-                self.logs.push(Log { code: used.code, waiting: false, earlier: false });
+                self.logs.push(Log { code: used.code, over: None, waiting: false, earlier: false });
                 self.logs.len() - 1
             });
             held.insert(log);
@@ -206,6 +220,13 @@ impl Operator {
 
     fn made_log(&self, made: Option<Made>) -> Option<usize> {
         self.made.get(&made?).copied()
+    }
+
+    /// A log that the run before left, by the same code over the same plan.
+    fn same_plan(&self, used: Use, made: Option<Made>) -> Option<usize> {
+        let (_, over, times) = made?;
+        let same = |log: &Log| log.waiting && log.over == Some((over, times)) && log.code.may_be(&used.code);
+        self.logs.iter().position(same)
     }
 
     /// Codes of which no more logs wait than uses ask: which is whose is certain then.
@@ -219,6 +240,7 @@ impl Operator {
     fn take(&mut self, used: Use, log: usize, uncertain: bool, made: Option<Made>) {
         if let Some(taken) = self.logs.get_mut(log) {
             taken.waiting = false;
+            taken.over = taken.over.or(made.map(|(_, over, times)| (over, times)));
         }
         self.bound.entry(used.token).or_insert(Bound { log, uncertain });
         if let Some(made) = made {
@@ -320,6 +342,18 @@ mod tests {
     }
 
     #[test]
+    fn two_tables_in_turn_have_two_logs_under_a_name_that_the_user_gave_too() {
+        let mut uses = Uses::default();
+        let named = |token, over| {
+            let used = Use { named: true, ..used(1, token) };
+            Placed { operator: "f".into(), used, over }
+        };
+        uses.plan(7, &[named(10, 1)]);
+        uses.plan(8, &[named(11, 2)]);
+        assert_eq!([10, 11].map(|token| name(&mut uses, 1, token)), ["f", "f#2"]);
+    }
+
+    #[test]
     fn a_function_that_had_no_log_yet_is_new_if_all_logs_are_accounted_for() {
         let mut uses = Uses::default();
         uses.plan(7, &[placed(1, 10)]);
@@ -339,6 +373,20 @@ mod tests {
         assert_eq!((&*first.operator, first.others), ("f", vec!["f#2".into()]));
         let last = uses.name(&"f".into(), used(1, 21), None).unwrap();
         assert_eq!((&*last.operator, last.others.is_empty()), ("f#2", true));
+    }
+
+    #[test]
+    fn two_tables_in_turn_are_told_apart_in_the_next_run() {
+        let mut uses = Uses::default();
+        uses.plan(7, &[asked_over(1, 10, 5)]);
+        uses.plan(8, &[asked_over(1, 11, 6)]);
+        uses.begin_run();
+        // In another order.
+        uses.plan(9, &[asked_over(1, 20, 6)]);
+        uses.plan(10, &[asked_over(1, 21, 5)]);
+        let named = |uses: &mut Uses, token| uses.name(&"f".into(), used(1, token), None).unwrap();
+        assert_eq!(named(&mut uses, 20), Named { operator: "f#2".into(), others: vec![] });
+        assert_eq!(named(&mut uses, 21), Named { operator: "f".into(), others: vec![] });
     }
 
     #[test]

@@ -24,8 +24,10 @@ pub struct TableId {
     pub operator: String,
     /// Whether the user gave that name.
     pub named: bool,
-    /// Fingerprint of the function and of the type it returns.
+    /// Fingerprint of the function.
     pub code: u64,
+    /// Hash of the types of its arguments and result: with others it is another function.
+    pub shape: u64,
     /// Python version; fingerprints compare within one.
     pub python: String,
     /// The function's name, for people.

@@ -179,7 +179,8 @@ impl Handler {
         // No attempt of Spark's: each opening is one of its own.
         let (attempt, worker) = (u64::MAX - opener, opener);
         // Functions of one name are told apart, and found again, by their code.
-        let used = Use { code: Code::new(id.code, &id.python), token: id.code | 1, named: id.named };
+        let used =
+            Use { code: Code::new(id.code, &id.python), token: (id.code ^ id.shape) | 1, named: id.named };
         let (app, stage, execution) = (id.app, NO_STAGE, None);
         let open = OpenTask { task, used, execution, app, stage, attempt, worker, inside: false };
         let mut sessions = HashMap::new();
@@ -374,10 +375,10 @@ impl Recorded {
 /// The task under whose name a table's log stands. Tables of functions that the user named are found by
 /// that name, so that changed code is noticed; all lambdas of a module have one name, and are told apart.
 fn table_task(id: &TableId) -> TaskId {
-    let code = if id.named { String::new() } else { format!("{TABLE}{:016x}", id.code) };
+    let code = if id.named { id.shape } else { id.code ^ id.shape };
     TaskId {
         query: id.query.as_str().into(),
-        operator: format!("{}{TABLE}{code}", id.operator).into(),
+        operator: format!("{}{TABLE}{TABLE}{code:016x}", id.operator).into(),
         epoch: id.epoch.clone(),
         partition: Partition(0),
     }

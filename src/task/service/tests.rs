@@ -319,7 +319,7 @@ fn keys_outside_calls_are_each_another_and_the_same_in_every_attempt() {
     let (first, block) = keys(&[]);
     let (again, _) = keys(&[block.unwrap()]);
     assert_eq!(first, again);
-    assert_eq!(first.iter().collect::<std::collections::HashSet<_>>().len(), first.len());
+    assert_eq!(first.iter().collect::<HashSet<_>>().len(), first.len());
 }
 
 #[test]
@@ -328,7 +328,9 @@ fn a_call_has_one_key_however_often_it_asks() {
     task.begin_row(1).unwrap();
     let handed = task.next_key();
     assert_eq!(task.call(LOOKUP).unwrap(), CallDecision::Live);
-    assert_eq!([task.next_key(), task.next_key()], [handed, handed]);
+    let own = task.next_key();
+    assert_eq!(task.next_key(), own);
+    assert_ne!(own, handed);
     task.record_call(LOOKUP, true, Bytes::new()).unwrap();
-    assert_ne!(task.next_key(), handed);
+    assert!(![own, handed].contains(&task.next_key()));
 }
