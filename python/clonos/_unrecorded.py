@@ -19,8 +19,8 @@ BATCH_PROPERTY = "streaming.sql.batchId"
 _IN_TASK = (
     "{service} was used in a Spark task at {where}, where nothing records it: if Spark runs the "
     "task again, it answers anew. Put @causal on the function that Spark calls, or make the "
-    "operator with clonos.map_partitions, map_in_arrow or map_in_pandas. A thread that your "
-    "function starts records nothing either"
+    "operator with clonos.map_partitions, map_in_arrow or map_in_pandas. A causal function "
+    "that is called inside an RDD's function, or in a thread that yours starts, records nothing"
 )
 _IN_BATCH_FUNCTION = (
     "{service} was used in a foreachBatch function at {where}, where nothing records it: wrap the "

@@ -9,7 +9,9 @@ import decimal
 import os
 import random
 import sys
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -357,3 +359,21 @@ def test_two_streams_at_once_are_not_mixed_up(session: Any, spark: Any, tmp_path
     assert all(query.exception() is None for query in queries)
     values = [row.v for rows in seen.values() for row in rows]
     assert len(set(values)) == len(values), "each row of each stream has a value of its own"
+
+
+def test_rows_are_fetched_one_partition_at_a_time_and_answered_once(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Spark ends the execution of ``toLocalIterator`` before its jobs, which may take long."""
+    calls = str(tmp_path / "calls")
+
+    @causal("long", uid="fetched")
+    def slow(row: int) -> int:
+        time.sleep(0.05)
+        with Path(calls).open("a") as file:
+            file.write(f"{row}\n")
+        return row
+
+    rows = spark.range(0, 100, 1, 2).select(slow("id").alias("v")).toLocalIterator()
+    assert sorted(row.v for row in rows) == list(range(100))
+    assert len(Path(calls).read_text().split()) == 100

@@ -220,10 +220,13 @@ class Session:
             executions = self._executions()
             for strays in list(self._strays):
                 strays.see(executions)
-            for execution in executions:
-                # Spark may be shutting down under us; then there is nothing left to commit.
-                with contextlib.suppress(Exception):
-                    if spark_private.execution_ended(self.spark, execution):
+            # Spark may be shutting down under us; then there is nothing left to commit.
+            with contextlib.suppress(Exception):
+                ended = [e for e in executions if spark_private.execution_ended(self.spark, e)]
+                # The jobs of a `toLocalIterator` run when their execution is over.
+                running = spark_private.running_executions(self.spark.sparkContext) if ended else ()
+                for execution in ended:
+                    if execution not in running:
                         self._agent.commit_epoch(query, execution_epoch(str(execution)))
 
     def _executions(self) -> set[int]:

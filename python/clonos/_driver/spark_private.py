@@ -7,6 +7,7 @@ name                                                      seen in
 ``RuntimeConf._jconf.contains``                           4.1, 4.2, 4.3
 ``SparkContext._jsc.sc().dagScheduler().stageIdToStage``  4.1, 4.2, 4.3
 ``sharedState().statusStore().execution``                 4.1, 4.2, 4.3
+``SparkContext._jsc.sc().dagScheduler().activeJobs``      4.3
 ``SQLExecution.getQueryExecution``, ``TreePattern``       4.3
 ``PythonUDF.func().command()``                            4.3
 ========================================================= =============
@@ -16,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+
+from clonos._worker.place import EXECUTION_PROPERTY
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -53,6 +56,20 @@ def execution_ended(spark: SparkSession, execution: int) -> bool:
     jspark: Any = spark._jsparkSession
     found = jspark.sharedState().statusStore().execution(execution)
     return bool(found.isDefined() and found.get().completionTime().isDefined())
+
+
+def running_executions(context: SparkContext) -> set[int]:
+    """Numbers of the SQL executions that have jobs under way.
+
+    One that is over may have: ``toLocalIterator`` ends its execution before its first job.
+    """
+    jobs: Any = context._jsc.sc().dagScheduler().activeJobs().iterator()
+    found = set()
+    while jobs.hasNext():
+        number = jobs.next().properties().getProperty(EXECUTION_PROPERTY)
+        if number is not None:
+            found.add(int(number))
+    return found
 
 
 class PlannedFunction:

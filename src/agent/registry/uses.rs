@@ -114,15 +114,20 @@ impl Uses {
 
     /// Whether the plan of an execution should be asked for before this use is given a log.
     pub(super) fn wants_plan(&self, operator: &str, used: Use, execution: u64) -> bool {
-        used.token != 0 && !self.planned.contains(&execution) && !self.is_bound(operator, used.token)
+        let known = self.planned.contains(&execution) || self.over.contains(&execution);
+        used.token != 0 && !known && !self.is_bound(operator, used.token)
     }
 
     fn is_bound(&self, operator: &str, token: u64) -> bool {
         self.operators.get(operator).is_some_and(|known| known.bound.contains_key(&token))
     }
 
-    /// Gives the uses of a plan their logs, in order.
+    /// Gives the uses of a plan their logs, in order. One that an earlier run has left behind gives none.
     pub(super) fn plan(&mut self, execution: u64, plan: &[Placed]) {
+        if self.over.contains(&execution) {
+            return;
+        }
+        self.executions.insert(execution);
         self.planned.insert(execution);
         let mut operators: Vec<&Arc<str>> = plan.iter().map(|placed| &placed.operator).collect();
         operators.sort();
@@ -420,6 +425,9 @@ mod tests {
         let late = uses.name(&f, used(1, 10), Some(7)).unwrap();
         assert_eq!(&*late.operator, "f");
         assert_eq!(uses.name(&f, used(1, 11), Some(7)), None);
+        // Nor does its plan, which told more uses than those that had begun.
+        assert!(!uses.wants_plan("f", used(1, 11), 7));
+        uses.plan(7, &[placed(1, 10), placed(1, 11)]);
         assert_eq!(&*uses.name(&f, used(1, 20), Some(8)).unwrap().operator, "f");
     }
 
