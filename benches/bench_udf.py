@@ -1,7 +1,8 @@
 """Each kind of UDF over a million rows, plain and causal; with a checkpoint, and replayed.
 
 Plain and causal run in turns, so that a busy machine slows both; quote the ratios, which are
-printed at the end and kept with each measurement.
+printed at the end and kept with each measurement. Plain functions have workers that have run
+nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 import udf_kinds
 from pyspark.sql import SparkSession
-from udf_kinds import KINDS, run, table
+from udf_kinds import KINDS, plain_apart, run, table
 
 import clonos
 
@@ -72,7 +73,7 @@ def beside_plain(
 ) -> None:
     """Measure a causal function, and before each round the plain one."""
     kind, rows = KINDS[name], table(spark, ROWS)
-    function, causal_function = kind.plain(), kind.recorded()
+    function, causal_function = plain_apart(spark, kind), kind.recorded()
     plain_seconds: list[float] = []
 
     def plain() -> None:

@@ -148,6 +148,23 @@ def table(spark: SparkSession, rows: int) -> DataFrame:
     )
 
 
+def plain_apart(spark: SparkSession, kind: Kind) -> Any:
+    """Return the plain function of a kind, which Spark runs in workers of its own.
+
+    The collector of garbage skips the libraries of a worker that has run a causal function, so its
+    plain functions are faster, too.
+    """
+    environment = spark.sparkContext.environment
+    environment["PLAIN_WORKERS"] = "1"
+    try:
+        function = kind.plain()
+        # The environment of its workers is fixed by its first call.
+        function(*kind.columns)
+    finally:
+        del environment["PLAIN_WORKERS"]
+    return function
+
+
 def run(rows: DataFrame, function: Any, columns: tuple[str, ...]) -> None:
     """Run the function over all rows; the results go nowhere."""
     rows.select(function(*columns).alias("x")).write.format("noop").mode("overwrite").save()

@@ -140,7 +140,19 @@ pub struct EpochKey {
     pub epoch: Epoch,
 }
 
+/// Begins the name of a query that is all that an application does outside of streams and named epochs.
+const APPLICATION: &str = "app:";
+/// Begins the name of an epoch that is one SQL execution.
+const EXECUTION: &str = "sql-";
+
 impl EpochKey {
+    /// Whether this is one SQL execution: committed when that is over, and never run again.
+    #[must_use]
+    pub fn is_execution(&self) -> bool {
+        let named = matches!(&self.epoch, Epoch::Named(name) if name.starts_with(EXECUTION));
+        named && self.query.starts_with(APPLICATION)
+    }
+
     /// Whether committing `self` commits `other` too: micro-batches are committed in order.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {

@@ -147,10 +147,13 @@ class _Walk:
         for item in items:
             walk = _Walk()
             walk._under_way, walk._left = self._under_way, self._left
-            # What was noted before the first item, and not by another one: which of them comes
-            # first depends on the process.
-            walk._noted = self._noted.copy()
+            walk._noted = self._noted
+            noted = len(self._noted)
             walk._all(item, depth)
+            # What one item noted is not noted for another: which of them comes first depends on
+            # the process.
+            while len(self._noted) > noted:
+                self._noted.popitem()
             self._left = walk._left
             digests.append(walk._hash.digest())
         self.note(kind, b"".join(sorted(digests)))

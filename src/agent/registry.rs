@@ -141,7 +141,7 @@ impl Registry {
         entry.holders.insert(agent);
         self.newest = self.newest.max(generation);
         let name = first_part(&task.operator);
-        self.uses.entry(task.epoch_key()).or_default().recovered(name, layout.code);
+        self.uses_of(&task).recovered(name, layout.code);
         self.tasks.insert(task, entry);
     }
 

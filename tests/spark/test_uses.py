@@ -325,3 +325,73 @@ def test_equal_rows_of_two_tables_have_their_own_answers(
     first, second = again(session, in_turn)
     assert first == second
     assert not set(first[0]) & set(first[1])
+
+
+def column_of(spark: Any) -> Callable[[Any], Any]:
+    """One column, whatever table it is put into."""
+    column = causal("double")(lambda _x: random.random())("id").alias("answer")
+    return lambda table: spark.table(table).select("id", column)
+
+
+def sql_of(spark: Any) -> Callable[[Any], Any]:
+    """One name in SQL, whatever table it is asked of."""
+    spark.udf.register("drawn", drawn)
+    return lambda table: spark.sql(f"SELECT id, drawn(id) AS answer FROM {table}")
+
+
+@pytest.fixture
+def two_tables(spark: Any) -> None:
+    spark.range(0, ROWS, 1, 2).createOrReplaceTempView("a")
+    spark.range(0, 2 * ROWS, 1, 3).createOrReplaceTempView("b")
+
+
+@pytest.mark.usefixtures("two_tables")
+@pytest.mark.parametrize("of", [column_of, sql_of])
+def test_what_is_used_with_two_tables_in_turn_is_two_uses(
+    spark: Any, session: Any, of: Callable[[Any], Any]
+) -> None:
+    over = of(spark)
+
+    def in_turn() -> list[Any]:
+        return [values(over(table)) for table in ("a", "b", "a")]
+
+    first, second = again(session, in_turn)
+    assert first == second
+    assert first[0] == first[2]
+    assert not set(first[0]) & set(first[1])
+
+
+@pytest.mark.usefixtures("two_tables")
+@pytest.mark.parametrize("join", ["broadcast", "merge"])
+@pytest.mark.parametrize("scope", ["execution", "epoch"])
+def test_in_sql_both_sides_of_a_join_are_two_uses(
+    spark: Any, session: Any, scope: str, join: str
+) -> None:
+    over = sql_of(spark)
+
+    def joined() -> Any:
+        b = over("b").withColumnRenamed("answer", "other").hint(join)
+        return values(over("a").join(b, "id"))
+
+    first, second = again(session, joined) if scope == "epoch" else (joined(), None)
+    assert len(first) == ROWS
+    assert not [row for row in first if row[1] == row[2]]
+    assert scope == "execution" or first == second
+
+
+@pytest.mark.usefixtures("two_tables")
+def test_a_column_is_one_use_wherever_it_stands_in_a_query(spark: Any, session: Any) -> None:
+    of_row = causal("double")(lambda _x: random.random())("id")
+
+    def thrice() -> Any:
+        kept = spark.table("a").where(of_row > 0.5)
+        count = kept.count()
+        shown = values(kept.repartition(3, "id").select("id", of_row))
+        return count, shown, values(spark.table("a").select("id", of_row))
+
+    first, second = again(session, thrice)
+    assert first == second
+    count, shown, every = first
+    assert 0 < count == len(shown) < ROWS == len(every)
+    assert set(shown) <= set(every)
+    assert all(answer > 0.5 for _id, answer in shown)

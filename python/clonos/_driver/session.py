@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 import threading
 from collections import Counter
@@ -27,6 +28,8 @@ from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger("clonos")
 
 EXECUTION_POLL_SECONDS = 1.0
 BATCH_BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -220,14 +223,24 @@ class Session:
             executions = self._executions()
             for strays in list(self._strays):
                 strays.see(executions)
-            # Spark may be shutting down under us; then there is nothing left to commit.
-            with contextlib.suppress(Exception):
-                ended = [e for e in executions if spark_private.execution_ended(self.spark, e)]
+            # Spark may be shutting down under us; then there is nothing left to commit. Otherwise
+            # what fails is tried again.
+            with self._what_fails_is_logged():
+                ended = {e for e in executions if spark_private.execution_ended(self.spark, e)}
                 # The jobs of a `toLocalIterator` run when their execution is over.
-                running = spark_private.running_executions(self.spark.sparkContext) if ended else ()
+                if ended:
+                    ended -= spark_private.running_executions(self.spark.sparkContext)
                 for execution in ended:
-                    if execution not in running:
+                    with self._what_fails_is_logged():
                         self._agent.commit_epoch(query, execution_epoch(str(execution)))
+
+    @contextlib.contextmanager
+    def _what_fails_is_logged(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:  # noqa: BLE001, whatever py4j raises of a JVM that goes
+            if not self._stopped.is_set():
+                _log.debug("SQL executions that are over were not committed", exc_info=True)
 
     def _executions(self) -> set[int]:
         """Numbers of the SQL executions that record in no ``epoch`` scope."""

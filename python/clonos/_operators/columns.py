@@ -47,7 +47,8 @@ def register_function(
     name : str
         Name in SQL.
     call : callable
-        Given the columns of one call, by position and by name.
+        Given what tells one call's arguments from those of others, and its columns, by position and
+        by name.
     plain : pyspark.sql.udf.UserDefinedFunction
         The same function as Spark knows it. It refuses calls that bind no function.
     names : bool
@@ -93,7 +94,9 @@ class _Builder:
                 return self._refused(passed)
             else:
                 kwargs[one.key()] = _column(one.value())
-        return _expression(self._call(*args, **kwargs)._jc)
+        # Attributes of two tables differ in their numbers here, whatever they are called.
+        asked = ", ".join(str(one.toString()) for one in passed)
+        return _expression(self._call(asked, *args, **kwargs)._jc)
 
     def _refused(self, passed: Sequence[Any]) -> Any:
         """Call of the plain function, which Spark refuses with its own words when it resolves it.

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from clonos._driver import spark_private
 from clonos._operators.groups import AGGREGATES, aggregate_kind, refuse
 from clonos._worker.task_conf import DEFAULTS, TaskConf
 
@@ -101,7 +102,7 @@ def _parsed(declared: str) -> DataType:
     from pyspark.sql import SparkSession
 
     session = SparkSession._instantiatedSession
-    return _parsed_under(declared, "" if session is None else _settings(session))
+    return _parsed_under(declared, "" if session is None else spark_private.settings(session))
 
 
 @functools.lru_cache(maxsize=256)
@@ -215,12 +216,7 @@ def session_conf() -> TaskConf:
     from pyspark.sql import SparkSession
 
     session = SparkSession._instantiatedSession
-    return DEFAULTS if session is None else _conf_under(_settings(session))
-
-
-def _settings(session: Any) -> str:
-    """All that was set in a session, as text: in one round trip."""
-    return str(session.conf._jconf.getAll().mkString("\n"))
+    return DEFAULTS if session is None else _conf_under(spark_private.settings(session))
 
 
 @functools.lru_cache(maxsize=64)

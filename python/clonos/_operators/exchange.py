@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from clonos._operators.spec import spec_of
 from clonos._spec import Ends, OperatorSpec
 from clonos._uses import Use
+from clonos._worker.libraries import LIBRARIES, Libraries
 from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -151,7 +152,9 @@ def _made(df: DataFrame) -> Made | None:
 def _body(made: Made, ends: Ends) -> Any:
     spec, func = made.spec, made.func
 
-    def body(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def body(
+        batches: Iterator[pa.RecordBatch], *, _libraries: Libraries = LIBRARIES
+    ) -> Iterator[pa.RecordBatch]:
         from clonos._worker import stage_runner
 
         return stage_runner.run(spec, func, ends, batches)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from clonos._operators.exchange import map_stage
 from clonos._operators.spec import spec_of
+from clonos._worker.libraries import LIBRARIES, Libraries
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +87,7 @@ def map_partitions(
     spec = spec_of(func, uid, stacklevel=4)
     epoch = f"rdd-{next(_rdd_numbers)}"
 
-    def body(elements: Iterable[T]) -> Iterator[U]:
+    def body(elements: Iterable[T], *, _libraries: Libraries = LIBRARIES) -> Iterator[U]:
         from clonos._worker import partitions
 
         return partitions.run_elements(spec, func, epoch, iter(elements))
@@ -97,7 +98,7 @@ def map_partitions(
 def _dataframe_body(func: Callable[..., Any], uid: str | None) -> Any:
     spec = spec_of(func, uid)
 
-    def body(batches: Iterator[Any]) -> Iterator[Any]:
+    def body(batches: Iterator[Any], *, _libraries: Libraries = LIBRARIES) -> Iterator[Any]:
         from clonos._worker import partitions
 
         return partitions.run_pandas(spec, func, batches)

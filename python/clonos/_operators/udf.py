@@ -6,6 +6,7 @@ import contextlib
 import functools
 import sys
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
@@ -25,6 +26,7 @@ from clonos._operators.declaration import (
 from clonos._operators.groups import AGGREGATES
 from clonos._operators.options import Options, refused
 from clonos._uses import check_uid, new_use
+from clonos._worker.libraries import LIBRARIES
 from clonos.errors import NotRecordedWarning
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ R = TypeVar("R")
 ColumnOrName = Any
 # More columns than any function is given: all of them are its arguments.
 ALL_ARGUMENTS = 2**31
+# Different calls of a function in SQL that are remembered, of the queries that are being analysed.
+SQL_CALLS_MAX = 256
 # Of a callable object there is a name of its class only, as PySpark has it.
 _NAMES = ("__name__", "__module__")
 
@@ -95,7 +99,7 @@ class CausalUDF(Generic[P, R]):
 
     def __getstate__(self) -> dict[str, Any]:
         # A function that calls this one travels to a worker with it.
-        return self.__dict__ | {"_groups": self._pieces()}
+        return {"_libraries": LIBRARIES} | self.__dict__ | {"_groups": self._pieces()}
 
     def _pieces(self) -> Pieces | None:
         """What a worker needs to record groups, if this is used where PySpark takes a function."""
@@ -225,17 +229,19 @@ class CausalUDF(Generic[P, R]):
         from clonos._operators.columns import register_function
 
         named = self._copy(__name__=name)
-        made: dict[tuple[Any, ...], Any] = {}
+        made: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 
-        def call(*args: Column, **kwargs: Column) -> Column:
+        def call(asked: str, *args: Column, **kwargs: Column) -> Column:
             binding = bind_columns(args, kwargs, None)
             config = current_config()
             attached = None if config is None else config.to_bytes()
-            of = (binding.shape, attached, session_conf())
+            # One function wherever the same is asked: Spark compares them, as in GROUP BY.
+            of = (asked, binding.shape, attached, session_conf())
             with telling_of_setup(named.uid):
                 if of not in made:
                     made[of] = named._udf(binding)
-                # One function in all places of a query: Spark compares them, as in GROUP BY.
+                if len(made) > SQL_CALLS_MAX:
+                    made.popitem(last=False)
                 column: Column = made[of](*binding.columns)
             return column
 

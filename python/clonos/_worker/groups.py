@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from clonos import _core
 from clonos._worker.calls import prepared
+from clonos._worker.libraries import LIBRARIES, Libraries
 from clonos._worker.pieces import Pieces, content_bytes, listed
 from clonos.errors import ConfigError
 
@@ -88,7 +89,7 @@ def make_aggregate(spec: UdfSpec, fn: Callable[..., Any]) -> Callable[..., Any]:
     """
     pieces = Pieces(spec)
 
-    def body(*args: Any) -> Any:
+    def body(*args: Any, _libraries: Libraries = LIBRARIES) -> Any:
         from clonos._worker.udf import by_name
 
         return run_aggregate(pieces, by_name(fn, spec), args)

@@ -13,6 +13,7 @@ from clonos import _core
 from clonos._calls import Calls
 from clonos._uses import Use
 from clonos._worker import connection
+from clonos._worker.libraries import LIBRARIES, Libraries
 from clonos._worker.place import Place, current_place
 from clonos._worker.task_conf import DEFAULTS, TaskConf
 
@@ -69,7 +70,7 @@ def make_body(spec: UdfSpec, fn: Callable[..., Any]) -> Callable[[Iterator[Any]]
     """Return the iterator function that Spark runs in place of `fn`, under its name."""
     name, owner = frame_of(fn)
 
-    def body(batches: Iterator[Any]) -> Iterator[Any]:
+    def body(batches: Iterator[Any], *, _libraries: Libraries = LIBRARIES) -> Iterator[Any]:
         from clonos._worker import udf
 
         if owner is not None:

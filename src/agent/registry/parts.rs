@@ -17,7 +17,8 @@ impl Registry {
     }
 
     pub(super) fn uses_of(&mut self, task: &TaskId) -> &mut Uses {
-        self.uses.entry(task.epoch_key()).or_default()
+        let epoch = task.epoch_key();
+        self.uses.entry(epoch).or_insert_with_key(Uses::of)
     }
 
     /// Whether the plan of the task's execution is to be told, with [`Registry::planned`], before the
@@ -25,17 +26,16 @@ impl Registry {
     #[must_use]
     pub fn wants_plan(&mut self, open: &OpenTask) -> bool {
         let Some(execution) = open.execution else { return false };
-        let query = Arc::clone(&open.task.query);
-        let known = self.plans.get(&query).cloned();
+        let of_query = self.plans.get(&open.task.query).filter(|_| execution.id == execution.root).cloned();
         let uses = self.uses_of(&open.task);
-        if let Some(plan) = known
-            && uses.wants_plan(&open.task.operator, open.used, u64::MAX)
+        if let Some(plan) = of_query
+            && uses.wants_plan(open.used, execution.id)
             && plan.iter().any(|placed| placed.used == open.used)
         {
             // All batches of a query have one plan, whose first execution told it.
-            uses.plan(u64::MAX, &plan);
+            uses.plan(execution.id, &plan);
         }
-        uses.wants_plan(&open.task.operator, open.used, execution.id)
+        uses.wants_plan(open.used, execution.id)
     }
 
     /// The uses of the task's execution, in the order in which they stand in its plan.
