@@ -55,30 +55,28 @@ pub enum Standing {
 
 /// The questions and answers of one function in one epoch.
 ///
-/// A million questions are looked up twice each, so the table is one, and small: 16 bytes per question.
+/// There may be millions of answers, so their table is small, with 16 bytes for each, and is written once.
+/// Duties, which come and go, are in another one, which stays in the processor's caches.
 #[derive(Debug, Default)]
 pub struct Values {
-    known: FingerprintMap<Known>,
+    answers: FingerprintMap<Answer>,
+    /// Who is to answer a question: a place in `askers`.
+    duties: FingerprintMap<u32>,
     /// Starts of the blocks with answers.
     blocks: Vec<LogOffset>,
     askers: Vec<Holder>,
     /// Place of each asker in `askers`.
     numbers: HashMap<Asker, u32>,
-    /// Number of answers in `known`.
-    answers: usize,
 }
 
-/// What is known of a question: where its answer stands, or who is to answer it.
+/// Where an answer stands.
 #[derive(Debug, Clone, Copy)]
-struct Known {
-    /// Place in `blocks`, or in `askers`.
-    of: u32,
-    /// Row of the block's results, or [`DUTY`].
+struct Answer {
+    /// Place in `blocks`.
+    block: u32,
+    /// Row of the block's results.
     row: u32,
 }
-
-/// In place of a row: a duty.
-const DUTY: u32 = u32::MAX;
 
 /// An asker that was heard of.
 #[derive(Debug, Clone, Copy)]
@@ -116,68 +114,58 @@ impl Values {
     ) -> Vec<Standing> {
         self.heard(asker, now_ms);
         let me = self.number(asker);
-        let Self { known, blocks, askers, .. } = self;
+        let Self { answers, duties, blocks, askers, .. } = self;
         let mut left = duties_max;
         let mut standing = |question: &u64| {
-            let entry = match known.entry(*question) {
+            if let Some(answer) = answers.get(question) {
+                let block = blocks.get(answer.block as usize).copied().unwrap_or_default();
+                return Standing::Answered(Position { block, row: answer.row });
+            }
+            match duties.entry(*question) {
                 Entry::Vacant(_) if left == 0 => return Standing::Open,
                 Entry::Vacant(entry) => {
                     take_duty(askers, me);
-                    entry.insert(Known { of: me, row: DUTY });
-                    left -= 1;
-                    return Standing::Yours;
+                    entry.insert(me);
                 }
-                Entry::Occupied(entry) => entry.into_mut(),
-            };
-            if entry.row != DUTY {
-                let block = blocks.get(entry.of as usize).copied().unwrap_or_default();
-                return Standing::Answered(Position { block, row: entry.row });
-            }
-            let holder = askers.get(entry.of as usize);
-            let others = entry.of != me && holder.is_some_and(|holder| holder.holds(now_ms, &is_alive));
-            if others || left == 0 {
-                return Standing::Open;
+                Entry::Occupied(mut entry) => {
+                    let of = *entry.get();
+                    let holder = askers.get(of as usize);
+                    let others = of != me && holder.is_some_and(|holder| holder.holds(now_ms, &is_alive));
+                    if others || left == 0 {
+                        return Standing::Open;
+                    }
+                    if of != me {
+                        end_duty(askers, of);
+                        take_duty(askers, me);
+                        entry.insert(me);
+                    }
+                }
             }
             left -= 1;
-            if entry.of != me {
-                end_duty(askers, entry.of);
-                take_duty(askers, me);
-                entry.of = me;
-            }
             Standing::Yours
         };
         questions.iter().map(&mut standing).collect()
     }
 
-    /// Rows whose question has no answer yet, each question once: those to record.
-    #[must_use]
-    pub fn unanswered(&self, questions: &[u64]) -> Vec<u32> {
-        let mut seen: FingerprintMap<()> = FingerprintMap::default();
-        seen.reserve(questions.len());
-        let answered = |question: &u64| self.known.get(question).is_some_and(|known| known.row != DUTY);
-        let mut is_new = |question: &u64| !answered(question) && seen.insert(*question, ()).is_none();
-        let rows = (0_u32..).zip(questions);
-        rows.filter(|(_, question)| is_new(question)).map(|(row, _)| row).collect()
-    }
-
-    /// The results of the block at `block` are recorded, row by row, as answers to these questions.
-    pub fn answered(&mut self, block: LogOffset, questions: &[u64]) {
-        let of = u32::try_from(self.blocks.len()).unwrap_or(u32::MAX);
+    /// The results of the block at `block` are recorded, row by row, as answers to these questions. Returned
+    /// are those that had an answer: the first one counts.
+    pub fn answered(&mut self, block: LogOffset, questions: &[u64]) -> Vec<u64> {
+        let place = u32::try_from(self.blocks.len()).unwrap_or(u32::MAX);
         self.blocks.push(block);
+        self.answers.reserve(questions.len());
+        let mut late = Vec::new();
         for (row, question) in (0_u32..).zip(questions) {
-            match self.known.entry(*question) {
-                Entry::Vacant(entry) => {
-                    entry.insert(Known { of, row });
-                }
-                Entry::Occupied(entry) if entry.get().row == DUTY => {
-                    let known = entry.into_mut();
-                    end_duty(&mut self.askers, known.of);
-                    *known = Known { of, row };
-                }
-                Entry::Occupied(_) => continue,
+            if let Some(of) = self.duties.remove(question) {
+                end_duty(&mut self.askers, of);
             }
-            self.answers += 1;
+            match self.answers.entry(*question) {
+                Entry::Vacant(entry) => {
+                    entry.insert(Answer { block: place, row });
+                }
+                Entry::Occupied(_) => late.push(*question),
+            }
         }
+        late
     }
 
     /// The asker lives.
@@ -204,7 +192,7 @@ impl Values {
         // Whoever has answered all has none, and nothing is looked for.
         let had = std::mem::take(&mut holder.duties) > 0;
         if had {
-            self.known.retain(|_, known| known.row != DUTY || known.of != number);
+            self.duties.retain(|_, of| *of != number);
         }
         had
     }
@@ -212,13 +200,13 @@ impl Values {
     /// Number of answers.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.answers
+        self.answers.len()
     }
 
     /// Whether nothing was answered yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.answers == 0
+        self.answers.is_empty()
     }
 }
 

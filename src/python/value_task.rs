@@ -11,7 +11,7 @@ use super::client::{Connection, PyClient, epoch, get, text};
 use super::door::{enter, quick};
 use super::lock;
 use super::result_task::{arrays, to_pyarrow};
-use crate::agent::values::messages::{AboutValues, Found, QUESTIONS_MAX, TableId, Wanted};
+use crate::agent::values::messages::{AboutValues, Found, QUESTIONS_MAX, Questions, TableId, Wanted};
 use crate::determinant::{bytes_fingerprint, decode_results};
 use crate::error::{Error, Result};
 use crate::id::{Partition, TaskId};
@@ -42,6 +42,7 @@ impl PyValueTask {
         if questions.is_empty() {
             return Ok(None);
         }
+        let questions = Questions::new(&questions);
         let Found::Standing { yours, answered } = self.want(Wanted::Ask { questions, duties_max })? else {
             return Err(unexpected());
         };

@@ -25,9 +25,10 @@ use crate::error::{Error, Result};
 
 /// Answers kept for later batches; beyond, all are forgotten and asked for again.
 const CACHE_BYTES_MAX: usize = 64 << 20;
-/// As many answers are kept in any case. Beyond, they are forgotten where hardly any was of use: a small
-/// table is the faster one.
+/// As many answers are kept in any case. Beyond, they are forgotten where hardly any was of use, and for
+/// [`UNKEPT_ROWS`] none is kept: that costs as much as finding them would save.
 const KEPT_MIN: usize = 1 << 16;
+const UNKEPT_ROWS: u64 = 1 << 20;
 /// Of so many rows, one at least had an answer kept from an earlier batch: they are of use.
 const USEFUL: u64 = 32;
 
@@ -79,8 +80,13 @@ pub struct ValueTask {
     /// Those of `open` that were asked about last, and those that this task is to answer.
     asked: Vec<u32>,
     duties: Vec<u32>,
-    /// Rows whose answer was kept from an earlier batch.
+    /// Arrays before this one have answers that are kept.
+    kept: usize,
+    /// Rows since the first answer that is kept, and how many of them had one.
+    rows_since: u64,
     remembered: u64,
+    /// Rows for which no answers are kept.
+    unkept: u64,
     summary: Summary,
 }
 
@@ -96,12 +102,13 @@ impl ValueTask {
     /// # Errors
     /// As [`row_fingerprints`].
     pub fn offer(&mut self, columns: &[ArrayRef]) -> Result<()> {
-        let useless = self.known.len() > KEPT_MIN && self.remembered * USEFUL < self.summary.rows;
+        let useless = self.known.len() > KEPT_MIN && self.remembered * USEFUL < self.rows_since;
         if self.bytes > CACHE_BYTES_MAX || useless {
             self.known.clear();
-            self.arrays.clear();
-            self.bytes = 0;
+            (self.kept, self.bytes, self.rows_since, self.remembered) = (0, 0, 0, 0);
         }
+        self.unkept = if useless { UNKEPT_ROWS } else { self.unkept };
+        self.arrays.truncate(self.kept);
         let mut questions = Vec::new();
         row_fingerprints(columns, &mut questions)?;
         let salt =
@@ -123,8 +130,13 @@ impl ValueTask {
         self.asked.clear();
         self.duties.clear();
         self.batch += 1;
-        self.remembered += self.rows.iter().filter(|row| matches!(row, Row::Known(_))).count() as u64;
-        self.summary.rows += self.rows.len() as u64;
+        let rows = self.rows.len() as u64;
+        if self.unkept == 0 {
+            self.remembered += self.rows.iter().filter(|row| matches!(row, Row::Known(_))).count() as u64;
+            self.rows_since += rows;
+        }
+        self.unkept = self.unkept.saturating_sub(rows);
+        self.summary.rows += rows;
         Ok(())
     }
 
@@ -232,7 +244,7 @@ impl ValueTask {
         }
     }
 
-    /// Keeps answers, to the questions at these places of `open` among others.
+    /// Takes answers, to the questions at these places of `open` among others, and may keep them.
     fn learn(&mut self, opens: &[u32], questions: &[u64], answers: ArrayRef) {
         let array = number(self.arrays.len());
         for (row, place) in (0_u32..).zip(opens) {
@@ -240,11 +252,14 @@ impl ValueTask {
                 open.answer = Some((array, row));
             }
         }
-        self.known.reserve(questions.len());
-        for (row, question) in (0_u32..).zip(questions) {
-            self.known.insert(*question, (array, row));
+        if self.unkept == 0 {
+            self.known.reserve(questions.len());
+            for (row, question) in (0_u32..).zip(questions) {
+                self.known.insert(*question, (array, row));
+            }
+            self.bytes += answers.get_array_memory_size() + size_of::<(u64, Place)>() * questions.len();
+            self.kept = self.arrays.len() + 1;
         }
-        self.bytes += answers.get_array_memory_size() + size_of::<(u64, Place)>() * questions.len();
         self.arrays.push(answers);
     }
 
@@ -410,6 +425,32 @@ mod tests {
         task.recorded(rest, &[]);
         assert!(task.publication(None, &answers(&[50, 60, 70])).unwrap().is_none());
         assert_eq!(numbers(&task.complete().unwrap().unwrap()), [50, 60, 70]);
+    }
+
+    #[test]
+    fn where_nothing_comes_again_nothing_is_kept_for_a_while() {
+        let mut task = ValueTask::new();
+        let batch = KEPT_MIN as i64 + 1;
+        let mut number = 0;
+        let mut work = |task: &mut ValueTask| {
+            let rows: Vec<i64> = (number * batch..(number + 1) * batch).collect();
+            number += 1;
+            task.offer(&column(&rows)).unwrap();
+            let asked: Vec<u32> = (0..task.questions(usize::MAX).len() as u32).collect();
+            task.standing(&asked, vec![]).unwrap();
+            publish(task, None, &rows, &[]);
+            assert_eq!(numbers(&task.complete().unwrap().unwrap()), rows);
+            asked.len()
+        };
+        for _ in 0..=UNKEPT_ROWS / batch as u64 {
+            assert_eq!(work(&mut task), batch as usize);
+            assert_eq!(task.arrays.len(), 1);
+        }
+        assert!(task.known.is_empty());
+        work(&mut task);
+        assert_eq!(task.known.len(), batch as usize);
+        task.offer(&column(&[(number - 1) * batch])).unwrap();
+        assert_eq!(task.questions(1), [0_u64; 0]);
     }
 
     #[test]

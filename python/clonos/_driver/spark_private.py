@@ -4,7 +4,7 @@
 name                                                      seen in
 ========================================================= =============
 ``SparkSession._jsparkSession``                           4.1, 4.2, 4.3
-``RuntimeConf._jconf.contains``, ``.getAll``              4.1, 4.2, 4.3
+``RuntimeConf._jconf.contains``                           4.1, 4.2, 4.3
 ``SparkContext._jsc.sc().dagScheduler().stageIdToStage``  4.1, 4.2, 4.3
 ``sharedState().statusStore().execution``                 4.1, 4.2, 4.3
 ``SparkContext._jsc.sc().dagScheduler().activeJobs``      4.3
@@ -34,12 +34,6 @@ def is_set(spark: SparkSession, setting: str) -> bool:
     """Whether somebody has given `setting` a value."""
     jconf: Any = spark.conf._jconf
     return bool(jconf.contains(setting))
-
-
-def settings(spark: SparkSession) -> str:
-    """All settings that were given a value, as text: in one round trip."""
-    jconf: Any = spark.conf._jconf
-    return str(jconf.getAll().mkString("\n"))
 
 
 def stage_tasks(context: SparkContext) -> Callable[[int], int | None]:

@@ -1,8 +1,8 @@
 """Columns and SQL functions, as far as Spark's public Python does not show them.
 
 Private names of Spark, seen in 4.1, 4.2 and 4.3: ``Column._jc``, ``classic.ExpressionUtils``,
-``_jsparkSession.expression``,
-``PythonSQLUtils.fn``, ``sessionState().functionRegistry()``, ``UDFRegistration.register``.
+``_jsparkSession.expression``, ``RuntimeConf._jconf``, ``PythonSQLUtils.fn``,
+``sessionState().functionRegistry()``, ``UDFRegistration.register``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
 MONTHS = ("interval year to month", "interval year", "interval month")
+
+
+def settings(spark: SparkSession) -> str:
+    """All settings that were given a value, as text: in one round trip."""
+    jconf: Any = spark.conf._jconf
+    return str(jconf.getAll().mkString("\n"))
 
 
 def readable(column: Any) -> tuple[Any, str | None]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clonos._driver import spark_private
+from clonos._operators.columns import settings
 from clonos._operators.groups import AGGREGATES, aggregate_kind, refuse
 from clonos._worker.task_conf import DEFAULTS, TaskConf
 
@@ -102,7 +102,7 @@ def _parsed(declared: str) -> DataType:
     from pyspark.sql import SparkSession
 
     session = SparkSession._instantiatedSession
-    return _parsed_under(declared, "" if session is None else spark_private.settings(session))
+    return _parsed_under(declared, "" if session is None else settings(session))
 
 
 @functools.lru_cache(maxsize=256)
@@ -216,7 +216,7 @@ def session_conf() -> TaskConf:
     from pyspark.sql import SparkSession
 
     session = SparkSession._instantiatedSession
-    return DEFAULTS if session is None else _conf_under(spark_private.settings(session))
+    return DEFAULTS if session is None else _conf_under(settings(session))
 
 
 @functools.lru_cache(maxsize=64)

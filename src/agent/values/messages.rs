@@ -5,6 +5,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::Asker;
+use crate::error::{Error, Result};
 use crate::id::{Epoch, EpochKey};
 use crate::task::Summary;
 
@@ -46,13 +47,38 @@ impl TableId {
     }
 }
 
+/// Fingerprints of arguments. They stand as they are: as numbers of varying length they would be longer, and
+/// take as long to write as to answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Questions(Bytes);
+
+impl Questions {
+    /// What is asked.
+    #[must_use]
+    pub fn new(questions: &[u64]) -> Self {
+        Self(questions.iter().flat_map(|question| question.to_le_bytes()).collect())
+    }
+
+    /// The fingerprints.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] if there are more than [`QUESTIONS_MAX`], or one is cut off.
+    pub fn read(&self) -> Result<Vec<u64>> {
+        let (questions, rest) = self.0.as_chunks::<8>();
+        if !rest.is_empty() || questions.len() > QUESTIONS_MAX {
+            return Err(Error::Protocol { what: "too many questions at a time, or half a one".into() });
+        }
+        Ok(questions.iter().map(|question| u64::from_le_bytes(*question)).collect())
+    }
+}
+
 /// What a worker wants of a table.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Wanted {
     /// Answers, or the duty to answer.
     Ask {
-        /// Fingerprints of arguments, at most [`QUESTIONS_MAX`].
-        questions: Vec<u64>,
+        /// At most [`QUESTIONS_MAX`] of them.
+        questions: Questions,
         /// How many of them the worker is ready to answer.
         duties_max: u32,
     },

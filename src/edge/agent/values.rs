@@ -17,11 +17,9 @@ use bytes::Bytes;
 use super::handler::{Handler, Session, unexpected};
 use super::registrar::{LocalRegistry, Registrar};
 use crate::agent::protocol::{Code, Commit, Ending, OpenTask, PIECE_BYTES, Reply, Request, Use};
-use crate::agent::values::messages::{
-    AboutValues, Answers, Found, QUESTIONS_MAX, TableId, WAIT_MS_MAX, Wanted,
-};
+use crate::agent::values::messages::{AboutValues, Answers, Found, TableId, WAIT_MS_MAX, Wanted};
 use crate::agent::values::{Asker, Position, Standing, Values};
-use crate::determinant::{BlockBuilder, BlockReader, Determinant, decode_results, encode_results};
+use crate::determinant::{BlockReader, Determinant, decode_results, encode_results};
 use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Generation, LogOffset, Partition, TaskId};
@@ -112,9 +110,7 @@ impl Handler {
         match wanted {
             Wanted::GiveUp { summary } => self.free(local, &id, asker, summary),
             Wanted::Ask { questions, duties_max } => {
-                if questions.len() > QUESTIONS_MAX {
-                    return Err(Error::Protocol { what: "too many questions at a time".into() });
-                }
+                let questions = questions.read()?;
                 let table = self.table(&id)?;
                 // Soon enough for an agent that asks on behalf of a worker.
                 let patience = Duration::from_millis(WAIT_MS_MAX.min(self.config.io_timeout_ms / 2));
@@ -224,42 +220,21 @@ impl Handler {
 
     /// Makes answers stable; the questions that were answered before.
     fn record(&self, local: &LocalRegistry, table: &Table, asker: Asker, block: &Bytes) -> Result<Vec<u64>> {
-        let Some(Recorded { questions, results }) = Recorded::read(block)? else {
+        let Some(Recorded { questions, .. }) = Recorded::read(block)? else {
             return Err(Error::Protocol { what: "a block without answers".into() });
         };
         locked(&table.values).heard(asker, local.now_ms());
-        // One at a time: what two record at once is recorded once.
         let mut log = locked(&table.log);
-        let new = locked(&table.values).unanswered(&questions);
-        let mut late = Vec::new();
-        if new.len() == questions.len() {
-            self.append_answers(table, &mut log, block, &questions)?;
-        } else {
-            let rows = UInt32Array::from(new);
-            let at = rows.values().iter().filter_map(|row| questions.get(*row as usize).copied());
-            let fresh: Vec<u64> = at.collect();
-            let is_fresh: HashSet<u64> = fresh.iter().copied().collect();
-            late = questions.into_iter().filter(|question| !is_fresh.contains(question)).collect();
-            if !fresh.is_empty() {
-                let mut builder = BlockBuilder::new();
-                let results = take(&decode_results(&results)?, &rows, None)?;
-                builder.push_results(&fresh, &encode_results(&results)?)?;
-                self.append_answers(table, &mut log, &builder.finish(), &fresh)?;
-            }
-        }
-        Ok(late)
-    }
-
-    fn append_answers(&self, table: &Table, log: &mut Log, block: &Bytes, questions: &[u64]) -> Result<()> {
         if !log.has_header {
             self.append(&mut log.session, &table.header)?;
             log.has_header = true;
         }
         let at = locked(&self.store).end(&table.task).unwrap_or_default();
         self.append(&mut log.session, block)?;
-        locked(&table.values).answered(at, questions);
+        // What two have answered at once stands there twice, and the first counts for whoever reads it.
+        let late = locked(&table.values).answered(at, &questions);
         table.changed.notify_all();
-        Ok(())
+        Ok(late)
     }
 
     /// Reads the answers out of the log: those of one piece, the rest is told at the next asking.

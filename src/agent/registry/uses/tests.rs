@@ -1,0 +1,253 @@
+use super::*;
+use crate::id::Epoch;
+
+fn code(fingerprint: u64) -> Code {
+    Code { fingerprint, python: 0x030b }
+}
+
+fn used(fingerprint: u64, token: u64) -> Use {
+    Use { code: code(fingerprint), token, named: false }
+}
+
+fn placed(fingerprint: u64, token: u64) -> Placed {
+    // Over a table of its own, as it were.
+    asked_over(fingerprint, token, token)
+}
+
+fn asked_over(fingerprint: u64, token: u64, over: u64) -> Placed {
+    Placed { operator: "f".into(), used: used(fingerprint, token), over }
+}
+
+fn name(uses: &mut Uses, fingerprint: u64, token: u64) -> String {
+    uses.name(&"f".into(), used(fingerprint, token), None).unwrap().operator.to_string()
+}
+
+#[test]
+fn each_use_has_a_log_of_its_own_and_keeps_it() {
+    let mut uses = Uses::default();
+    assert_eq!(name(&mut uses, 1, 10), "f");
+    assert_eq!(name(&mut uses, 1, 11), "f#2");
+    assert_eq!(name(&mut uses, 1, 10), "f");
+}
+
+#[test]
+fn the_order_of_the_plan_decides_not_who_asks_first() {
+    let mut uses = Uses::default();
+    uses.plan(7, &[placed(1, 10), placed(1, 11)]);
+    assert_eq!(name(&mut uses, 1, 11), "f#2");
+    assert_eq!(name(&mut uses, 1, 10), "f");
+}
+
+#[test]
+fn functions_are_found_again_by_their_code_in_any_order() {
+    let mut uses = Uses::default();
+    uses.plan(7, &[placed(1, 10), placed(100, 11)]);
+    uses.begin_run();
+    uses.plan(8, &[placed(100, 20), placed(1, 21)]);
+    assert_eq!(name(&mut uses, 100, 20), "f#2");
+    assert_eq!(name(&mut uses, 1, 21), "f");
+}
+
+#[test]
+fn changed_code_is_given_the_log_of_the_code_that_is_gone() {
+    let mut uses = Uses::default();
+    uses.plan(7, &[placed(1, 10), placed(2, 11)]);
+    uses.begin_run();
+    // 2 is still there; 3 stands where 1 stood.
+    uses.plan(8, &[placed(3, 20), placed(2, 21)]);
+    assert_eq!(name(&mut uses, 3, 20), "f");
+    assert_eq!(name(&mut uses, 2, 21), "f#2");
+}
+
+#[test]
+fn under_a_name_that_the_user_gave_other_code_is_changed_code_at_once() {
+    let mut uses = Uses::default();
+    let named = |fingerprint, token| Use { named: true, ..used(fingerprint, token) };
+    let placed = |used| Placed { operator: "f".into(), used, over: 0 };
+    uses.plan(7, &[placed(named(1, 10)), placed(named(2, 11))]);
+    assert_eq!(name(&mut uses, 2, 11), "f#2");
+    uses.plan(8, &[placed(named(3, 20))]);
+    assert_eq!(name(&mut uses, 3, 20), "f");
+}
+
+#[test]
+fn two_tables_in_turn_have_two_logs_under_a_name_that_the_user_gave_too() {
+    let mut uses = Uses::default();
+    let named = |token, over| {
+        let used = Use { named: true, ..used(1, token) };
+        Placed { operator: "f".into(), used, over }
+    };
+    uses.plan(7, &[named(10, 1)]);
+    uses.plan(8, &[named(11, 2)]);
+    assert_eq!([10, 11].map(|token| name(&mut uses, 1, token)), ["f", "f#2"]);
+}
+
+#[test]
+fn a_function_that_had_no_log_yet_is_new_if_all_logs_are_accounted_for() {
+    let mut uses = Uses::default();
+    uses.plan(7, &[placed(1, 10)]);
+    uses.begin_run();
+    uses.plan(8, &[placed(2, 20), placed(1, 21)]);
+    assert_eq!(name(&mut uses, 2, 20), "f#2");
+    assert_eq!(name(&mut uses, 1, 21), "f");
+}
+
+#[test]
+fn where_several_logs_of_one_code_wait_all_are_searched() {
+    let mut uses = Uses::default();
+    uses.plan(7, &[placed(1, 10)]);
+    uses.plan(8, &[placed(1, 11)]);
+    uses.begin_run();
+    let first = uses.name(&"f".into(), used(1, 20), None).unwrap();
+    assert_eq!((&*first.operator, first.others), ("f", vec!["f#2".into()]));
+    let last = uses.name(&"f".into(), used(1, 21), None).unwrap();
+    assert_eq!((&*last.operator, last.others.is_empty()), ("f#2", true));
+}
+
+#[test]
+fn two_tables_in_turn_are_told_apart_in_the_next_run() {
+    let mut uses = Uses::default();
+    uses.plan(7, &[asked_over(1, 10, 5)]);
+    uses.plan(8, &[asked_over(1, 11, 6)]);
+    uses.begin_run();
+    // In another order.
+    uses.plan(9, &[asked_over(1, 20, 6)]);
+    uses.plan(10, &[asked_over(1, 21, 5)]);
+    let named = |uses: &mut Uses, token| uses.name(&"f".into(), used(1, token), None).unwrap();
+    assert_eq!(named(&mut uses, 20), Named { operator: "f#2".into(), others: vec![] });
+    assert_eq!(named(&mut uses, 21), Named { operator: "f".into(), others: vec![] });
+}
+
+#[test]
+fn a_query_that_is_made_again_has_the_logs_it_had() {
+    let mut uses = Uses::default();
+    uses.plan(7, &[asked_over(1, 10, 5), asked_over(1, 11, 5)]);
+    uses.plan(8, &[asked_over(1, 20, 6)]);
+    uses.plan(9, &[asked_over(1, 30, 5), asked_over(1, 31, 5)]);
+    assert_eq!([10, 11, 20, 30, 31].map(|token| name(&mut uses, 1, token)), ["f", "f#2", "f#3", "f", "f#2"]);
+}
+
+#[test]
+fn a_column_made_before_keeps_its_log_in_the_next_run() {
+    let mut uses = Uses::default();
+    assert_eq!(name(&mut uses, 1, 10), "f");
+    assert_eq!(name(&mut uses, 1, 11), "f#2");
+    uses.begin_run();
+    assert_eq!(name(&mut uses, 1, 11), "f#2");
+    assert_eq!(name(&mut uses, 1, 20), "f");
+}
+
+#[test]
+fn a_column_over_two_tables_is_two_uses() {
+    let mut uses = Uses::default();
+    let f = "f".into();
+    uses.plan(7, &[asked_over(1, 10, 5)]);
+    uses.plan(8, &[asked_over(1, 10, 6)]);
+    uses.plan(9, &[asked_over(1, 10, 5)]);
+    let of = |uses: &mut Uses, execution| uses.name(&f, used(1, 10), Some(execution)).unwrap();
+    assert_eq!(
+        [7, 8, 9].map(|execution| of(&mut uses, execution).operator),
+        ["f", "f#2", "f"].map(Arc::from)
+    );
+    // The next run may ask in another order, of the same column or of another.
+    uses.begin_run();
+    uses.plan(10, &[asked_over(1, 10, 6)]);
+    uses.plan(11, &[asked_over(1, 20, 5)]);
+    assert_eq!(&*of(&mut uses, 10).operator, "f#2");
+    assert_eq!(name(&mut uses, 1, 20), "f");
+    // A task of the run before still has its own.
+    assert_eq!(&*of(&mut uses, 8).operator, "f#2");
+}
+
+#[test]
+fn a_use_is_one_where_only_one_of_its_plans_is_known() {
+    let mut uses = Uses::default();
+    assert_eq!(name(&mut uses, 1, 10), "f");
+    uses.plan(7, &[asked_over(1, 10, 5)]);
+    uses.plan(8, &[asked_over(1, 10, 6)]);
+    let f = "f".into();
+    let logs = [Some(7), Some(8), None].map(|execution| uses.name(&f, used(1, 10), execution).unwrap());
+    assert_eq!(logs.map(|log| log.operator), ["f", "f#2", "f"].map(Arc::from));
+}
+
+#[test]
+fn a_column_is_one_use_wherever_it_stands_in_a_query() {
+    let mut uses = Uses::default();
+    let f = "f".into();
+    let of = |uses: &mut Uses, execution| uses.name(&f, used(1, 10), Some(execution)).unwrap();
+    let alone = |operator: &str| Named { operator: operator.into(), others: vec![] };
+    // What is filtered by it, and what is then shown with it.
+    uses.plan(7, &[asked_over(1, 10, 5)]);
+    uses.plan(8, &[asked_over(1, 10, 6), asked_over(1, 10, 5)]);
+    uses.plan(9, &[asked_over(1, 10, 6)]);
+    assert_eq!([7, 8, 9].map(|execution| of(&mut uses, execution)), ["f"; 3].map(alone));
+    uses.begin_run();
+    // In another order, and of another column.
+    uses.plan(10, &[asked_over(1, 20, 6), asked_over(1, 20, 5)]);
+    uses.plan(11, &[asked_over(1, 20, 5)]);
+    assert_eq!(name(&mut uses, 1, 20), "f");
+    assert_eq!(uses.name(&f, used(1, 20), Some(11)).unwrap(), alone("f"));
+}
+
+#[test]
+fn a_column_over_two_tables_in_turn_and_then_in_one_query_searches_both_logs() {
+    let mut uses = Uses::default();
+    uses.plan(7, &[asked_over(1, 10, 5)]);
+    uses.plan(8, &[asked_over(1, 10, 6)]);
+    uses.plan(9, &[asked_over(1, 10, 5), asked_over(1, 10, 6)]);
+    let both = uses.name(&"f".into(), used(1, 10), Some(9)).unwrap();
+    assert_eq!(both, Named { operator: "f#2".into(), others: vec!["f".into()] });
+}
+
+#[test]
+fn an_execution_that_is_an_epoch_needs_no_plan() {
+    let epoch = EpochKey { query: "app:1".into(), epoch: Epoch::Named("sql-7".into()) };
+    let mut uses = Uses::of(&epoch);
+    assert!(!uses.wants_plan(used(1, 10), 7));
+    // Two functions under a name that the user gave are two, though no plan has said so.
+    let named = |fingerprint, token| Use { named: true, ..used(fingerprint, token) };
+    let two = [(1, 20), (2, 21), (1, 20)];
+    let two = two.map(|(code, token)| uses.name(&"g".into(), named(code, token), Some(7)).unwrap());
+    assert_eq!(two.map(|named| named.operator), ["g", "g#2", "g"].map(Arc::from));
+}
+
+#[test]
+fn a_task_that_a_run_left_behind_takes_nothing_from_the_next() {
+    let mut uses = Uses::default();
+    let f = "f".into();
+    uses.name(&f, used(1, 10), Some(7)).unwrap();
+    uses.begin_run();
+    let late = uses.name(&f, used(1, 10), Some(7)).unwrap();
+    assert_eq!(&*late.operator, "f");
+    assert_eq!(uses.name(&f, used(1, 11), Some(7)), None);
+    // Nor does its plan, which told more uses than those that had begun.
+    assert!(!uses.wants_plan(used(1, 11), 7));
+    uses.plan(7, &[placed(1, 10), placed(1, 11)]);
+    assert_eq!(&*uses.name(&f, used(1, 20), Some(8)).unwrap().operator, "f");
+}
+
+#[test]
+fn logs_of_a_checkpoint_wait_for_their_uses() {
+    let mut uses = Uses::default();
+    uses.recovered("f#2", code(5));
+    uses.recovered("f", code(4));
+    uses.plan(1, &[placed(5, 1), placed(4, 2)]);
+    assert_eq!(name(&mut uses, 5, 1), "f#2");
+    assert_eq!(name(&mut uses, 4, 2), "f");
+}
+
+#[test]
+fn what_was_not_published_leaves_its_place_empty() {
+    let mut uses = Uses::default();
+    uses.recovered("f#2", code(2));
+    uses.plan(1, &[placed(1, 1), placed(2, 2)]);
+    assert_eq!(name(&mut uses, 2, 2), "f#2");
+    assert_eq!(name(&mut uses, 1, 1), "f#3");
+}
+
+#[test]
+fn another_python_version_makes_other_bytecode_of_the_same_function() {
+    let mut uses = Uses::default();
+    uses.recovered("f", Code { fingerprint: 9, python: 0x030c });
+    assert_eq!(name(&mut uses, 1, 1), "f");
+}
