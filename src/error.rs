@@ -152,12 +152,12 @@ pub enum Error {
         /// Version known.
         known: u32,
     },
-    /// A newer attempt has taken over.
-    #[error("task {task} was opened by a newer attempt (generation {newer}, ours {ours}); this one stops")]
+    /// A newer attempt has taken over, or the epoch is committed.
+    #[error("{}", fenced(task, *newer, *ours))]
     Fenced {
         /// The task.
         task: TaskId,
-        /// Generation that holds the task now.
+        /// Generation that holds the task now; [`Generation::NONE`] if nobody does, as the epoch is over.
         newer: Generation,
         /// Generation of this attempt.
         ours: Generation,
@@ -355,4 +355,14 @@ impl From<arrow_schema::ArrowError> for Error {
     fn from(error: arrow_schema::ArrowError) -> Self {
         Self::Arrow(error.to_string())
     }
+}
+
+/// What is said of an attempt that is not wanted any more.
+fn fenced(task: &TaskId, newer: Generation, ours: Generation) -> String {
+    if newer == Generation::NONE {
+        return format!(
+            "the epoch of task {task} was committed while this attempt (generation {ours}) ran; it stops"
+        );
+    }
+    format!("task {task} was opened by a newer attempt (generation {newer}, ours {ours}); this one stops")
 }

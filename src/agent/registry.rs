@@ -262,8 +262,8 @@ impl Registry {
     /// Who holds the log of this generation from now on.
     ///
     /// # Errors
-    /// [`Error::Fenced`] if a newer attempt has opened the task: what the older one published after that
-    /// must not be acknowledged.
+    /// [`Error::Fenced`] if a newer attempt has opened the task, or the epoch is committed: what the older
+    /// one published after that must not be acknowledged.
     pub fn holding(
         &mut self,
         task: &TaskId,
@@ -272,7 +272,7 @@ impl Registry {
         adopted: Option<(LogOffset, Layout)>,
         published: bool,
     ) -> Result<()> {
-        let newer = self.tasks.get(task).map_or(generation.next(), |entry| entry.generation);
+        let newer = self.tasks.get(task).map_or(Generation::NONE, |entry| entry.generation);
         let Some(entry) = self.tasks.get_mut(task).filter(|entry| entry.generation == generation) else {
             return Err(Error::Fenced { task: task.clone(), newer, ours: generation });
         };

@@ -45,7 +45,7 @@ impl Registry {
     /// [`Error::CausalLogLost`] if something visible depends on the log; [`Error::Fenced`] if a newer
     /// attempt has opened the task.
     pub fn discarded(&mut self, task: &TaskId, generation: Generation) -> Result<()> {
-        let newer = self.tasks.get(task).map_or(generation.next(), |entry| entry.generation);
+        let newer = self.tasks.get(task).map_or(Generation::NONE, |entry| entry.generation);
         let Some(entry) = self.tasks.get_mut(task).filter(|entry| entry.generation == generation) else {
             return Err(Error::Fenced { task: task.clone(), newer, ours: generation });
         };

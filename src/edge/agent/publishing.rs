@@ -170,9 +170,5 @@ pub(super) const fn channel(generation: Generation, peer: &AgentInfo) -> Channel
 
 fn fenced_away(session: &Session) -> Error {
     // The log is gone from here: its epoch was committed, so this attempt is no longer wanted.
-    Error::Fenced {
-        task: session.task.clone(),
-        newer: session.grant.generation.next(),
-        ours: session.grant.generation,
-    }
+    Error::Fenced { task: session.task.clone(), newer: Generation::NONE, ours: session.grant.generation }
 }
