@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import time
@@ -12,7 +13,7 @@ from clonos._worker import agents
 
 def folder_of(parent: Path, name: str, *, hours: float) -> Path:
     """A folder as an agent leaves it, last used `hours` ago."""
-    folder = parent / name
+    folder = parent / hashlib.sha256(name.encode()).hexdigest()[:16]
     folder.mkdir()
     (folder / "agent.log").write_text("agent is up")
     (folder / "lock").touch()
@@ -35,7 +36,11 @@ def test_what_is_left_of_agents_is_removed_after_a_day(tmp_path: Path) -> None:
         for folder in (killed, living):
             os.utime(folder, (0, 0))
         (tmp_path / "a file").touch()
+        log = tmp_path / "sources" / "a log"
+        log.mkdir(parents=True)
+        os.utime(log.parent, (0, 0))
         agents.sweep(tmp_path)
+    assert log.exists()
     assert living.exists()
     assert fresh.exists()
     assert not old.exists()

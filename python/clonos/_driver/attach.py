@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,6 +26,7 @@ from clonos._config import (
 from clonos._driver import spark_private
 from clonos._driver.plans import plan_uses
 from clonos._driver.session import Session
+from clonos._temporary import private_folder, write_private
 from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def attach(
         config, bind_host, driver_port, spark_private.stage_tasks(context), plan_uses(spark)
     )
     advertised = config.with_driver_addr(agent.addr)
-    _write_private(folder / "session", advertised.to_bytes())
+    write_private(folder / "session", advertised.to_bytes())
     session = Session(spark, agent, advertised, folder)
     atexit.register(session.stop)
     if metrics is not None:
@@ -207,12 +207,4 @@ def _folder_of(path: str | os.PathLike[str]) -> str:
 
 def _session_folder(app_id: str) -> Path:
     name = hashlib.sha256(f"{app_id}/driver/{os.getpid()}".encode()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"clonos-{os.getuid()}" / name
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
-
-
-def _write_private(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
+    return private_folder(name)

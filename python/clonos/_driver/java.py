@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 JAVA_VERSION_MIN = 17
@@ -90,9 +90,9 @@ def _configured() -> Path | None:
 
 def _wrap(java: Path) -> Path:
     """Folder that serves as ``JAVA_HOME`` for the trimmed runtime at `java`."""
-    home = Path(tempfile.gettempdir()) / f"clonos-{os.getuid()}" / "java"
-    home.parent.mkdir(mode=0o700, exist_ok=True)
-    (home / "bin").mkdir(parents=True, exist_ok=True)
+    # As a file, this has no package to import from.
+    temporary = runpy.run_path(str(Path(__file__).resolve().parent.parent / "_temporary.py"))
+    home: Path = temporary["private_folder"]("java", "bin").parent
     script = home / "bin" / f"java.{os.getpid()}"
     script.write_text(_SCRIPT.format(java=shlex.quote(str(java))))
     script.chmod(0o700)

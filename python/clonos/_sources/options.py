@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from clonos._config import one_of, parse_size
+from clonos._temporary import private_folder
 from clonos.errors import ConfigError
 
 PORT_MAX = 65_535
@@ -84,7 +83,7 @@ def source_options(options: Mapping[str, str], default_name: str) -> SourceOptio
     name = options.get("name") or _as_name(default_name)
     if not _NAME.fullmatch(name):
         raise refused("name", name, "1 to 100 letters, digits, '.', '_' or '-'")
-    root = options.get("logDir") or str(Path(tempfile.gettempdir()) / f"clonos-{os.getuid()}")
+    root = options.get("logDir") or str(private_folder())
     policy = one_of("spillPolicy", options.get("spillPolicy", "eager"), ("eager", "availability"))
     most = options.get("maxRecordsPerBatch")
     return SourceOptions(

@@ -9,16 +9,18 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 from clonos import _core, _processes
+from clonos._temporary import private_folder
 
+_AGENTS_FOLDER = re.compile("[0-9a-f]{16}")
 _JVM_SEARCH_DEPTH = 4
 # How long the log of an agent that is gone is kept.
 _LEFTOVERS_KEPT_SECONDS = 24 * 3600
@@ -43,8 +45,7 @@ def agent_folder(config: _core.SessionConfig, jvm: int) -> Path:
     scope = "host" if config.agent_scope == "host" else f"{jvm}-{_processes.started_at(jvm)}"
     # Of this session alone: the agent of one before, of the same application, may not be gone yet.
     name = hashlib.sha256(config.to_bytes() + scope.encode()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"clonos-{os.getuid()}" / name
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = private_folder(name)
     # It is in use from now on: see `sweep`.
     os.utime(folder)
     return folder
@@ -53,6 +54,9 @@ def agent_folder(config: _core.SessionConfig, jvm: int) -> Path:
 def sweep(parent: Path) -> None:
     """Remove the folders below `parent` of agents that are gone since a day or longer."""
     for folder in parent.iterdir():
+        # Beside them stand logs of sources, which nobody may delete.
+        if not _AGENTS_FOLDER.fullmatch(folder.name):
+            continue
         try:
             age = time.time() - folder.stat().st_mtime
             if age < _LEFTOVERS_KEPT_SECONDS or _serves(folder / "agent.sock"):

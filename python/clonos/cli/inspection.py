@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from clonos import _core
+from clonos._temporary import private_folder
 from clonos.errors import ClonosError
 
 SEGMENT_SUFFIX = ".seg"
@@ -39,7 +38,7 @@ def run(path: Path | None, as_json: bool) -> int:
 
 def sessions() -> list[_core.SessionConfig]:
     """Return the sessions of this user on this machine; one that was killed may be among them."""
-    root = Path(tempfile.gettempdir()) / f"clonos-{os.getuid()}"
+    root = private_folder()
     return [
         _core.SessionConfig.from_bytes(file.read_bytes()) for file in sorted(root.glob("*/session"))
     ]
