@@ -361,7 +361,7 @@ impl From<arrow_schema::ArrowError> for Error {
 fn fenced(task: &TaskId, newer: Generation, ours: Generation) -> String {
     if newer == Generation::NONE {
         return format!(
-            "the epoch of task {task} was committed while this attempt (generation {ours}) ran; it stops"
+            "the log of task {task} was closed while this attempt ran, as its epoch was committed; it stops"
         );
     }
     format!("task {task} was opened by a newer attempt (generation {newer}, ours {ours}); this one stops")

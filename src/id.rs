@@ -127,9 +127,7 @@ impl TaskId {
 
 impl fmt::Display for TaskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What comes behind a control character says which of the task's logs is meant.
-        let operator = self.operator.split('\u{1}').next().unwrap_or_default();
-        write!(f, "{operator}@{}/{}/{}", self.query, self.epoch, self.partition)
+        write!(f, "{}@{}/{}/{}", self.operator, self.query, self.epoch, self.partition)
     }
 }
 

@@ -31,7 +31,7 @@ _MARK = re.compile(
 
 
 class Placed(NamedTuple):
-    """A use that was found in a plan; `over` is a hash of what it is asked over."""
+    """A use that was found in a plan, with hashes of what it is asked over and of its tables."""
 
     operator: str
     code: int
@@ -39,6 +39,7 @@ class Placed(NamedTuple):
     token: int
     named: bool
     over: int = 0
+    tables: int = 0
 
 
 @dataclass(frozen=True, slots=True)

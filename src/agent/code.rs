@@ -47,8 +47,10 @@ pub struct Placed {
     pub operator: Arc<str>,
     /// The use.
     pub used: Use,
-    /// A hash over its arguments and the tables that it is asked over; of use in one process only.
+    /// A hash over its arguments and the plan that it is asked over; of use in one process only.
     pub over: u64,
+    /// A hash over the tables in that plan; likewise.
+    pub tables: u64,
 }
 
 /// The SQL execution that a task belongs to.

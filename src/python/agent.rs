@@ -11,6 +11,9 @@ use crate::agent::protocol::{Code, Execution, Placed, Use};
 use crate::edge::agent::{Agent, AgentConfig, Role};
 use crate::error::Error;
 
+/// Operator, code, Python version, token, whether the user named it, hashes of what it is asked over and of its tables.
+type PlacedUse = (String, u64, String, u64, bool, u64, u64);
+
 /// The driver's agent, with the registry.
 #[pyclass(name = "Agent", module = "clonos._core", frozen)]
 pub(super) struct PyAgent {
@@ -33,18 +36,16 @@ impl PyAgent {
             Python::attach(|py| stage_tasks.call1(py, (stage,)).and_then(|n| n.extract(py)).ok().flatten())
         };
         let plan = move |execution: Execution| -> Option<Vec<Placed>> {
-            let uses: Vec<(String, u64, String, u64, bool, u64)> = Python::attach(|py| {
+            let uses: Vec<PlacedUse> = Python::attach(|py| {
                 let arguments = (execution.id, execution.root);
                 plan_uses.call1(py, arguments).and_then(|uses| uses.extract(py)).ok().flatten()
             })?;
-            let placed =
-                |(operator, code, python, token, named, over): (String, u64, String, u64, bool, u64)| {
-                    Placed {
-                        operator: operator.into(),
-                        used: Use { code: Code::new(code, &python), token, named },
-                        over,
-                    }
-                };
+            let placed = |(operator, code, python, token, named, over, tables): PlacedUse| Placed {
+                operator: operator.into(),
+                used: Use { code: Code::new(code, &python), token, named },
+                over,
+                tables,
+            };
             Some(uses.into_iter().map(placed).collect())
         };
         let session = config.config.clone();

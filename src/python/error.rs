@@ -37,9 +37,18 @@ const fn class_of(error: &Error) -> &'static str {
 
 /// The exception for an error; its `condition` is the error's.
 pub(super) fn to_py(py: Python<'_>, error: &Error) -> PyErr {
+    let text = for_people(&error.to_string());
     let made = || -> PyResult<PyErr> {
         let class = py.import("clonos.errors")?.getattr(class_of(error))?;
-        Ok(PyErr::from_value(class.call1((error.to_string(), error.condition()))?))
+        Ok(PyErr::from_value(class.call1((text.as_str(), error.condition()))?))
     };
-    made().unwrap_or_else(|_| PyRuntimeError::new_err(error.to_string()))
+    made().unwrap_or_else(|_| PyRuntimeError::new_err(text.clone()))
+}
+
+/// Without the ends of the names that tell an operator's logs apart, which begin with a control character.
+fn for_people(text: &str) -> String {
+    let mut parts = text.split('\u{1}');
+    let first = parts.next().unwrap_or_default().to_owned();
+    let rest = parts.map(|part| part.trim_start_matches(|c: char| c.is_ascii_alphanumeric()));
+    rest.fold(first, |text, part| text + part)
 }

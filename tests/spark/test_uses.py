@@ -395,3 +395,64 @@ def test_a_column_is_one_use_wherever_it_stands_in_a_query(spark: Any, session: 
     assert 0 < count == len(shown) < ROWS == len(every)
     assert set(shown) <= set(every)
     assert all(answer > 0.5 for _id, answer in shown)
+
+
+@pytest.mark.usefixtures("two_tables")
+def test_in_sql_equal_calls_are_one_function_whatever_their_spelling(
+    spark: Any, session: Any
+) -> None:
+    assert session.spark is spark
+    spark.udf.register("drawn", causal("double")(lambda x, place=0: x + place + random.random()))
+    assert len(values(spark.sql("SELECT drawn(ID), count(*) FROM a GROUP BY drawn(id)"))) == ROWS
+    equal = spark.sql("SELECT drawn(id + 1) = drawn(1 + id) FROM a GROUP BY drawn(1 + id)")
+    assert {row[0] for row in equal.collect()} == {True}
+    placed = spark.sql("SELECT drawn(place => 100, x => id) AS answer FROM a").collect()
+    assert all(row.answer >= 100 for row in placed)
+
+
+@pytest.mark.usefixtures("two_tables")
+def test_a_view_of_sql_that_is_cached_is_read_from_there(spark: Any, session: Any) -> None:
+    assert session.spark is spark
+    spark.udf.register("drawn", drawn)
+    spark.sql("CREATE OR REPLACE TEMP VIEW v AS SELECT id, drawn(y) FROM (SELECT id, id y FROM a)")
+    spark.sql("CACHE TABLE v")
+    try:
+        assert values(spark.table("v")) == values(spark.sql("SELECT * FROM v"))
+    finally:
+        spark.sql("UNCACHE TABLE v")
+
+
+def test_two_actions_on_a_micro_batch_have_one_answer(
+    spark: Any, session: Any, tmp_path: Any
+) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        spark.range(number * 10, number * 10 + 10).write.mode("append").parquet(
+            str(tmp_path / "in")
+        )
+    seen: dict[int, list[Any]] = {}
+
+    def twice(batch: Any, number: int) -> None:
+        seen[number] = [values(batch), sorted(map(tuple, batch.rdd.collect()))]
+
+    lines = spark.readStream.schema("id long").option("maxFilesPerTrigger", 4)
+    answered = lines.parquet(str(tmp_path / "in")).select("id", drawn("id"))
+    query = (
+        answered.writeStream.foreachBatch(session.foreach_batch(twice))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert len(seen) > 1
+    for first, second in seen.values():
+        assert first == second
+
+
+def test_a_frame_that_is_ordered_by_a_column_it_lost_has_its_answers(
+    spark: Any, session: Any
+) -> None:
+    table = spark.range(0, ROWS, 1, 2).selectExpr("id", "-id AS other")
+    answered = table.select("id", drawn("id"))
+    with session.epoch("ordered"):
+        assert values(answered) == values(answered.orderBy(table["other"]))

@@ -18,8 +18,9 @@ from clonos._uses import Placed, find_mark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Operator, code, Python version, token, whether the user named it, and what it is asked over.
-PlacedUse = tuple[str, int, str, int, bool, int]
+# Operator, code, Python version, token, whether the user named it, hashes of what it is asked over
+# and of the tables in that.
+PlacedUse = tuple[str, int, str, int, bool, int, int]
 # Executions whose plans are remembered.
 _PLANS_MAX = 16
 
@@ -40,7 +41,7 @@ def plan_uses(spark: SparkSession) -> Callable[[int, int], list[PlacedUse] | Non
                     marks[function.identity] = None if pickled is None else find_mark(pickled)
                 placed = marks[function.identity]
                 if placed is not None:
-                    yield placed._replace(over=function.over)
+                    yield placed._replace(over=function.over, tables=function.tables)
 
     def of_execution(execution: int, root: int) -> list[PlacedUse] | None:
         # A batch that `foreachBatch` hands out is computed by what is asked of it, so its own plan

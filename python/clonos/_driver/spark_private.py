@@ -75,12 +75,14 @@ def running_executions(context: SparkContext) -> set[int]:
 class PlannedFunction:
     """A Python function in a plan.
 
-    `over` is a hash of its arguments and of the plan below it, of use in this process only.
+    `over` is a hash of its arguments and of the plan below it, `tables` of the tables in that plan;
+    both are of use in this process only.
     """
 
-    def __init__(self, java: _Java, function: Any, over: int) -> None:
+    def __init__(self, java: _Java, function: Any, over: int, tables: int) -> None:
         self._java = java
         self.over = over
+        self.tables = tables
         self._function = function
         # Equal for two mentions of one function, and of any length of life.
         self.identity = int(java.identity(function))
@@ -137,7 +139,7 @@ class Plans:
             return
         name = _name(expression)
         if name in {"PythonUDF", "PythonUDAF", "PythonUDTF"}:
-            yield PlannedFunction(self._java, expression.func(), _over(expression, plan))
+            yield PlannedFunction(self._java, expression.func(), *_over(expression, plan))
         for child in _each(expression.children()):
             yield from self._of_expression(child, plan)
         if name in _SUBQUERIES:
@@ -147,12 +149,12 @@ class Plans:
 _SUBQUERIES = {"ScalarSubquery", "ListQuery", "Exists", "LateralSubquery"}
 
 
-def _over(function: Any, plan: Any) -> int:
+def _over(function: Any, plan: Any) -> tuple[int, int]:
     arguments = [str(argument.sql()) for argument in _each(function.children())]
     # The text tells queries over one table apart, and the hashes tables of one shape.
     below = [str(child.canonicalized().toString()) for child in _each(plan.children())]
     tables = [int(leaf.semanticHash()) for leaf in _each(plan.collectLeaves())]
-    return hash((*arguments, *below, *tables)) % 2**64
+    return hash((*arguments, *below, *tables)) % 2**64, hash(tuple(tables)) % 2**64
 
 
 def _name(node: Any) -> str:

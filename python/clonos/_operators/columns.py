@@ -2,12 +2,15 @@
 
 Private names of Spark, seen in 4.1, 4.2 and 4.3: ``Column._jc``, ``classic.ExpressionUtils``,
 ``_jsparkSession.expression``, ``RuntimeConf._jconf``, ``PythonSQLUtils.fn``,
-``sessionState().functionRegistry()``, ``UDFRegistration.register``.
+``sessionState().functionRegistry()``, ``UDFRegistration.register``, ``QueryPlanningTracker``.
 """
 
 from __future__ import annotations
 
 import functools
+import re
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +56,8 @@ def register_function(
     name : str
         Name in SQL.
     call : callable
-        Given what tells one call's arguments from those of others, and its columns, by position and
-        by name.
+        Given the place of a call, and its columns, by position and by name. Calls over the same
+        columns of a query have one place: Spark compares functions, as in GROUP BY.
     plain : pyspark.sql.udf.UserDefinedFunction
         The same function as Spark knows it. It refuses calls that bind no function.
     names : bool
@@ -85,6 +88,7 @@ class _Builder:
         self._call = call
         self._plain = plain
         self._names = names
+        self._places = _Places()
 
     def apply(self, expressions: Any) -> Any:
         """Return the expression of one call; the analyser asks once per place of a query."""
@@ -100,9 +104,7 @@ class _Builder:
                 return self._refused(passed)
             else:
                 kwargs[one.key()] = _column(one.value())
-        # Attributes of two tables differ in their numbers here, whatever they are called.
-        asked = ", ".join(str(one.toString()) for one in passed)
-        return _expression(self._call(asked, *args, **kwargs)._jc)
+        return _expression(self._call(self._places.of(passed), *args, **kwargs)._jc)
 
     def _refused(self, passed: Sequence[Any]) -> Any:
         """Call of the plain function, which Spark refuses with its own words when it resolves it.
@@ -117,6 +119,52 @@ class _Builder:
 
     class Java:
         implements = ("scala.Function1",)
+
+
+class _Places:
+    """Tells the calls of a function apart, within a query and from one query to the next.
+
+    Spark gives attributes ids: two tables in a query have two, whatever their columns are called,
+    and the same table has others in the next query. So a place is what is called with which
+    columns of which tables, and how many such places with other ids the query had before.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # By analysis and what is the same in the next one: what was asked, in order.
+        self._asked: OrderedDict[tuple[int, str], list[str]] = OrderedDict()
+
+    def of(self, arguments: Sequence[Any]) -> str:
+        """Place of the call with these expressions."""
+        asked = ", ".join(str(one.canonicalized().toString()) for one in arguments)
+        columns = sorted(name for one in arguments for name in _columns_of(one))
+        lasting = re.sub(r"#[0-9]+", "#", asked) + " over " + ", ".join(columns)
+        with self._lock:
+            known = self._asked.setdefault((_analysis(), lasting), [])
+            if len(self._asked) > _ASKED_MAX:
+                self._asked.popitem(last=False)
+            if asked not in known:
+                known.append(asked)
+            return f"{lasting} {known.index(asked)}"
+
+
+# Calls that are remembered, of the queries that are being analysed.
+_ASKED_MAX = 256
+
+
+def _columns_of(expression: Any) -> list[str]:
+    attributes = expression.references().toSeq()
+    # As typed they may be in any case.
+    return [
+        str(attributes.apply(index).qualifiedName()).lower() for index in range(attributes.size())
+    ]
+
+
+def _analysis() -> int:
+    """What is another number for each query that the current thread analyses."""
+    jvm = _jvm()
+    tracker = jvm.org.apache.spark.sql.catalyst.QueryPlanningTracker.get()
+    return int(jvm.System.identityHashCode(tracker.get())) if tracker.isDefined() else 0
 
 
 def intercept_registration(kind: type, register: Callable[[Any, str, Any], Any]) -> None:

@@ -26,7 +26,6 @@ from clonos._operators.declaration import (
 from clonos._operators.groups import AGGREGATES
 from clonos._operators.options import Options, refused
 from clonos._uses import check_uid, new_use
-from clonos._worker.libraries import LIBRARIES
 from clonos.errors import NotRecordedWarning
 
 if TYPE_CHECKING:
@@ -46,8 +45,8 @@ R = TypeVar("R")
 ColumnOrName = Any
 # More columns than any function is given: all of them are its arguments.
 ALL_ARGUMENTS = 2**31
-# Different calls of a function in SQL that are remembered, of the queries that are being analysed.
-SQL_CALLS_MAX = 256
+# Places in SQL whose functions are remembered; each holds what the function holds.
+SQL_PLACES_MAX = 64
 # Of a callable object there is a name of its class only, as PySpark has it.
 _NAMES = ("__name__", "__module__")
 
@@ -99,7 +98,7 @@ class CausalUDF(Generic[P, R]):
 
     def __getstate__(self) -> dict[str, Any]:
         # A function that calls this one travels to a worker with it.
-        return {"_libraries": LIBRARIES} | self.__dict__ | {"_groups": self._pieces()}
+        return self.__dict__ | {"_groups": self._pieces()}
 
     def _pieces(self) -> Pieces | None:
         """What a worker needs to record groups, if this is used where PySpark takes a function."""
@@ -231,18 +230,17 @@ class CausalUDF(Generic[P, R]):
         named = self._copy(__name__=name)
         made: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 
-        def call(asked: str, *args: Column, **kwargs: Column) -> Column:
+        def call(place: str, /, *args: Column, **kwargs: Column) -> Column:
             binding = bind_columns(args, kwargs, None)
             config = current_config()
             attached = None if config is None else config.to_bytes()
-            # One function wherever the same is asked: Spark compares them, as in GROUP BY.
-            of = (asked, binding.shape, attached, session_conf())
+            of = (place, binding.shape, attached, session_conf())
             with telling_of_setup(named.uid):
-                if of not in made:
-                    made[of] = named._udf(binding)
-                if len(made) > SQL_CALLS_MAX:
+                made[of] = function = made.get(of) or named._udf(binding)
+                made.move_to_end(of)
+                if len(made) > SQL_PLACES_MAX:
                     made.popitem(last=False)
-                column: Column = made[of](*binding.columns)
+                column: Column = function(*binding.columns)
             return column
 
         names = not self._declared.kind.endswith("_iter")

@@ -16,6 +16,7 @@ from collections.abc import Callable
 # Libraries are imported when they are first needed, some of them by the first task.
 _NEW_MODULES = 50
 _modules_then = -_NEW_MODULES
+_attempt: int | None = None
 
 
 class Libraries:
@@ -32,14 +33,19 @@ LIBRARIES = Libraries()
 
 
 def _frozen() -> Libraries:
-    global _modules_then
-    if _in_task() and len(sys.modules) >= _modules_then + _NEW_MODULES:
-        _modules_then = len(sys.modules)
-        gc.freeze()
+    global _modules_then, _attempt
+    attempt = _task_attempt()
+    # Of two functions of one task, the second comes when the first is there.
+    if attempt is not None and attempt != _attempt:
+        _attempt = attempt
+        if len(sys.modules) >= _modules_then + _NEW_MODULES:
+            _modules_then = len(sys.modules)
+            gc.freeze()
     return LIBRARIES
 
 
-def _in_task() -> bool:
+def _task_attempt() -> int | None:
     from pyspark import TaskContext
 
-    return TaskContext.get() is not None
+    context = TaskContext.get()
+    return None if context is None else context.taskAttemptId()

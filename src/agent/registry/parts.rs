@@ -38,10 +38,12 @@ impl Registry {
         uses.wants_plan(open.used, execution.id)
     }
 
-    /// The uses of the task's execution, in the order in which they stand in its plan.
-    pub fn planned(&mut self, open: &OpenTask, plan: Vec<Placed>) {
+    /// The uses of the task's execution, in the order in which they stand in its plan; `None` if that is not
+    /// known, nor will be.
+    pub fn planned(&mut self, open: &OpenTask, plan: Option<Vec<Placed>>) {
         let Some(execution) = open.execution else { return };
-        self.uses_of(&open.task).plan(execution.id, &plan);
+        self.uses_of(&open.task).plan(execution.id, plan.as_deref().unwrap_or_default());
+        let Some(plan) = plan else { return };
         if matches!(open.task.epoch, Epoch::Batch(_)) && execution.id == execution.root {
             self.plans.insert(Arc::clone(&open.task.query), plan);
         }

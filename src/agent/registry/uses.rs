@@ -6,8 +6,9 @@
 //! function is a hash over what that does and what it holds. Tokens do not outlive the program. What a
 //! restarted program finds again is therefore decided here, for each operator in an epoch:
 //!
-//! 1. A use that has a log keeps it, also if the program asks again for a column that it made before.
-//!    Where the plan is not known, all that has its token is one use, as is all that has it in one plan.
+//! 1. A use that has a log keeps it, also if the program asks again for a column that it made before. Over
+//!    what is meant by its tables here, as Spark rewrites plans that are built on it. All that has its token in
+//!    one plan is one use, as is all that has it in one micro-batch, or where a plan is not known.
 //! 2. A use over the same plan as an earlier one of this run, by the same code, is that query made again, and is
 //!    given its log. (Two tables in turn have two logs.)
 //! 3. Uses are given the logs of the run before that were recorded by the same code: those that were
@@ -25,7 +26,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::agent::protocol::{Code, Placed, Use};
-use crate::id::EpochKey;
+use crate::id::{Epoch, EpochKey};
 
 /// Stands before the number of a log among those of one operator.
 const NUMBER: char = '#';
@@ -34,7 +35,7 @@ const NUMBER: char = '#';
 /// plan up to it.
 type Made = (Code, u64, usize);
 
-/// A use of the running program: its token, and what it is asked over where the plan told that.
+/// A use of the running program: its token, and the tables that it is asked over where the plan told that.
 type Key = (u64, Option<u64>);
 
 /// The log that a use has.
@@ -79,8 +80,8 @@ pub(super) struct Named {
 #[derive(Debug, Default)]
 pub(super) struct Uses {
     operators: HashMap<Arc<str>, Operator>,
-    /// What is asked over by execution and token, in the order of the plan.
-    overs: HashMap<(u64, u64), Vec<u64>>,
+    /// Tables that are asked over, by execution and token, in the order of the plan.
+    tables: HashMap<(u64, u64), Vec<u64>>,
     /// Executions whose plans are known.
     planned: HashSet<u64>,
     /// Executions of this run, and of those before it.
@@ -88,13 +89,16 @@ pub(super) struct Uses {
     ended: HashSet<u64>,
     /// Whether the epoch is one execution, which is never run again.
     is_execution: bool,
+    /// Whether it is a micro-batch, whose tables are others in each run of it.
+    is_batch: bool,
     /// Which run of the epoch this is.
     pub(super) run: u32,
 }
 
 impl Uses {
     pub(super) fn of(epoch: &EpochKey) -> Self {
-        Self { is_execution: epoch.is_execution(), ..Self::default() }
+        let is_batch = matches!(epoch.epoch, Epoch::Batch(_));
+        Self { is_execution: epoch.is_execution(), is_batch, ..Self::default() }
     }
 
     /// The program begins the epoch again: its uses have new tokens from now on.
@@ -139,10 +143,10 @@ impl Uses {
         }
         self.executions.insert(execution);
         self.planned.insert(execution);
-        for placed in plan {
-            let overs = self.overs.entry((execution, placed.used.token)).or_default();
-            if !overs.contains(&placed.over) {
-                overs.push(placed.over);
+        for placed in plan.iter().filter(|_| !self.is_batch) {
+            let tables = self.tables.entry((execution, placed.used.token)).or_default();
+            if !tables.contains(&placed.tables) {
+                tables.push(placed.tables);
             }
         }
         let mut operators: Vec<&Arc<str>> = plan.iter().map(|placed| &placed.operator).collect();
@@ -150,31 +154,36 @@ impl Uses {
         operators.dedup();
         for operator in operators {
             let mut tokens = HashSet::new();
-            let uses = plan.iter().filter(|placed| placed.operator == *operator).map(|placed| placed.used);
-            let uses = uses.filter(|used| tokens.insert(used.token));
-            let uses = uses.map(|used| (used, self.overs_of(used, Some(execution)).to_vec())).collect();
+            let uses = plan.iter().filter(|placed| placed.operator == *operator);
+            let uses = uses.filter(|placed| tokens.insert(placed.used.token));
+            let uses = uses.map(|placed| Asked {
+                used: placed.used,
+                tables: self.tables_of(placed.used, Some(execution)).to_vec(),
+                over: Some(placed.over),
+            });
+            let uses = uses.collect();
             self.operators.entry(Arc::clone(operator)).or_default().bind(uses, self.is_execution);
         }
     }
 
-    fn overs_of(&self, used: Use, execution: Option<u64>) -> &[u64] {
-        let overs = execution.and_then(|execution| self.overs.get(&(execution, used.token)));
-        overs.map_or(&[], Vec::as_slice)
+    fn tables_of(&self, used: Use, execution: Option<u64>) -> &[u64] {
+        let tables = execution.and_then(|execution| self.tables.get(&(execution, used.token)));
+        tables.map_or(&[], Vec::as_slice)
     }
 
     /// The log of a use, which is given one now if it has none. `None` for a task that an earlier run has
     /// left behind, and which had no log then: it must not take one from this run's uses.
     pub(super) fn name(&mut self, operator: &Arc<str>, used: Use, execution: Option<u64>) -> Option<Named> {
-        let overs = self.overs_of(used, execution).to_vec();
+        let tables = self.tables_of(used, execution).to_vec();
         if execution.is_some_and(|execution| self.ended.contains(&execution)) {
-            return self.operators.get(operator)?.named(operator, used, &overs, |known| &known.before);
+            return self.operators.get(operator)?.named(operator, used, &tables, |known| &known.before);
         }
         self.executions.extend(execution);
         let known = self.operators.entry(Arc::clone(operator)).or_default();
-        if find(&known.bound, used.token, &overs).is_none() {
-            known.bind(vec![(used, overs.clone())], self.is_execution);
+        if find(&known.bound, used.token, &tables).is_none() {
+            known.bind(vec![Asked { used, tables: tables.clone(), over: None }], self.is_execution);
         }
-        known.named(operator, used, &overs, |known| &known.bound)
+        known.named(operator, used, &tables, |known| &known.bound)
     }
 
     /// The log of a use, if it has one. Exchanges ask, whose token is used over one table only.
@@ -184,16 +193,25 @@ impl Uses {
     }
 }
 
-/// Finds a use by what it is asked over: by what is deepest in the plan, where queries that are built on each
-/// other agree. Where that is not known of one of the two, the token says all.
-fn find(bound: &BTreeMap<Key, Bound>, token: u64, overs: &[u64]) -> Option<Bound> {
-    let of_over = overs.iter().rev().find_map(|over| bound.get(&(token, Some(*over))));
+/// Finds a use by its tables: those that are deepest in the plan, where queries that are built on each other
+/// agree. Where they are not known of one of the two, the token says all.
+fn find(bound: &BTreeMap<Key, Bound>, token: u64, tables: &[u64]) -> Option<Bound> {
+    let of_tables = tables.iter().rev().find_map(|tables| bound.get(&(token, Some(*tables))));
     let of_token = || bound.get(&(token, None));
-    let any = || {
-        let of_token = bound.range((token, None)..=(token, Some(u64::MAX))).map(|(_, bound)| bound);
-        of_token.min_by_key(|bound| bound.log).filter(|_| overs.is_empty())
-    };
-    of_over.or_else(of_token).or_else(any).copied()
+    let any = || of_any(bound, token).min_by_key(|bound| bound.log).filter(|_| tables.is_empty());
+    of_tables.or_else(of_token).or_else(any).copied()
+}
+
+/// All that has a token.
+fn of_any(bound: &BTreeMap<Key, Bound>, token: u64) -> impl Iterator<Item = &Bound> {
+    bound.range((token, None)..=(token, Some(u64::MAX))).map(|(_, bound)| bound)
+}
+
+/// A use of one plan: all that it is asked over, and a hash of the plan below it.
+struct Asked {
+    used: Use,
+    tables: Vec<u64>,
+    over: Option<u64>,
 }
 
 impl Operator {
@@ -202,15 +220,19 @@ impl Operator {
         &self,
         operator: &str,
         used: Use,
-        overs: &[u64],
+        tables: &[u64],
         of_run: impl Fn(&Self) -> &BTreeMap<Key, Bound>,
     ) -> Option<Named> {
-        let bound = find(of_run(self), used.token, overs)?;
-        let mut logs: Vec<usize> = overs
-            .iter()
-            .filter_map(|over| of_run(self).get(&(used.token, Some(*over))))
-            .map(|b| b.log)
-            .collect();
+        let run = of_run(self);
+        let bound = find(run, used.token, tables)?;
+        let mut logs: Vec<usize> = match tables {
+            // The rows of any of them may be asked for.
+            [] => of_any(run, used.token).map(|bound| bound.log).collect(),
+            _ => {
+                let of_tables = |tables: &u64| run.get(&(used.token, Some(*tables)));
+                tables.iter().filter_map(of_tables).map(|bound| bound.log).collect()
+            }
+        };
         if bound.uncertain {
             let same_code = |log: &Log| log.earlier && log.code.may_be(&used.code);
             logs.extend(
@@ -228,70 +250,54 @@ impl Operator {
 
     /// Gives logs to the uses of one plan, in its order; each is given with what it is asked over. An epoch
     /// that is one execution has no other plan, by which the user could mean the same operator.
-    fn bind(&mut self, uses: Vec<(Use, Vec<u64>)>, is_execution: bool) {
-        let mut new: Vec<(Use, Option<Made>)> = Vec::new();
+    fn bind(&mut self, uses: Vec<Asked>, is_execution: bool) {
+        let mut new: Vec<(&Asked, Option<Made>)> = Vec::new();
         let mut seen: HashMap<(Code, u64), usize> = HashMap::new();
-        for (used, overs) in &uses {
-            let made = overs.last().map(|&over| {
+        for asked in &uses {
+            let Asked { used, tables, over } = asked;
+            let made = over.map(|over| {
                 let times = seen.entry((used.code, over)).or_insert(0);
                 *times += 1;
                 (used.code, over, *times)
             });
-            let bound = find(&self.bound, used.token, overs);
-            let before =
-                || find(&self.before, used.token, overs).map(|bound| Bound { uncertain: false, ..bound });
-            let of_made = || Some(Bound { log: self.made_log(made)?, uncertain: false });
-            match bound.or_else(before).or_else(of_made) {
-                Some(bound) => self.take(*used, bound.log, bound.uncertain, made),
-                None => new.push((*used, made)),
+            let certain = |log| Bound { log, uncertain: false };
+            let bound = find(&self.bound, used.token, tables);
+            let before = || find(&self.before, used.token, tables).map(|bound| certain(bound.log));
+            match bound.or_else(before).or_else(|| self.made_log(made).map(certain)) {
+                Some(bound) => self.take(asked, bound, made),
+                None => new.push((asked, made)),
             }
         }
-        new.retain(|(used, made)| match self.same_plan(*used, *made) {
+        new.retain(|(asked, made)| match self.same_plan(asked.used, *made) {
             Some(log) => {
-                self.take(*used, log, false, *made);
+                self.take(asked, Bound { log, uncertain: false }, *made);
                 false
             }
             None => true,
         });
         let mut left = Vec::new();
         let certain = self.certain(&new);
-        for (used, made) in new {
-            match self.logs.iter().position(|log| log.waiting && log.code.may_be(&used.code)) {
-                Some(log) => self.take(used, log, !certain.contains(&used.code), made),
-                None => left.push((used, made)),
+        for (asked, made) in new {
+            let code = asked.used.code;
+            match self.logs.iter().position(|log| log.waiting && log.code.may_be(&code)) {
+                Some(log) => self.take(asked, Bound { log, uncertain: !certain.contains(&code) }, made),
+                None => left.push((asked, made)),
             }
         }
-        let mut held: HashSet<usize> = uses
-            .iter()
-            .filter_map(|(used, overs)| find(&self.bound, used.token, overs))
-            .map(|b| b.log)
-            .collect();
-        for (used, made) in left {
+        let held = uses.iter().filter_map(|asked| find(&self.bound, asked.used.token, &asked.tables));
+        let mut held: HashSet<usize> = held.map(|bound| bound.log).collect();
+        for (asked, made) in left {
+            let Use { code, named, .. } = asked.used;
             let gone = |(index, log): (usize, &Log)| {
-                let replaced = used.named && !is_execution && !log.code.may_be(&used.code);
+                let replaced = named && !is_execution && !log.code.may_be(&code);
                 log.waiting || (replaced && !held.contains(&index))
             };
             let log = self.logs.iter().enumerate().position(gone).unwrap_or_else(|| {
-                self.logs.push(Log { code: used.code, over: None, waiting: false, earlier: false });
+                self.logs.push(Log { code, over: None, waiting: false, earlier: false });
                 self.logs.len() - 1
             });
             held.insert(log);
-            self.take(used, log, false, made);
-        }
-        for (used, overs) in uses {
-            self.bind_all(used.token, &overs);
-        }
-    }
-
-    /// All that a token is asked over in one plan is one use.
-    fn bind_all(&mut self, token: u64, overs: &[u64]) {
-        let Some(bound) = find(&self.bound, token, overs) else { return };
-        for over in overs {
-            self.bound.entry((token, Some(*over))).or_insert(bound);
-        }
-        if !overs.is_empty() {
-            // What it had been asked over was not known before.
-            self.bound.remove(&(token, None));
+            self.take(asked, Bound { log, uncertain: false }, made);
         }
     }
 
@@ -307,22 +313,28 @@ impl Operator {
     }
 
     /// Codes of which no more logs wait than uses ask: which is whose is certain then.
-    fn certain(&self, uses: &[(Use, Option<Made>)]) -> HashSet<Code> {
-        let asking = |code: Code| uses.iter().filter(|(used, _)| used.code.may_be(&code)).count();
+    fn certain(&self, uses: &[(&Asked, Option<Made>)]) -> HashSet<Code> {
+        let asking = |code: Code| uses.iter().filter(|(asked, _)| asked.used.code.may_be(&code)).count();
         let waiting =
             |code: Code| self.logs.iter().filter(|log| log.waiting && log.code.may_be(&code)).count();
-        uses.iter().map(|(used, _)| used.code).filter(|code| waiting(*code) <= asking(*code)).collect()
+        uses.iter().map(|(asked, _)| asked.used.code).filter(|code| waiting(*code) <= asking(*code)).collect()
     }
 
-    fn take(&mut self, used: Use, log: usize, uncertain: bool, made: Option<Made>) {
-        if let Some(taken) = self.logs.get_mut(log) {
+    fn take(&mut self, asked: &Asked, bound: Bound, made: Option<Made>) {
+        if let Some(taken) = self.logs.get_mut(bound.log) {
             taken.waiting = false;
             taken.over = taken.over.or(made.map(|(_, over, times)| (over, times)));
         }
-        let over = made.map(|(_, over, _)| over);
-        self.bound.entry((used.token, over)).or_insert(Bound { log, uncertain });
+        let token = asked.used.token;
+        if asked.tables.is_empty() {
+            self.bound.entry((token, None)).or_insert(bound);
+        }
+        // All that a token is asked over in one plan is one use.
+        for tables in &asked.tables {
+            self.bound.entry((token, Some(*tables))).or_insert(bound);
+        }
         if let Some(made) = made {
-            self.made.entry(made).or_insert(log);
+            self.made.entry(made).or_insert(bound.log);
         }
     }
 }

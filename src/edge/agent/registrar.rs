@@ -75,9 +75,8 @@ impl LocalRegistry {
             return;
         }
         // Asked without a lock, as the number of tasks is.
-        if let Some(plan) = (self.plan_uses)(execution) {
-            locked(&self.registry).planned(open, plan);
-        }
+        let plan = (self.plan_uses)(execution);
+        locked(&self.registry).planned(open, plan);
     }
 
     /// Answers what agents ask the registry; `None` for requests that are not for it.

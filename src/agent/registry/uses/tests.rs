@@ -15,7 +15,7 @@ fn placed(fingerprint: u64, token: u64) -> Placed {
 }
 
 fn asked_over(fingerprint: u64, token: u64, over: u64) -> Placed {
-    Placed { operator: "f".into(), used: used(fingerprint, token), over }
+    Placed { operator: "f".into(), used: used(fingerprint, token), over, tables: over }
 }
 
 fn name(uses: &mut Uses, fingerprint: u64, token: u64) -> String {
@@ -63,7 +63,7 @@ fn changed_code_is_given_the_log_of_the_code_that_is_gone() {
 fn under_a_name_that_the_user_gave_other_code_is_changed_code_at_once() {
     let mut uses = Uses::default();
     let named = |fingerprint, token| Use { named: true, ..used(fingerprint, token) };
-    let placed = |used| Placed { operator: "f".into(), used, over: 0 };
+    let placed = |used| Placed { operator: "f".into(), used, over: 0, tables: 0 };
     uses.plan(7, &[placed(named(1, 10)), placed(named(2, 11))]);
     assert_eq!(name(&mut uses, 2, 11), "f#2");
     uses.plan(8, &[placed(named(3, 20))]);
@@ -75,7 +75,7 @@ fn two_tables_in_turn_have_two_logs_under_a_name_that_the_user_gave_too() {
     let mut uses = Uses::default();
     let named = |token, over| {
         let used = Use { named: true, ..used(1, token) };
-        Placed { operator: "f".into(), used, over }
+        Placed { operator: "f".into(), used, over, tables: over }
     };
     uses.plan(7, &[named(10, 1)]);
     uses.plan(8, &[named(11, 2)]);
@@ -167,7 +167,7 @@ fn a_use_is_one_where_only_one_of_its_plans_is_known() {
     uses.plan(8, &[asked_over(1, 10, 6)]);
     let f = "f".into();
     let logs = [Some(7), Some(8), None].map(|execution| uses.name(&f, used(1, 10), execution).unwrap());
-    assert_eq!(logs.map(|log| log.operator), ["f", "f#2", "f"].map(Arc::from));
+    assert_eq!(logs.map(|log| log.operator), ["f"; 3].map(Arc::from));
 }
 
 #[test]
@@ -197,6 +197,41 @@ fn a_column_over_two_tables_in_turn_and_then_in_one_query_searches_both_logs() {
     uses.plan(9, &[asked_over(1, 10, 5), asked_over(1, 10, 6)]);
     let both = uses.name(&"f".into(), used(1, 10), Some(9)).unwrap();
     assert_eq!(both, Named { operator: "f#2".into(), others: vec!["f".into()] });
+}
+
+#[test]
+fn where_a_plan_is_not_known_the_rows_of_all_tables_may_be_meant() {
+    let mut uses = Uses::default();
+    uses.plan(7, &[asked_over(1, 10, 5)]);
+    uses.plan(8, &[asked_over(1, 10, 6)]);
+    let either = uses.name(&"f".into(), used(1, 10), Some(9)).unwrap();
+    assert_eq!(either, Named { operator: "f".into(), others: vec!["f#2".into()] });
+}
+
+#[test]
+fn a_plan_that_spark_rewrites_over_the_same_tables_is_the_same_use() {
+    let mut uses = Uses::default();
+    let over = |over| Placed { tables: 1, ..asked_over(1, 10, over) };
+    uses.plan(7, &[over(5)]);
+    uses.plan(8, &[over(6)]);
+    let logs = [7, 8].map(|execution| uses.name(&"f".into(), used(1, 10), Some(execution)).unwrap());
+    assert_eq!(logs, ["f"; 2].map(|operator| Named { operator: operator.into(), others: vec![] }));
+}
+
+#[test]
+fn a_micro_batch_knows_its_uses_by_their_tokens() {
+    let epoch = EpochKey { query: "query".into(), epoch: Epoch::Batch(1) };
+    let mut uses = Uses::of(&epoch);
+    // What is written, and then what is counted; its tables are others in each plan and each run.
+    let f = "f".into();
+    for execution in [7, 8, 9, 10] {
+        if execution == 9 {
+            uses.begin_run();
+        }
+        uses.plan(execution, &[asked_over(1, 10, execution), asked_over(1, 11, execution)]);
+        let logs = [11, 10].map(|token| uses.name(&f, used(1, token), Some(execution)).unwrap());
+        assert_eq!(logs, ["f#2", "f"].map(|operator| Named { operator: operator.into(), others: vec![] }));
+    }
 }
 
 #[test]
