@@ -15,8 +15,8 @@ from clonos.cli.demo.server import read_record
 from clonos.cli.demo.tasks import read_attempts
 from clonos.cli.demo.verdict import Course, Verdict, judge, read_result, read_sink
 
-BATCH_WORDS = 2400
-STREAM_WORDS = 1200
+BATCH_WORDS = 1200
+STREAM_WORDS = 900
 STREAM_FILES = 6
 FILES_PER_BATCH = 3
 # The second stage has rows out by then, which Spark cannot take back.
