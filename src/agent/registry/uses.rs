@@ -226,8 +226,11 @@ impl Operator {
         let run = of_run(self);
         let bound = find(run, used.token, tables)?;
         let mut logs: Vec<usize> = match tables {
-            // The rows of any of them may be asked for.
-            [] => of_any(run, used.token).map(|bound| bound.log).collect(),
+            // The rows of any of them may be asked for, also of those of the run before.
+            [] => {
+                let all = of_any(run, used.token).chain(of_any(&self.before, used.token));
+                all.map(|bound| bound.log).collect()
+            }
             _ => {
                 let of_tables = |tables: &u64| run.get(&(used.token, Some(*tables)));
                 tables.iter().filter_map(of_tables).map(|bound| bound.log).collect()

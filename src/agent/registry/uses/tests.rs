@@ -206,6 +206,8 @@ fn where_a_plan_is_not_known_the_rows_of_all_tables_may_be_meant() {
     uses.plan(8, &[asked_over(1, 10, 6)]);
     let either = uses.name(&"f".into(), used(1, 10), Some(9)).unwrap();
     assert_eq!(either, Named { operator: "f".into(), others: vec!["f#2".into()] });
+    uses.begin_run();
+    assert_eq!(uses.name(&"f".into(), used(1, 10), Some(10)).unwrap(), either);
 }
 
 #[test]
