@@ -20,7 +20,7 @@ use super::protocol::{
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, Partition, TaskId};
 use crate::task::Summary;
-use parts::{first_part, part_of};
+use parts::{first_part, part_of, parts_of};
 use uses::Uses;
 
 /// An agent that was silent for longer is not chosen as a peer.
@@ -236,20 +236,27 @@ impl Registry {
         }
     }
 
-    /// Whether the operator's epoch was recorded by a stage with another number of tasks.
+    /// Whether the operator's epoch was recorded by a stage with another number of tasks, or by one whose
+    /// tasks computed fewer partitions each.
     fn recorded_otherwise(&self, task: &TaskId, layout: &Layout) -> bool {
         let Some(tasks) = layout.tasks else { return false };
+        let is_recorded = self.tasks.get(task).is_some_and(|entry| entry.published);
+        let is_another_part = !is_recorded && first_part(&task.operator) != &*task.operator;
         self.siblings(task).any(|(_, entry)| {
             entry.published
                 && !entry.layout.same_stage(layout)
-                && entry.layout.tasks.is_some_and(|other| other != tasks)
+                && (is_another_part || entry.layout.tasks.is_some_and(|other| other != tasks))
         }) || self.siblings(task).any(|(_, entry)| {
             entry.layout.same_stage(layout) && entry.before_layout > LogOffset::START && entry.relaid
         })
     }
 
-    fn siblings<'a>(&'a self, task: &'a TaskId) -> impl Iterator<Item = (&'a TaskId, &'a Entry)> {
-        self.logs_of(task)
+    /// Logs of all parts of the task's operator in all partitions of the epoch.
+    fn siblings<'a>(&'a self, task: &TaskId) -> impl Iterator<Item = (&'a TaskId, &'a Entry)> + use<'a> {
+        let (first, parts) = parts_of(task);
+        let epoch = task.epoch.clone();
+        let of_epoch = move |(id, _): &(&TaskId, &Entry)| id.epoch == epoch && !id.is_in_flight();
+        self.logs_of(&first).chain(self.tasks.range(parts).filter(of_epoch))
     }
 
     /// Logs of the task's operator in all partitions of the epoch.
@@ -335,7 +342,7 @@ impl Registry {
         let entry = self.tasks.get(task);
         let pooled = entry.into_iter().flat_map(|entry| &entry.pooled).flat_map(|operator| {
             let task = TaskId { operator: Arc::clone(operator), ..task.clone() };
-            let logs = self.logs_of(&task).filter(|(_, entry)| entry.published);
+            let logs = self.siblings(&task).filter(|(_, entry)| entry.published);
             logs.map(|(id, entry)| self.whole(id, entry)).collect::<Vec<_>>()
         });
         // In the order of partitions, as the tasks are.

@@ -9,6 +9,8 @@ pub(super) const CODE_ADVICE: &str =
     "finish this epoch with the code it was recorded with, or accept the change with allow_code_change";
 pub(super) const KEY_ADVICE: &str =
     "give row_key= columns that tell the rows apart, or set on_ambiguous=\"any\"";
+pub(super) const USES_ADVICE: &str = "which use of this function had which log is not known, so all were searched: \
+     give each use a name of its own with .with_uid(...), and each query a call of its own";
 pub(super) const ROWS_ADVICE: &str = "the input of an epoch must be the same at replay: make its \
      source and what runs before this operator deterministic or causal";
 pub(super) const TYPE_ADVICE: &str = "finish this epoch with the return type it was recorded with";

@@ -6,7 +6,9 @@ use arrow_select::filter::filter;
 use bytes::Bytes;
 
 use super::assemble::{AssembleError, assemble};
-use super::divergence::{Claim, KEY_ADVICE, ROWS_ADVICE, Standing, TYPE_ADVICE, misuse, row_name};
+use super::divergence::{
+    Claim, KEY_ADVICE, ROWS_ADVICE, Standing, TYPE_ADVICE, USES_ADVICE, misuse, row_name,
+};
 use super::header;
 use super::matcher::{Ambiguous, Matcher};
 use super::matching::Occurrences;
@@ -400,8 +402,11 @@ impl ResultTask {
             kind: DivergenceKind::AmbiguousRows,
             row: Some(found.row),
             recorded: format!("equal rows with different values, one at {} of the log", found.position),
-            asked: format!("{}, in another order", row_name(found.row, found.fingerprint)),
-            advice: KEY_ADVICE,
+            asked: match self.options.pooled {
+                true => format!("{}, of one of several uses", row_name(found.row, found.fingerprint)),
+                false => format!("{}, in another order", row_name(found.row, found.fingerprint)),
+            },
+            advice: if self.options.pooled { USES_ADVICE } else { KEY_ADVICE },
         })
     }
 

@@ -456,3 +456,22 @@ def test_a_frame_that_is_ordered_by_a_column_it_lost_has_its_answers(
     answered = table.select("id", drawn("id"))
     with session.epoch("ordered"):
         assert values(answered) == values(answered.orderBy(table["other"]))
+
+
+@pytest.mark.parametrize("partitions", [(2, 1), (4, 1), (4, 3), (1, 4)])
+def test_coalesced_partitions_have_the_answers_they_had(
+    spark: Any, session: Any, partitions: tuple[int, int]
+) -> None:
+    answered = spark.range(0, ROWS, 1, 4).select("id", drawn("id"))
+    one, other = partitions
+    with session.epoch("coalesced"):
+        assert values(answered.coalesce(one)) == values(answered.coalesce(other))
+        assert values(answered) == values(answered.coalesce(one))
+
+
+def test_rows_that_were_counted_are_those_that_are_written(spark: Any, session: Any) -> None:
+    answered = spark.range(0, ROWS, 1, 4).select("id", drawn("id").alias("answer"))
+    kept = answered.where("answer > 0.5")
+    with session.epoch("counted"):
+        count = kept.count()
+        assert len(kept.coalesce(1).collect()) == count

@@ -1,11 +1,12 @@
 //! What an opener is given: the log of its use, and the part of it that is this opener's.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::Registry;
 use super::uses::Uses;
 use crate::agent::protocol::{OpenTask, Placed};
-use crate::id::{Epoch, IN_FLIGHT, TaskId};
+use crate::id::{Epoch, IN_FLIGHT, Partition, TaskId};
 
 impl Registry {
     /// Which part of the log this opener has: the first that asks in an attempt has the first. One task
@@ -63,6 +64,8 @@ impl Registry {
 
 /// Stands before the number of a part.
 const PART: char = '~';
+/// The next character in order.
+const AFTER_PART: char = '\u{7f}';
 
 /// A part of a task, as a task of its own; the first keeps its name.
 pub(super) fn part_of(task: &TaskId, part: usize) -> TaskId {
@@ -70,6 +73,18 @@ pub(super) fn part_of(task: &TaskId, part: usize) -> TaskId {
         return task.clone();
     }
     TaskId { operator: format!("{}{PART}{part}", task.operator).into(), ..task.clone() }
+}
+
+/// The first part of a task's operator, and where all logs of its other parts stand, among others'.
+pub(super) fn parts_of(task: &TaskId) -> (TaskId, Range<TaskId>) {
+    let named = |operator: String| TaskId { operator: operator.into(), ..task.clone() };
+    let first = first_part(&task.operator);
+    let begin = |end: char| TaskId {
+        epoch: Epoch::Batch(0),
+        partition: Partition(0),
+        ..named(format!("{first}{end}"))
+    };
+    (named(first.to_owned()), begin(PART)..begin(AFTER_PART))
 }
 
 /// The name of the part that this is a part of.
