@@ -126,6 +126,8 @@ def test_the_readme_from_end_to_end(spark: Any, session: clonos.Session, tmp_pat
 
     is_banned = causal("boolean", uid="banned")(lambda word: word == "line")
     tools = {"explode": explode, "split": split, "window": window, "is_banned": is_banned}
+    # Two hundred state stores for two words take a minute on two cores.
+    spark.conf.set("spark.sql.shuffle.partitions", "4")
     # It sends "line 0" and "line 1".
     with Sender(2, acknowledged=False) as sender:
         names = {"spark": spark, "host": "127.0.0.1", "port": sender.port, **tools}
@@ -140,6 +142,7 @@ def test_the_readme_from_end_to_end(spark: Any, session: clonos.Session, tmp_pat
             )
         finally:
             query.stop()
+            spark.conf.unset("spark.sql.shuffle.partitions")
     assert {row.word for row in spark.table("counted").collect()} == {"0", "1"}
 
 
