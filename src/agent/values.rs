@@ -55,43 +55,67 @@ pub enum Standing {
 
 /// The questions and answers of one function in one epoch.
 ///
-/// There may be millions of answers, so their table is small, with 16 bytes for each, and is written once.
-/// Duties, which come and go, are in another one, which stays in the processor's caches.
+/// There may be millions of questions, so their table has 16 bytes for each, and is looked into once for each:
+/// whoever gets duties gets a list of them, and a block that answers a whole list takes its place, row by row.
 #[derive(Debug, Default)]
 pub struct Values {
-    answers: FingerprintMap<Answer>,
-    /// Who is to answer a question: a place in `askers`.
-    duties: FingerprintMap<u32>,
-    /// Starts of the blocks with answers.
-    blocks: Vec<LogOffset>,
+    places: FingerprintMap<Place>,
+    lists: Vec<List>,
+    /// Lists to which nothing refers any more.
+    unused: Vec<u32>,
     askers: Vec<Holder>,
     /// Place of each asker in `askers`.
     numbers: HashMap<Asker, u32>,
+    answers: usize,
 }
 
-/// Where an answer stands.
+/// Where a question stands.
 #[derive(Debug, Clone, Copy)]
-struct Answer {
-    /// Place in `blocks`.
-    block: u32,
-    /// Row of the block's results.
+struct Place {
+    /// Number of the list.
+    list: u32,
+    /// Row of the list.
     row: u32,
 }
 
+/// Questions in the order of their rows.
+#[derive(Debug)]
+enum List {
+    /// One asker is to answer them.
+    Due(Box<Due>),
+    /// Nobody is.
+    Free {
+        /// How many refer to this list.
+        left: usize,
+    },
+    /// They are answered, by the results of the block that starts here.
+    Answered(LogOffset),
+}
+
+/// Duties that one asker was given at once.
+#[derive(Debug)]
+struct Due {
+    /// Place of the asker in `Values::askers`.
+    holder: u32,
+    questions: Vec<u64>,
+    /// How many of them still refer to this list; others were answered or given to somebody else.
+    left: usize,
+}
+
 /// An asker that was heard of.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Holder {
     asker: Asker,
-    /// When it was heard of last, unless it has given up since.
-    heard_ms: Option<u64>,
-    duties: usize,
+    /// When it was heard of last.
+    heard_ms: u64,
+    /// Numbers of its lists, the newest last.
+    lists: Vec<u32>,
 }
 
 impl Holder {
     /// Whether its duties are its own still.
     fn holds(&self, now_ms: u64, is_alive: &impl Fn(AgentId) -> bool) -> bool {
-        is_alive(self.asker.agent)
-            && self.heard_ms.is_some_and(|ms| now_ms.saturating_sub(ms) <= SILENCE_MS_MAX)
+        is_alive(self.asker.agent) && now_ms.saturating_sub(self.heard_ms) <= SILENCE_MS_MAX
     }
 }
 
@@ -114,73 +138,149 @@ impl Values {
     ) -> Vec<Standing> {
         self.heard(asker, now_ms);
         let me = self.number(asker);
-        let Self { answers, duties, blocks, askers, .. } = self;
-        let mut left = duties_max;
-        let mut standing = |question: &u64| {
-            if let Some(answer) = answers.get(question) {
-                let block = blocks.get(answer.block as usize).copied().unwrap_or_default();
-                return Standing::Answered(Position { block, row: answer.row });
-            }
-            match duties.entry(*question) {
-                Entry::Vacant(_) if left == 0 => return Standing::Open,
-                Entry::Vacant(entry) => {
-                    take_duty(askers, me);
-                    entry.insert(me);
-                }
-                Entry::Occupied(mut entry) => {
-                    let of = *entry.get();
-                    let holder = askers.get(of as usize);
-                    let others = of != me && holder.is_some_and(|holder| holder.holds(now_ms, &is_alive));
-                    if others || left == 0 {
-                        return Standing::Open;
+        let mine = self.add(List::Free { left: 0 });
+        let duties_max = duties_max.min(questions.len());
+        let mut due = Due { holder: me, questions: Vec::with_capacity(duties_max), left: 0 };
+        let mut standing = Vec::with_capacity(questions.len());
+        for question in questions {
+            let entry = self.places.entry(*question);
+            let before = if let Entry::Occupied(entry) = &entry {
+                let place = *entry.get();
+                let others = match self.lists.get(place.list as usize) {
+                    Some(List::Answered(block)) => {
+                        standing.push(Standing::Answered(Position { block: *block, row: place.row }));
+                        continue;
                     }
-                    if of != me {
-                        end_duty(askers, of);
-                        take_duty(askers, me);
-                        entry.insert(me);
+                    Some(List::Due(due)) if due.holder != me => {
+                        let holder = self.askers.get(due.holder as usize);
+                        holder.is_some_and(|holder| holder.holds(now_ms, &is_alive))
                     }
+                    _ => false,
+                };
+                if others {
+                    standing.push(Standing::Open);
+                    continue;
                 }
+                Some(place.list)
+            } else {
+                None
+            };
+            if due.questions.len() == duties_max {
+                standing.push(Standing::Open);
+                continue;
             }
-            left -= 1;
-            Standing::Yours
-        };
-        questions.iter().map(&mut standing).collect()
-    }
-
-    /// The results of the block at `block` are recorded, row by row, as answers to these questions. Returned
-    /// are those that had an answer: the first one counts.
-    pub fn answered(&mut self, block: LogOffset, questions: &[u64]) -> Vec<u64> {
-        let place = u32::try_from(self.blocks.len()).unwrap_or(u32::MAX);
-        self.blocks.push(block);
-        self.answers.reserve(questions.len());
-        let mut late = Vec::new();
-        for (row, question) in (0_u32..).zip(questions) {
-            if let Some(of) = self.duties.remove(question) {
-                end_duty(&mut self.askers, of);
-            }
-            match self.answers.entry(*question) {
-                Entry::Vacant(entry) => {
-                    entry.insert(Answer { block: place, row });
-                }
-                Entry::Occupied(_) => late.push(*question),
+            entry.insert_entry(Place { list: mine, row: row_of(due.questions.len()) });
+            due.questions.push(*question);
+            due.left += 1;
+            standing.push(Standing::Yours);
+            match before {
+                Some(list) if list == mine => due.left -= 1,
+                Some(list) => self.leave(list),
+                None => {}
             }
         }
+        if due.questions.is_empty() {
+            self.unused.push(mine);
+            return standing;
+        }
+        if let Some(holder) = self.askers.get_mut(me as usize) {
+            holder.lists.push(mine);
+        }
+        self.set(mine, List::Due(Box::new(due)));
+        standing
+    }
+
+    /// The results of the block at `block` are recorded, row by row, as answers of `asker` to these
+    /// questions. Returned are those that had an answer: the first one counts.
+    pub fn answered(&mut self, asker: Option<Asker>, block: LogOffset, questions: &[u64]) -> Vec<u64> {
+        if let Some(list) = asker.and_then(|asker| self.whole(asker, questions)) {
+            self.set(list, List::Answered(block));
+            self.answers += questions.len();
+            return Vec::new();
+        }
+        let list = self.add(List::Answered(block));
+        self.places.reserve(questions.len());
+        let mut late = Vec::new();
+        for (row, question) in (0_u32..).zip(questions) {
+            match self.places.entry(*question) {
+                Entry::Vacant(entry) => {
+                    entry.insert(Place { list, row });
+                }
+                Entry::Occupied(mut entry) => {
+                    let before = entry.get().list;
+                    if matches!(self.lists.get(before as usize), Some(List::Answered(_))) {
+                        late.push(*question);
+                        continue;
+                    }
+                    entry.insert(Place { list, row });
+                    self.leave(before);
+                }
+            }
+            self.answers += 1;
+        }
         late
+    }
+
+    /// The asker's list of just these questions, all of which refer to it. It is its asker's no more.
+    fn whole(&mut self, asker: Asker, questions: &[u64]) -> Option<u32> {
+        let number = *self.numbers.get(&asker)?;
+        let Self { askers, lists, .. } = self;
+        let holder = askers.get_mut(number as usize)?;
+        let at = holder.lists.iter().rposition(|list| {
+            let due = match lists.get(*list as usize) {
+                Some(List::Due(due)) => due,
+                _ => return false,
+            };
+            due.left == due.questions.len() && due.questions == questions
+        })?;
+        Some(holder.lists.remove(at))
+    }
+
+    /// One question does not refer to the list any more.
+    fn leave(&mut self, list: u32) {
+        let left = match self.lists.get_mut(list as usize) {
+            Some(List::Due(due)) => &mut due.left,
+            Some(List::Free { left }) => left,
+            _ => return,
+        };
+        *left = left.saturating_sub(1);
+        if *left > 0 {
+            return;
+        }
+        if let Some(List::Due(due)) = self.set(list, List::Free { left: 0 })
+            && let Some(holder) = self.askers.get_mut(due.holder as usize)
+        {
+            holder.lists.retain(|own| *own != list);
+        }
+        self.unused.push(list);
+    }
+
+    fn add(&mut self, list: List) -> u32 {
+        if let Some(unused) = self.unused.pop() {
+            self.set(unused, list);
+            return unused;
+        }
+        self.lists.push(list);
+        row_of(self.lists.len() - 1)
+    }
+
+    fn set(&mut self, number: u32, list: List) -> Option<List> {
+        self.lists.get_mut(number as usize).map(|known| std::mem::replace(known, list))
     }
 
     /// The asker lives.
     pub fn heard(&mut self, asker: Asker, now_ms: u64) {
         let number = self.number(asker);
         if let Some(holder) = self.askers.get_mut(number as usize) {
-            holder.heard_ms = Some(now_ms);
+            holder.heard_ms = now_ms;
         }
     }
 
     fn number(&mut self, asker: Asker) -> u32 {
         let askers = &mut self.askers;
         *self.numbers.entry(asker).or_insert_with(|| {
-            askers.push(Holder { asker, heard_ms: None, duties: 0 });
-            u32::try_from(askers.len() - 1).unwrap_or(u32::MAX)
+            askers.push(Holder { asker, heard_ms: 0, lists: Vec::new() });
+            row_of(askers.len() - 1)
         })
     }
 
@@ -188,36 +288,31 @@ impl Values {
     pub fn give_up(&mut self, asker: Asker) -> bool {
         let Some(number) = self.numbers.get(&asker).copied() else { return false };
         let Some(holder) = self.askers.get_mut(number as usize) else { return false };
-        holder.heard_ms = None;
-        // Whoever has answered all has none, and nothing is looked for.
-        let had = std::mem::take(&mut holder.duties) > 0;
-        if had {
-            self.duties.retain(|_, of| *of != number);
+        let had = std::mem::take(&mut holder.lists);
+        for list in &had {
+            if let Some(known) = self.lists.get_mut(*list as usize)
+                && let List::Due(due) = known
+            {
+                *known = List::Free { left: due.left };
+            }
         }
-        had
+        !had.is_empty()
     }
 
     /// Number of answers.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.answers.len()
+        self.answers
     }
 
     /// Whether nothing was answered yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.answers.is_empty()
+        self.answers == 0
     }
 }
 
-fn take_duty(askers: &mut [Holder], number: u32) {
-    if let Some(holder) = askers.get_mut(number as usize) {
-        holder.duties += 1;
-    }
-}
-
-fn end_duty(askers: &mut [Holder], number: u32) {
-    if let Some(holder) = askers.get_mut(number as usize) {
-        holder.duties = holder.duties.saturating_sub(1);
-    }
+/// Beyond what memory holds.
+fn row_of(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(u32::MAX)
 }

@@ -46,12 +46,11 @@ impl PyValueTask {
         let Found::Standing { yours, answered } = self.want(Wanted::Ask { questions, duties_max })? else {
             return Err(unexpected());
         };
-        let decoded: Result<Vec<(Vec<u32>, ArrayRef)>> = answered
-            .into_iter()
-            .map(|answers| Ok((answers.questions, decode_results(&answers.arrow)?)))
-            .collect();
+        let decoded = answered.iter().map(|answers| decode_results(&answers.arrow));
+        let decoded = decoded.collect::<Result<Vec<ArrayRef>>>()?;
         let mut task = lock(&self.task);
-        task.standing(&yours, decoded?)?;
+        let positions = answered.iter().map(|answers| answers.questions.iter());
+        task.standing(yours.iter(), positions.zip(decoded))?;
         Ok(Some(task.live_rows()))
     }
 }

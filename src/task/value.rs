@@ -18,6 +18,8 @@ use arrow_schema::{DataType, Field};
 use arrow_select::interleave::interleave;
 use arrow_select::take::take;
 use bytes::Bytes;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 
 use super::summary::Summary;
 use crate::determinant::{BlockBuilder, FingerprintMap, bytes_fingerprint, encode_results, row_fingerprints};
@@ -75,8 +77,8 @@ pub struct ValueTask {
     batch: u64,
     rows: Vec<Row>,
     open: Vec<Open>,
-    /// Place of each question in `open`; kept for its memory.
-    places: FingerprintMap<u32>,
+    /// Place of each question in `open`, found by the question there; kept for its memory.
+    places: HashTable<u32>,
     /// Those of `open` that were asked about last, and those that this task is to answer.
     asked: Vec<u32>,
     duties: Vec<u32>,
@@ -122,10 +124,16 @@ impl ValueTask {
             if let Some(place) = known.get(&question) {
                 return Row::Known(*place);
             }
-            Row::Open(*places.entry(question).or_insert_with(|| {
-                open.push(Open { question, row, answer: None });
-                number(open.len() - 1)
-            }))
+            let of = |place: &u32| open.get(*place as usize).map_or(0, |open| open.question);
+            match places.entry(question, |place| of(place) == question, of) {
+                Entry::Occupied(place) => Row::Open(*place.get()),
+                Entry::Vacant(entry) => {
+                    let place = number(open.len());
+                    entry.insert(place);
+                    open.push(Open { question, row, answer: None });
+                    Row::Open(place)
+                }
+            }
         }));
         self.asked.clear();
         self.duties.clear();
@@ -152,9 +160,13 @@ impl ValueTask {
     ///
     /// # Errors
     /// [`Error::Misuse`] for positions that were not asked about.
-    pub fn standing(&mut self, yours: &[u32], answered: Vec<(Vec<u32>, ArrayRef)>) -> Result<()> {
+    pub fn standing(
+        &mut self,
+        yours: impl Iterator<Item = u32>,
+        answered: impl Iterator<Item = (impl Iterator<Item = u32>, ArrayRef)>,
+    ) -> Result<()> {
         for (positions, answers) in answered {
-            let opens = self.asked(&positions)?;
+            let opens = self.asked(positions)?;
             if opens.len() != answers.len() {
                 return Err(misuse("a question without its answer"));
             }
@@ -165,8 +177,8 @@ impl ValueTask {
         Ok(())
     }
 
-    fn asked(&self, positions: &[u32]) -> Result<Vec<u32>> {
-        let asked = positions.iter().map(|position| self.asked.get(*position as usize).copied());
+    fn asked(&self, positions: impl Iterator<Item = u32>) -> Result<Vec<u32>> {
+        let asked = positions.map(|position| self.asked.get(position as usize).copied());
         asked.collect::<Option<_>>().ok_or_else(|| misuse("an answer to a question that was not asked"))
     }
 
@@ -281,27 +293,31 @@ impl ValueTask {
     }
 
     fn gathered(&self, places: &[Place]) -> Result<ArrayRef> {
+        let none = || misuse("an answer without its array");
+        if let Some((only, _)) = places.first().filter(|(first, _)| places.iter().all(|(at, _)| at == first))
+        {
+            let only = self.arrays.get(*only as usize).ok_or_else(none)?;
+            // One answer each, in the order of rows: the commonest case of many distinct arguments.
+            if only.len() == places.len() && (0_u32..).zip(places).all(|(row, place)| row == place.1) {
+                return Ok(ArrayRef::clone(only));
+            }
+            return Ok(take(only, &UInt32Array::from_iter_values(places.iter().map(|(_, row)| *row)), None)?);
+        }
         // Arrays that are used, and where each of all arrays is among them.
         let mut sources: Vec<&dyn Array> = Vec::new();
         let mut numbers = vec![usize::MAX; self.arrays.len()];
         let mut indices = Vec::with_capacity(places.len());
         for (array, row) in places {
             let at = *array as usize;
-            let (Some(source), Some(number)) = (self.arrays.get(at), numbers.get_mut(at)) else {
-                return Err(misuse("an answer without its array"));
-            };
+            let source = self.arrays.get(at).ok_or_else(none)?;
+            let number = numbers.get_mut(at).ok_or_else(none)?;
             if *number == usize::MAX {
                 *number = sources.len();
                 sources.push(source.as_ref());
             }
             indices.push((*number, *row as usize));
         }
-        let [only] = sources.as_slice() else { return Ok(interleave(&sources, &indices)?) };
-        // One answer each, in the order of rows: the commonest case of many distinct arguments.
-        if only.len() == places.len() && (0_u32..).zip(places).all(|(row, place)| row == place.1) {
-            return Ok(only.slice(0, only.len()));
-        }
-        Ok(take(*only, &UInt32Array::from_iter_values(places.iter().map(|(_, row)| *row)), None)?)
+        Ok(interleave(&sources, &indices)?)
     }
 
     /// What it did so far. Rows are replayed if their answer was there or came again.
@@ -377,6 +393,11 @@ mod tests {
         Arc::new(Int64Array::from(values.to_vec()))
     }
 
+    fn stand(task: &mut ValueTask, yours: &[u32], answered: Vec<(Vec<u32>, ArrayRef)>) {
+        let answered = answered.into_iter().map(|(positions, answers)| (positions.into_iter(), answers));
+        task.standing(yours.iter().copied(), answered).unwrap();
+    }
+
     fn publish(task: &mut ValueTask, places: Option<&[u32]>, values: &[i64], late: &[u64]) {
         let publication = task.publication(places, &answers(values)).unwrap().unwrap();
         task.recorded(publication, late);
@@ -388,12 +409,12 @@ mod tests {
         task.offer(&column(&[5, 6, 5, 6, 7])).unwrap();
         assert_eq!(task.questions(9).len(), 3);
         // One is ours, one is answered, one is another's.
-        task.standing(&[0], vec![(vec![1], answers(&[60]))]).unwrap();
+        stand(&mut task, &[0], vec![(vec![1], answers(&[60]))]);
         assert_eq!(task.live_rows(), [0]);
         publish(&mut task, None, &[50], &[]);
         assert!(task.complete().unwrap().is_none());
         assert_eq!(task.questions(9).len(), 1);
-        task.standing(&[], vec![(vec![0], answers(&[70]))]).unwrap();
+        stand(&mut task, &[], vec![(vec![0], answers(&[70]))]);
         assert_eq!(numbers(&task.complete().unwrap().unwrap()), [50, 60, 50, 60, 70]);
         task.offer(&column(&[7, 5])).unwrap();
         assert_eq!(task.questions(9), [0_u64; 0]);
@@ -406,10 +427,10 @@ mod tests {
         let mut task = ValueTask::new();
         task.offer(&column(&[5])).unwrap();
         let question = task.questions(1);
-        task.standing(&[0], vec![]).unwrap();
+        stand(&mut task, &[0], vec![]);
         publish(&mut task, None, &[50], &question);
         assert_eq!(task.questions(1), question);
-        task.standing(&[], vec![(vec![0], answers(&[51]))]).unwrap();
+        stand(&mut task, &[], vec![(vec![0], answers(&[51]))]);
         assert_eq!(numbers(&task.complete().unwrap().unwrap()), [51]);
     }
 
@@ -418,7 +439,7 @@ mod tests {
         let mut task = ValueTask::new();
         task.offer(&column(&[5, 6, 7])).unwrap();
         task.questions(9);
-        task.standing(&[0, 1, 2], vec![]).unwrap();
+        stand(&mut task, &[0, 1, 2], vec![]);
         publish(&mut task, Some(&[1]), &[60], &[]);
         let rest = task.publication(None, &answers(&[50, 60, 70])).unwrap().unwrap();
         assert_eq!(rest.questions.len(), 2);
@@ -437,7 +458,7 @@ mod tests {
             number += 1;
             task.offer(&column(&rows)).unwrap();
             let asked: Vec<u32> = (0..task.questions(usize::MAX).len() as u32).collect();
-            task.standing(&asked, vec![]).unwrap();
+            stand(task, &asked, vec![]);
             publish(task, None, &rows, &[]);
             assert_eq!(numbers(&task.complete().unwrap().unwrap()), rows);
             asked.len()

@@ -38,7 +38,7 @@ fn want(client: &mut Client, code: u64, wanted: Wanted) -> Result<Found, Error> 
 fn ask(client: &mut Client, questions: &[u64]) -> (Vec<u64>, Vec<(u64, i64)>) {
     let wanted = Wanted::Ask { questions: Questions::new(questions), duties_max: 100 };
     let Found::Standing { yours, answered } = want(client, 1, wanted).unwrap() else { panic!("no standing") };
-    let at = |position: &u32| questions[*position as usize];
+    let at = |position: u32| questions[position as usize];
     let answered = answered.iter().flat_map(|found| {
         let values = decode_results(&found.arrow).unwrap();
         let values = values.as_primitive::<Int64Type>().values().to_vec();
@@ -153,5 +153,5 @@ fn functions_of_one_name_and_other_code_do_not_share() {
     answer(&mut worker, &[(1, 10)]);
     let wanted = Wanted::Ask { questions: Questions::new(&[1]), duties_max: 1 };
     let Found::Standing { yours, .. } = want(&mut worker, 2, wanted).unwrap() else { panic!("no standing") };
-    assert_eq!(yours, [0]);
+    assert_eq!(yours, [0].into_iter().collect());
 }

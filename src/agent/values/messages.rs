@@ -1,6 +1,8 @@
 //! What workers say of the answers that all tasks of an epoch share. A worker asks its agent, which asks
 //! the driver's.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +74,30 @@ impl Questions {
     }
 }
 
+/// Positions among the questions of a request, in growing order: mostly all of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Positions(Vec<Range<u32>>);
+
+impl Positions {
+    /// One by one.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().flat_map(Clone::clone)
+    }
+}
+
+impl FromIterator<u32> for Positions {
+    fn from_iter<I: IntoIterator<Item = u32>>(positions: I) -> Self {
+        let mut runs: Vec<Range<u32>> = Vec::new();
+        for position in positions {
+            match runs.last_mut() {
+                Some(run) if run.end == position => run.end += 1,
+                _ => runs.push(position..position + 1),
+            }
+        }
+        Self(runs)
+    }
+}
+
 /// What a worker wants of a table.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Wanted {
@@ -109,7 +135,7 @@ pub struct AboutValues {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Answers {
     /// Which of the questions they answer.
-    pub questions: Vec<u32>,
+    pub questions: Positions,
     /// One per question, as an Arrow IPC stream.
     pub arrow: Bytes,
 }
@@ -120,7 +146,7 @@ pub enum Found {
     /// To `Ask`. Questions in neither are open, or answered at the next asking.
     Standing {
         /// Which of the questions are the worker's duty.
-        yours: Vec<u32>,
+        yours: Positions,
         /// The answers that there are.
         answered: Vec<Answers>,
     },

@@ -17,7 +17,7 @@ fn one_asks_and_the_others_wait_for_its_answer() {
     let mut values = Values::new();
     assert_eq!(ask(&mut values, 1, &[7, 8]), [Standing::Yours; 2]);
     assert_eq!(ask(&mut values, 2, &[8, 9]), [Standing::Open, Standing::Yours]);
-    values.answered(LogOffset(5), &[7, 8]);
+    values.answered(Some(asker(1)), LogOffset(5), &[7, 8]);
     let eight = Position { block: LogOffset(5), row: 1 };
     assert_eq!(ask(&mut values, 2, &[8, 9]), [Standing::Answered(eight), Standing::Yours]);
 }
@@ -52,8 +52,8 @@ fn duties_go_to_another_with_their_askers_end_its_agents_death_or_its_silence() 
 #[test]
 fn the_first_answer_counts() {
     let mut values = Values::new();
-    values.answered(LogOffset(0), &[1]);
-    assert_eq!(values.answered(LogOffset(9), &[1, 2, 2]), [1, 2]);
+    values.answered(None, LogOffset(0), &[1]);
+    assert_eq!(values.answered(None, LogOffset(9), &[1, 2, 2]), [1, 2]);
     let first = Position { block: LogOffset(0), row: 0 };
     assert_eq!(ask(&mut values, 1, &[1]), [Standing::Answered(first)]);
     let first = Position { block: LogOffset(9), row: 1 };
@@ -103,7 +103,7 @@ impl World {
             self.next_block += 1;
             let block = LogOffset(self.next_block);
             self.values.heard(asker(task), self.now_ms);
-            let late = self.values.answered(block, &mine);
+            let late = self.values.answered(Some(asker(task)), block, &mine);
             for (row, question) in (0..).zip(mine) {
                 if !late.contains(&question) {
                     let before = self.recorded.insert(question, Position { block, row });
@@ -165,5 +165,114 @@ proptest! {
         for task in 0..TASKS {
             prop_assert!(world.is_done(task, &asked[task as usize]), "task {task} waits for ever");
         }
+    }
+}
+
+/// What [`Values`] is to do, without lists: the holder of each question, or its answer.
+#[derive(Default)]
+struct Model {
+    questions: BTreeMap<u64, Result<Position, Option<u64>>>,
+    heard_ms: BTreeMap<u64, u64>,
+}
+
+impl Model {
+    fn ask(&mut self, number: u64, questions: &[u64], duties_max: usize, now_ms: u64) -> Vec<Standing> {
+        self.heard_ms.insert(number, now_ms);
+        let mut taken = 0;
+        let mut stand = |question: &u64| {
+            let holder = match self.questions.get(question) {
+                Some(Ok(position)) => return Standing::Answered(*position),
+                Some(Err(holder)) => *holder,
+                None => None,
+            };
+            let is_others = |of: u64| of != number && now_ms - self.heard_ms[&of] <= SILENCE_MS_MAX;
+            if holder.is_some_and(is_others) || taken == duties_max {
+                return Standing::Open;
+            }
+            taken += 1;
+            self.questions.insert(*question, Err(Some(number)));
+            Standing::Yours
+        };
+        questions.iter().map(&mut stand).collect()
+    }
+
+    fn answered(&mut self, block: LogOffset, questions: &[u64]) -> Vec<u64> {
+        let mut late = Vec::new();
+        for (row, question) in (0..).zip(questions) {
+            if matches!(self.questions.get(question), Some(Ok(_))) {
+                late.push(*question);
+            } else {
+                self.questions.insert(*question, Ok(Position { block, row }));
+            }
+        }
+        late
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Deed {
+    Ask {
+        questions: Vec<u64>,
+        duties_max: usize,
+    },
+    /// What it was last given, in that order.
+    AnswerAll,
+    Answer(Vec<u64>),
+    GiveUp,
+    Wait,
+}
+
+fn deed() -> impl Strategy<Value = (u64, Deed)> {
+    let questions = || prop::collection::vec(0_u64..12, 1..8);
+    let what = prop_oneof![
+        4 => (questions(), 0_usize..9).prop_map(|(questions, duties_max)| Deed::Ask { questions, duties_max }),
+        3 => Just(Deed::AnswerAll),
+        1 => questions().prop_map(Deed::Answer),
+        1 => Just(Deed::GiveUp),
+        1 => Just(Deed::Wait),
+    ];
+    (0_u64..3, what)
+}
+
+proptest! {
+    #[test]
+    fn lists_of_duties_are_a_matter_of_speed_only(deeds in prop::collection::vec(deed(), 0..80)) {
+        let (mut values, mut model) = (Values::new(), Model::default());
+        let mut given: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        let mut now_ms = 0;
+        for (at, (number, deed)) in (1..).zip(deeds) {
+            let block = LogOffset(at);
+            let answer = match deed {
+                Deed::Ask { questions, duties_max } => {
+                    let standing = values.ask(asker(number), &questions, duties_max, now_ms, |_| true);
+                    prop_assert_eq!(&standing, &model.ask(number, &questions, duties_max, now_ms));
+                    let yours = questions.iter().zip(&standing).filter(|(_, of)| **of == Standing::Yours);
+                    given.insert(number, yours.map(|(question, _)| *question).collect());
+                    continue;
+                }
+                Deed::AnswerAll => given.get(&number).cloned().unwrap_or_default(),
+                Deed::Answer(questions) => questions,
+                Deed::GiveUp => {
+                    values.give_up(asker(number));
+                    for holder in model.questions.values_mut() {
+                        if *holder == Err(Some(number)) {
+                            *holder = Err(None);
+                        }
+                    }
+                    continue;
+                }
+                Deed::Wait => {
+                    now_ms += SILENCE_MS_MAX / 2 + 1;
+                    continue;
+                }
+            };
+            let late = values.answered(Some(asker(number)), block, &answer);
+            prop_assert_eq!(late, model.answered(block, &answer));
+            prop_assert_eq!(values.len(), model.questions.values().filter(|state| state.is_ok()).count());
+        }
+        // Lists to which nothing refers are used again.
+        let lists = values.places.values().map(|place| place.list).collect::<BTreeSet<u32>>().len();
+        let answered = values.lists.iter().filter(|list| matches!(list, List::Answered(_))).count();
+        prop_assert!(values.lists.len() - values.unused.len() <= lists + answered);
     }
 }

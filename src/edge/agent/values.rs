@@ -211,7 +211,7 @@ impl Handler {
             for block in &blocks {
                 check_values_header(options, block)?;
                 if let Some(results) = Recorded::read(block)? {
-                    values.answered(from, &results.questions);
+                    values.answered(None, from, &results.questions);
                 }
                 from = from.plus(block.len() as u64);
             }
@@ -232,7 +232,7 @@ impl Handler {
         let at = locked(&self.store).end(&table.task).unwrap_or_default();
         self.append(&mut log.session, block)?;
         // What two have answered at once stands there twice, and the first counts for whoever reads it.
-        let late = locked(&table.values).answered(at, &questions);
+        let late = locked(&table.values).answered(Some(asker), at, &questions);
         table.changed.notify_all();
         Ok(late)
     }
@@ -266,7 +266,7 @@ impl Handler {
                 arrow,
             });
         }
-        Ok(Found::Standing { yours, answered })
+        Ok(Found::Standing { yours: yours.into_iter().collect(), answered })
     }
 
     fn block_at(&self, task: &TaskId, at: LogOffset) -> Result<Bytes> {
