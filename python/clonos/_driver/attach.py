@@ -101,6 +101,9 @@ def attach(
     Returns
     -------
     Session
+        The one there is, if this Spark session is attached with the same settings: a notebook may
+        run the cell again, and what was built before goes on. Other settings stop it and begin
+        another, and columns that belong to the old one fail.
 
     Raises
     ------
@@ -117,6 +120,7 @@ def attach(
     --------
     >>> session = clonos.attach(spark, sharing_depth=1)  # doctest: +SKIP
     """
+    asked = {name: value for name, value in locals().items() if name != "spark"}
     if not spark_private.is_classic(spark):
         message = (
             "clonos.attach needs a classic Spark session; Spark Connect has no executors' side"
@@ -124,9 +128,10 @@ def attach(
         raise ConfigError(message, "CONFIG")
     context = spark.sparkContext
     settings = context.getConf()
-    master = context.master or ""
-    local = master.startswith("local") and not master.startswith("local-cluster")
+    local = _is_local(context.master or "")
     before = _attached.current()
+    if isinstance(before, Session) and before.spark is spark and before.asked == asked:
+        return before
     if before is not None:
         before.stop()
     folder = _session_folder(context.applicationId)
@@ -158,13 +163,17 @@ def attach(
     )
     advertised = config.with_driver_addr(agent.addr)
     write_private(folder / "session", advertised.to_bytes())
-    session = Session(spark, agent, advertised, folder)
+    session = Session(spark, agent, advertised, folder, asked)
     atexit.register(session.stop)
     if metrics is not None:
         session.serve_metrics(metrics)
     register_formats(spark, advertised, "127.0.0.1" if local else reached_as or bind_host)
     _attached.set_current(session)
     return session
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local") and not master.startswith("local-cluster")
 
 
 def register_formats(

@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from clonos import _attached, _core
 from clonos._driver import spark_private
@@ -49,9 +49,16 @@ class Session:
     """
 
     def __init__(
-        self, spark: SparkSession, agent: _core.Agent, config: _core.SessionConfig, folder: Path
+        self,
+        spark: SparkSession,
+        agent: _core.Agent,
+        config: _core.SessionConfig,
+        folder: Path,
+        asked: dict[str, Any],
     ) -> None:
         self.spark = spark
+        #: Settings that `attach` was called with.
+        self.asked = asked
         self.config = config
         self._agent = agent
         self._folder = folder

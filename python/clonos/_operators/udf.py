@@ -481,7 +481,11 @@ def _causal(fn: Any, declared: DataTypeOrString | None, options: Options) -> Any
         from clonos._operators.udtf import causal_udtf
 
         return causal_udtf(fn, declared, options)
-    if isinstance(fn, type):
+    if isinstance(fn, CausalUDF):
+        name = fn.__name__
+        refused(f"{name} is causal already: give causal() the plain function, {name}.func")
+    # `int` and `str` are functions to whoever maps with them.
+    if isinstance(fn, type) and (hasattr(fn, "eval") or "__call__" in vars(fn)):
         refused(
             f"{fn.__qualname__} is a class: for a table function write @causal above "
             "@udtf(returnType=…); for a class whose instances can be called give an instance"
