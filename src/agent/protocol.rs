@@ -17,7 +17,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, Partition, TaskId};
 use crate::task::Summary;
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 16 << 20;
 
@@ -104,6 +104,27 @@ pub struct AgentInfo {
     pub driver: bool,
 }
 
+/// A log as one agent has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldCopy {
+    /// Its length.
+    pub end: LogOffset,
+    /// Whether it has all that was published while the registry counted on it. One that is being made again
+    /// has not.
+    pub whole: bool,
+}
+
+/// What the registry takes an agent for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AgentStanding {
+    /// It is not known: it is to register.
+    Unknown,
+    /// It lives.
+    Alive,
+    /// It was silent when its answer was needed. Others have gone on without it, so it is to end.
+    Dead,
+}
+
 /// The registry's answer to an open.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Grant {
@@ -159,6 +180,26 @@ pub struct PoolEntry {
     pub holders: Vec<AgentInfo>,
     /// How much of it was recorded under the other layout.
     pub until: LogOffset,
+}
+
+/// A place in the logs of a pool, which stand in one order as long as the task that reads them is open.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolPlace {
+    /// Number of the log.
+    pub log: u32,
+    /// Position in it.
+    pub from: LogOffset,
+}
+
+/// Some blocks of one log of a pool.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PoolPiece {
+    /// Number of the log.
+    pub log: u32,
+    /// The partition whose log it is.
+    pub partition: Partition,
+    /// The blocks.
+    pub blocks: Vec<Bytes>,
 }
 
 /// Blocks of a log that was absorbed from a frame.
@@ -273,17 +314,21 @@ pub enum Request {
         /// Which use of it sends.
         token: u64,
     },
-    /// Worker: logs of the other partitions under another layout.
+    /// Worker: logs of the other partitions under another layout, piece by piece.
     Pool {
         /// The open task.
         session: u64,
+        /// Where to read from.
+        at: PoolPlace,
     },
-    /// Anyone: one log of the pool, piece by piece.
+    /// Agent to agent: one log, piece by piece.
     Read {
         /// The task.
         task: TaskId,
         /// Where to read from.
         from: LogOffset,
+        /// Whether a copy that is being made is none.
+        whole: bool,
     },
     /// Agent to registry: here I am.
     Register(AgentInfo),
@@ -293,6 +338,13 @@ pub enum Request {
         agent: AgentId,
         /// Commits known so far.
         commits_seen: u64,
+    },
+    /// Agent to registry: an agent does not answer; is it dead?
+    Silent {
+        /// Who.
+        agent: AgentId,
+        /// Whether nobody listens where it was.
+        refused: bool,
     },
     /// Agent to registry: an attempt wants to open.
     Grant {
@@ -389,6 +441,8 @@ pub enum Request {
         from: LogOffset,
         /// The blocks.
         blocks: Vec<Bytes>,
+        /// Whether that is all the writer has.
+        all: bool,
     },
     /// Agent to agent: drop what is here of a task's log, which was discarded.
     Forget {
@@ -399,6 +453,8 @@ pub enum Request {
     Share {
         /// The pieces.
         pieces: Vec<Piece>,
+        /// Generation of a task that has absorbed them.
+        born: Generation,
     },
     /// Worker: permits of a rate limit of the application. Agents pass it on to the registry.
     Permits {
@@ -447,29 +503,36 @@ pub enum Reply {
     },
     /// A piece of a log; empty at its end.
     Blocks(Vec<Bytes>),
-    /// To `Pool`: which logs there are.
-    Pool(Vec<(Partition, Vec<Bytes>)>),
+    /// To `Pool`.
+    Pool {
+        /// What stands there, in order; none of it is empty.
+        pieces: Vec<PoolPiece>,
+        /// Where it goes on; `None` at the end.
+        next: Option<PoolPlace>,
+    },
     /// To `Grant`.
     Granted(Grant),
     /// To `Grant`: an attempt of another stage has the task open; ask again.
     Busy,
     /// To `Heartbeat`: epochs committed since, and the number of commits so far.
     Beat {
-        /// Whether the registry knows this agent.
-        known: bool,
+        /// What the registry takes the agent for.
+        standing: AgentStanding,
         /// Newly committed.
         committed: Vec<Commit>,
         /// Commits so far.
         commits: u64,
     },
+    /// To `Silent`: then it stays so, and is told with its next beat.
+    IsDead(bool),
     /// To `Agents`.
     AgentsAre(Vec<AgentInfo>),
     /// To `Repairs`.
     RepairsAre(Vec<Repair>),
     /// To `PoolOf`.
     PoolIs(Vec<PoolEntry>),
-    /// To `Fence`: the length of the log here, if there is one.
-    Fenced(Option<LogOffset>),
+    /// To `Fence`: the copy here, if there is one.
+    Fenced(Option<HeldCopy>),
     /// To `Senders` and `TasksOf`.
     Tasks(Option<u32>),
     /// To `Permits`: nanoseconds until the first.

@@ -2,6 +2,7 @@
 //!
 //! A machine without I/O; time is an argument, in milliseconds of any clock that does not go back.
 
+mod agents;
 mod exchange;
 mod figures;
 mod parts;
@@ -11,6 +12,8 @@ mod uses;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+pub use agents::AGENT_SILENCE_MS_MAX;
+use agents::Known;
 use figures::Figures;
 
 use super::protocol::{
@@ -23,16 +26,8 @@ use crate::task::Summary;
 use parts::{first_part, part_of, parts_of};
 use uses::Uses;
 
-/// An agent that was silent for longer is not chosen as a peer.
-pub const AGENT_SILENCE_MS_MAX: u64 = 4_000;
 /// Commits kept for agents that have not heard of them; one that missed more keeps some memory too long.
 const COMMITS_MAX: usize = 4_096;
-
-#[derive(Debug)]
-struct Known {
-    info: AgentInfo,
-    seen_ms: u64,
-}
 
 /// The attempt that has a task open.
 #[derive(Debug, Clone, Copy)]
@@ -100,8 +95,12 @@ pub struct Registry {
     commits_dropped: u64,
     totals: Totals,
     figures: Figures,
-    /// Agents that are known and silent, when last looked.
+    /// Agents without whose answer somebody had to go on.
     dead: HashSet<AgentId>,
+    /// Agents that were silent, when last looked.
+    silent: HashSet<AgentId>,
+    /// When the clock was looked at last.
+    looked_ms: u64,
     /// Logs that may have fewer copies than wanted.
     short: HashSet<TaskId>,
 }
@@ -111,18 +110,6 @@ impl Registry {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// An agent says where it is.
-    pub fn register(&mut self, info: AgentInfo, now_ms: u64) {
-        self.agents.insert(info.id, Known { info, seen_ms: now_ms });
-    }
-
-    /// An agent says that it is alive: whether it is known, and what was committed since.
-    pub fn heartbeat(&mut self, agent: AgentId, commits_seen: u64, now_ms: u64) -> (bool, Vec<Commit>, u64) {
-        let known = self.agents.get_mut(&agent).map(|known| known.seen_ms = now_ms).is_some();
-        let (new, commits) = self.commits_since(commits_seen);
-        (known, new, commits)
     }
 
     /// Commits after the first `seen`, and how many there are.
@@ -176,7 +163,12 @@ impl Registry {
         }
         self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout)).pooled = pooled;
         let live = Live { agent, layout };
-        Granted::Yes(Box::new(self.granted(task, live, agents, commits_seen)))
+        let mut grant = self.granted(task, live, agents, commits_seen);
+        if open.inside && grant.reopened {
+            // Whoever consumed a frame of this task has absorbed its log.
+            grant.holders = self.known().cloned().collect();
+        }
+        Granted::Yes(Box::new(grant))
     }
 
     fn in_use(&self, task: &TaskId, alive: impl Fn(&Live) -> bool, by: impl Fn(&Live) -> bool) -> bool {
@@ -326,7 +318,7 @@ impl Registry {
             entry.live = None;
             entry.ended(ending, agent);
         }
-        if !entry.holders.is_disjoint(&self.dead) {
+        if !entry.holders.is_disjoint(&self.silent) || !entry.holders.is_disjoint(&self.dead) {
             self.short.insert(task.clone());
         }
     }
@@ -394,22 +386,6 @@ impl Registry {
         epochs.sort();
         epochs.dedup();
         epochs
-    }
-
-    /// Agents heard of lately.
-    #[must_use]
-    pub fn alive(&self, now_ms: u64) -> Vec<AgentInfo> {
-        let lately = |known: &&Known| {
-            known.info.driver || now_ms.saturating_sub(known.seen_ms) <= AGENT_SILENCE_MS_MAX
-        };
-        self.agents.values().filter(lately).map(|known| known.info.clone()).collect()
-    }
-
-    fn infos(&self, ids: &HashSet<AgentId>) -> Vec<AgentInfo> {
-        let mut infos: Vec<_> =
-            ids.iter().filter_map(|id| self.agents.get(id)).map(|known| known.info.clone()).collect();
-        infos.sort_by_key(|info| info.id);
-        infos
     }
 
     /// Sums since the start.

@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use bytes::Bytes;
 
-use super::protocol::{AgentInfo, AgentStats, HeldStats, Layout, PIECE_BYTES};
+use super::protocol::{AgentInfo, AgentStats, HeldCopy, HeldStats, Layout, PIECE_BYTES};
 use crate::causal_log::{BlockRef, CausalLog, Place, SpillRef};
 use crate::error::{Error, Result};
 use crate::id::{ChannelId, EpochKey, Generation, LogOffset, TaskId};
@@ -27,8 +27,13 @@ struct Held {
     version: u64,
     /// Blocks that stand in a segment file already, by index.
     durable: HashMap<usize, SpillRef>,
+    /// Whether it has all that its holder vouches for. A copy begun anew has not, until it was sent all.
+    whole: bool,
     /// Whether all of it came with frames: it is a copy of another task's log.
     absorbed: bool,
+    /// Of absorbed logs: the newest generation that was granted here before. What was committed before
+    /// that was gone when they came.
+    born: Generation,
     in_flight: bool,
     /// How far consumers here have absorbed it, be it that it was here before.
     depended_on: LogOffset,
@@ -37,8 +42,8 @@ struct Held {
 impl Held {
     fn new(log: CausalLog, task: &TaskId, generation: Generation, layout: Layout, version: u64) -> Self {
         let (durable, in_flight) = (HashMap::new(), task.is_in_flight());
-        let depended_on = LogOffset::START;
-        Self { log, generation, layout, version, durable, absorbed: false, in_flight, depended_on }
+        let (whole, absorbed, born, depended_on) = (false, false, Generation::NONE, LogOffset::START);
+        Self { log, generation, layout, version, durable, whole, absorbed, born, in_flight, depended_on }
     }
 }
 
@@ -74,6 +79,8 @@ pub struct Outgoing {
     pub blocks: Vec<BlockRef>,
     /// Layout of the log.
     pub layout: Layout,
+    /// Whether that is all there is.
+    pub all: bool,
 }
 
 /// All logs of one agent.
@@ -109,7 +116,8 @@ impl Store {
         }
     }
 
-    /// Begins the log of a new attempt, in place of any older copy.
+    /// Begins the log of a new attempt, in place of any older copy. It counts as a copy from
+    /// [`Store::complete`] on.
     ///
     /// # Errors
     /// [`Error::Fenced`] if a newer generation was here.
@@ -152,15 +160,29 @@ impl Store {
         self.remove(task);
         self.versions += 1;
         let log = CausalLog::from_spilled(blocks);
-        let held = Held::new(log, task, generation, layout, self.versions);
+        let mut held = Held::new(log, task, generation, layout, self.versions);
+        held.whole = true;
         self.held.insert(task.clone(), held);
     }
 
-    /// Raises the fence: lower generations are refused from now on. The log's length, if it is here.
-    pub fn fence(&mut self, task: &TaskId, generation: Generation) -> Option<LogOffset> {
+    /// Raises the fence: lower generations are refused from now on. The copy here, if there is one.
+    pub fn fence(&mut self, task: &TaskId, generation: Generation) -> Option<HeldCopy> {
         let held = self.held.get_mut(task)?;
         held.generation = held.generation.max(generation);
-        Some(held.log.end())
+        Some(HeldCopy { end: held.log.end(), whole: held.whole })
+    }
+
+    /// The log of this generation has all that was published of it.
+    pub fn complete(&mut self, task: &TaskId, generation: Generation) {
+        if let Some(held) = self.held.get_mut(task).filter(|held| held.generation == generation) {
+            held.whole = true;
+        }
+    }
+
+    /// Whether the log here has all that was published of it.
+    #[must_use]
+    pub fn is_whole(&self, task: &TaskId) -> bool {
+        self.held.get(task).is_some_and(|held| held.whole)
     }
 
     /// Generation that holds the task here.
@@ -223,6 +245,7 @@ impl Store {
         Some(Outgoing {
             reset: delta.from == LogOffset::START,
             from: delta.from,
+            all: blocks.len() == delta.blocks.len(),
             blocks,
             layout: held.layout,
         })
@@ -326,8 +349,9 @@ impl Store {
 
     /// Forgets a committed epoch's logs of generations below `below`; the epochs that they were of.
     pub fn commit(&mut self, key: &EpochKey, below: Generation) -> Vec<EpochKey> {
-        let meant =
-            |(task, held): &(&TaskId, &Held)| held.generation < below && key.covers(&task.epoch_key());
+        let meant = |(task, held): &(&TaskId, &Held)| {
+            held.generation.max(held.born) < below && key.covers(&task.epoch_key())
+        };
         let gone: Vec<TaskId> = self.held.iter().filter(meant).map(|(task, _)| task.clone()).collect();
         let mut epochs: Vec<EpochKey> = gone.iter().map(TaskId::epoch_key).collect();
         for task in &gone {
@@ -366,7 +390,8 @@ impl Store {
     }
 }
 
-fn one_piece(blocks: &[BlockRef]) -> Vec<BlockRef> {
+/// As many blocks as one message takes.
+pub(crate) fn one_piece(blocks: &[BlockRef]) -> Vec<BlockRef> {
     let mut bytes = 0;
     blocks
         .iter()

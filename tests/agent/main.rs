@@ -9,5 +9,6 @@ mod hostile;
 mod life;
 mod process;
 mod restart;
+mod silence;
 mod values;
 mod world;

@@ -269,7 +269,7 @@ impl Attempt {
         self.service.finish()?;
         let recovery = if self.recorded { Recovery::Replayed } else { Recovery::Live };
         let used = self.used.take().into_iter().collect();
-        cluster.close(&self.session, Ending { done: true, has_frames: false, recovery, used });
+        cluster.close(&self.session, Ending { done: true, has_frames: false, recovery, used })?;
         Ok(Step::Done(std::mem::take(&mut self.frames)))
     }
 }

@@ -5,16 +5,17 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use clonos::agent::placement;
-use clonos::agent::protocol::{AgentInfo, Ending, Grant, OpenTask, Piece, Use};
+use clonos::agent::protocol::{AgentInfo, Ending, Grant, HeldCopy, OpenTask, Piece, Use};
 use clonos::agent::registry::{Granted, Registry};
 use clonos::agent::store::{Absorbed, Store};
-use clonos::causal_log::Place;
 use clonos::error::{Error, Result};
 use clonos::frame::Group;
 use clonos::id::{AgentId, ChannelId, Epoch, EpochKey, Generation, LogOffset, TaskId};
 use clonos::task::Summary;
 
 use crate::dice::Dice;
+use crate::silence::Cut;
+use crate::stores::{blocks, hold_all, in_memory};
 use crate::{Count, Mutation};
 
 const APP: u64 = 7;
@@ -30,12 +31,13 @@ pub(crate) struct Host {
 /// All hosts and the registry. Host 0 is the driver's: it runs no tasks and does not die.
 #[derive(Debug)]
 pub(crate) struct Cluster {
+    pub(crate) cut: Option<Cut>,
     pub(crate) hosts: Vec<Host>,
     pub(crate) registry: Registry,
     pub(crate) depth: usize,
     pub(crate) mutation: Mutation,
     pub(crate) count: Count,
-    now: u64,
+    pub(crate) now: u64,
 }
 
 /// An open task.
@@ -69,7 +71,7 @@ impl Cluster {
         let host = |number| Host { info: info(number, 0), store: Store::new(1 << 40), lives: 0 };
         let hosts: Vec<Host> = (0..=hosts).map(host).collect();
         hosts.iter().for_each(|host| registry.register(host.info.clone(), 0));
-        Self { hosts, registry, depth, mutation, count: Count::default(), now: 0 }
+        Self { hosts, registry, depth, mutation, count: Count::default(), now: 0, cut: None }
     }
 
     /// A host dies with its agent; another agent comes up in its place, empty.
@@ -80,8 +82,10 @@ impl Cluster {
         host.lives += 1;
         host.store = Store::new(1 << 40);
         host.info = info(number, host.lives);
-        for host in &self.hosts {
-            self.registry.register(host.info.clone(), self.now);
+        for number in 0..self.hosts.len() {
+            if self.reaches_registry(number) {
+                self.registry.register(self.hosts[number].info.clone(), self.now);
+            }
         }
     }
 
@@ -111,36 +115,52 @@ impl Cluster {
             inside,
         };
         let own = self.hosts[host].info.clone();
-        let Granted::Yes(grant) = self.registry.grant(&open, own.id, 0, None, self.now) else {
+        let now = self.now;
+        let Granted::Yes(grant) = self.registry_of(host)?.grant(&open, own.id, 0, None, now) else {
             return Ok(None);
         };
-        let mut grant = *grant;
-        if inside && grant.reopened {
-            let more: Vec<_> = grant.agents.iter().filter(|a| !grant.holders.contains(a)).cloned().collect();
-            grant.holders.extend(more);
+        let grant = *grant;
+        let generation = grant.generation;
+        let opened = self.open_granted(grant, host, inside);
+        if opened.is_err() {
+            let (summary, ending) = (Summary::default(), Ending::default());
+            self.registry.closed(task, generation, &summary, ending, own.id, false);
         }
-        let reopened = grant.reopened;
+        opened.map(Some)
+    }
+
+    fn open_granted(&mut self, grant: Grant, host: usize, inside: bool) -> Result<(Session, Vec<Bytes>)> {
+        let (own, task) = (self.hosts[host].info.clone(), &grant.task.clone());
+        let all_count = inside && grant.reopened;
         let mut best: Option<(LogOffset, AgentId)> = None;
+        let mut silent = false;
         if !grant.discarded {
             for holder in grant.holders.clone() {
                 self.count.agent += 1;
+                if !self.reaches(host, holder.id) {
+                    silent |= !self.is_dead(host, holder.id);
+                    continue;
+                }
                 let (generation, skip) = (grant.generation, self.mutation == Mutation::NoFence);
                 let Some(store) = self.agent(holder.id) else { continue };
-                let length = match (skip, inside && reopened) {
-                    (true, _) => store.end(task),
+                let copy = match (skip, all_count) {
+                    (true, _) => store.end(task).map(|end| HeldCopy { end, whole: true }),
                     (false, true) => store.reopened(task, generation, own.clone()),
                     (false, false) => store.fence(task, generation),
                 };
-                let Some(length) = length else { continue };
-                if best
-                    .is_none_or(|(longest, _)| length > longest || (length == longest && holder.id == own.id))
-                {
-                    best = Some((length, holder.id));
+                let counts = |copy: &HeldCopy| copy.whole || all_count;
+                let Some(HeldCopy { end, .. }) = copy.filter(counts) else { continue };
+                if best.is_none_or(|(longest, _)| end > longest || (end == longest && holder.id == own.id)) {
+                    best = Some((end, holder.id));
                 }
             }
         }
+        if silent && (all_count || best.is_none()) {
+            return Err(Error::Timeout { what: "a holder's answer".into(), millis: 0 });
+        }
+        let best = best.filter(|(length, _)| *length > LogOffset::START);
         let lost = best.is_none() && grant.published && !grant.discarded;
-        let prior = match best.filter(|(length, _)| *length > LogOffset::START) {
+        let prior = match best {
             Some((_, holder)) => self.log(holder, task),
             None => Vec::new(),
         };
@@ -151,6 +171,9 @@ impl Cluster {
         } else {
             store.begin(task, grant.generation, grant.layout)?;
             hold_all(store, task, grant.generation, LogOffset::START, &prior)?;
+        }
+        if !lost {
+            store.complete(task, grant.generation);
         }
         let mut session = Session {
             task: task.clone(),
@@ -170,7 +193,7 @@ impl Cluster {
                 session.published = true;
             }
         }
-        Ok(Some((session, prior)))
+        Ok((session, prior))
     }
 
     /// All blocks of a log at one agent.
@@ -198,17 +221,24 @@ impl Cluster {
                 partition: group.partition,
                 ..session.task.clone()
             };
-            self.absorb_at(session.host, &task, group.from, &group.blocks)?;
+            self.absorb_at(session.host, &task, session.grant.generation, group.from, &group.blocks)?;
             session.absorbed.insert(task);
         }
         Ok(())
     }
 
     /// As `Handler::hold_copy` and `Handler::confirm`.
-    fn absorb_at(&mut self, host: usize, task: &TaskId, mut from: LogOffset, blocks: &[Bytes]) -> Result<()> {
+    fn absorb_at(
+        &mut self,
+        host: usize,
+        task: &TaskId,
+        born: Generation,
+        mut from: LogOffset,
+        blocks: &[Bytes],
+    ) -> Result<()> {
         for block in blocks {
             loop {
-                let holder = match self.hosts[host].store.absorb_copy(task, from, block)? {
+                let holder = match self.hosts[host].store.absorb_copy(task, born, from, block)? {
                     Absorbed::Unconfirmed(_) if self.mutation == Mutation::NoConfirmation => {
                         self.hosts[host].store.nobody_confirms(task);
                         continue;
@@ -221,8 +251,12 @@ impl Cluster {
                 if holder.id == self.hosts[host].info.id {
                     return Err(stale());
                 }
+                if !self.reaches(host, holder.id) && !self.is_dead(host, holder.id) {
+                    return Err(Error::Timeout { what: "a confirmation".into(), millis: 0 });
+                }
                 let end = self.hosts[host].store.end(task).unwrap_or_default();
-                let Some(other) = self.agent(holder.id) else {
+                let reaches = self.reaches(host, holder.id);
+                let Some(other) = self.agent(holder.id).filter(|_| reaches) else {
                     self.hosts[host].store.nobody_confirms(task);
                     continue;
                 };
@@ -232,7 +266,7 @@ impl Cluster {
                 }
                 let mut at = end;
                 for block in &piece {
-                    self.hosts[host].store.absorb_confirmed(task, at, block)?;
+                    self.hosts[host].store.absorb_confirmed(task, born, at, block)?;
                     at = at.plus(block.len() as u64);
                 }
             }
@@ -273,6 +307,7 @@ impl Cluster {
         }
         self.replicate(session)?;
         if !session.published {
+            self.hosts[session.host].store.complete(&session.task, session.grant.generation);
             self.tell_holders(session, None)?;
             session.published = true;
         }
@@ -285,8 +320,10 @@ impl Cluster {
             return Ok(());
         }
         let own = self.hosts[session.host].info.clone();
-        let agents = self.registry.alive(self.now);
-        let peers = placement::candidates(&session.task, own.id, &own.host, &agents);
+        let now = self.now;
+        let agents = self.registry_of(session.host)?.alive(now);
+        let mut peers = placement::candidates(&session.task, own.id, &own.host, &agents);
+        peers.retain(|peer| self.reaches(session.host, peer.id));
         for task in &session.absorbed {
             let here = self.hosts[session.host].store.is_own(task);
             let wanted = if here { self.depth } else { self.depth - 1 };
@@ -295,7 +332,8 @@ impl Cluster {
                 let pieces = self.pieces(session.host, peer, std::slice::from_ref(task));
                 let number = self.hosts.iter().position(|host| host.info.id == peer.id);
                 for piece in pieces {
-                    self.absorb_at(number.unwrap_or_default(), &piece.task, piece.from, &piece.blocks)?;
+                    let (born, number) = (session.grant.generation, number.unwrap_or_default());
+                    self.absorb_at(number, &piece.task, born, piece.from, &piece.blocks)?;
                 }
             }
         }
@@ -305,16 +343,21 @@ impl Cluster {
     fn replicate(&mut self, session: &mut Session) -> Result<()> {
         let (task, generation) = (session.task.clone(), session.grant.generation);
         let mut peers = session.peers.clone();
-        let alive =
-            |cluster: &Self, peer: &AgentInfo| cluster.hosts.iter().any(|host| host.info.id == peer.id);
+        let alive = |cluster: &Self, peer: &AgentInfo| {
+            let lives = cluster.hosts.iter().any(|host| host.info.id == peer.id);
+            lives && cluster.reaches(session.host, peer.id)
+        };
         let before = peers.len();
         peers.retain(|peer| alive(self, peer));
         if peers.len() < before {
             let own = self.hosts[session.host].info.clone();
-            let agents = self.registry.alive(self.now);
+            let now = self.now;
+            let agents = self.registry_of(session.host)?.alive(now);
             let more = placement::candidates(&task, own.id, &own.host, &agents);
-            let more =
-                more.into_iter().filter(|c| !peers.iter().any(|p| p.id == c.id)).take(before - peers.len());
+            let more = more
+                .into_iter()
+                .filter(|c| alive(self, c) && !peers.iter().any(|p| p.id == c.id))
+                .take(before - peers.len());
             peers.extend(more.collect::<Vec<_>>());
         }
         for peer in &peers {
@@ -328,6 +371,9 @@ impl Cluster {
                     store.begin(&task, generation, outgoing.layout)?;
                 }
                 hold_all(store, &task, generation, outgoing.from, &blocks)?;
+                if outgoing.all {
+                    store.complete(&task, generation);
+                }
             }
         }
         if peers != session.peers {
@@ -343,7 +389,8 @@ impl Cluster {
         let holders: Vec<AgentId> =
             std::iter::once(own).chain(session.peers.iter().map(|peer| peer.id)).collect();
         let adopted = adopted.map(|length| (length, session.grant.layout));
-        self.registry.holding(&session.task, session.grant.generation, &holders, adopted, true)
+        let registry = self.registry_of(session.host)?;
+        registry.holding(&session.task, session.grant.generation, &holders, adopted, true)
     }
 
     /// As `edge/agent/exchanging.rs`.
@@ -356,20 +403,31 @@ impl Cluster {
         if tasks.is_empty() {
             return Ok(());
         }
-        let agents = self.registry.alive(self.now);
-        let peers = placement::candidates(&session.task, own.id, &own.host, &agents);
+        let shared = self.share_all(session, &own, &tasks);
+        if shared.is_err() {
+            self.hosts[session.host].store.not_shared(&epoch(), tasks);
+        }
+        shared
+    }
+
+    fn share_all(&mut self, session: &Session, own: &AgentInfo, tasks: &[TaskId]) -> Result<()> {
+        let now = self.now;
+        let agents = self.registry_of(session.host)?.alive(now);
+        let mut peers = placement::candidates(&session.task, own.id, &own.host, &agents);
+        peers.retain(|peer| self.reaches(session.host, peer.id));
         let mut holders = vec![own.id];
         for peer in peers.into_iter().take(self.depth) {
             self.count.agent += 1;
-            let pieces = self.pieces(session.host, &peer, &tasks);
+            let pieces = self.pieces(session.host, &peer, tasks);
             let Some(number) = self.hosts.iter().position(|host| host.info.id == peer.id) else { continue };
             for piece in pieces {
-                self.absorb_at(number, &piece.task, piece.from, &piece.blocks)?;
+                let born = session.grant.generation;
+                self.absorb_at(number, &piece.task, born, piece.from, &piece.blocks)?;
             }
             holders.push(peer.id);
         }
         self.count.registry += 1;
-        self.registry.visible(&tasks, &holders);
+        self.registry_of(session.host)?.visible(tasks, &holders);
         Ok(())
     }
 
@@ -390,23 +448,18 @@ impl Cluster {
 
     /// As `Handler::discard`.
     pub(crate) fn discard(&mut self, session: &Session) -> Result<()> {
-        self.registry.discarded(&session.task, session.grant.generation)?;
+        self.registry_of(session.host)?.discarded(&session.task, session.grant.generation)?;
         self.hosts.iter_mut().for_each(|host| host.store.forget(&session.task));
         Ok(())
     }
 
-    pub(crate) fn close(&mut self, session: &Session, ending: Ending) {
+    pub(crate) fn close(&mut self, session: &Session, ending: Ending) -> Result<()> {
         self.count.agent += 1;
         self.count.registry += 1;
         let own = self.hosts[session.host].info.id;
-        self.registry.closed(
-            &session.task,
-            session.grant.generation,
-            &Summary::default(),
-            ending,
-            own,
-            session.lost,
-        );
+        let (task, generation, lost) = (&session.task, session.grant.generation, session.lost);
+        self.registry_of(session.host)?.closed(task, generation, &Summary::default(), ending, own, lost);
+        Ok(())
     }
 
     pub(crate) fn commit(&mut self) {
@@ -426,37 +479,4 @@ impl Cluster {
 /// What an attempt sees of its host's death.
 pub(crate) fn died() -> Error {
     Error::AgentUnreachable { agent: "its own".into(), reason: "the host died".into() }
-}
-
-fn in_memory(blocks: &[clonos::causal_log::BlockRef]) -> Vec<Bytes> {
-    let bytes = |place: &Place| match place {
-        Place::Memory(bytes) => bytes.clone(),
-        Place::Spilled(_) => unreachable!("memory is not bounded here"),
-    };
-    blocks.iter().map(|block| bytes(&block.place)).collect()
-}
-
-/// All blocks of a log in a store.
-pub(crate) fn blocks(store: &Store, task: &TaskId) -> Vec<Bytes> {
-    let mut all = Vec::new();
-    let mut from = LogOffset::START;
-    while let Some(piece) = store.piece(task, from).filter(|piece| !piece.is_empty()) {
-        from = piece.last().map_or(from, clonos::causal_log::BlockRef::end);
-        all.extend(in_memory(&piece));
-    }
-    all
-}
-
-fn hold_all(
-    store: &mut Store,
-    task: &TaskId,
-    generation: Generation,
-    mut from: LogOffset,
-    blocks: &[Bytes],
-) -> Result<()> {
-    for block in blocks {
-        assert!(matches!(store.absorb(task, generation, from, block)?, Absorbed::At(_)));
-        from = from.plus(block.len() as u64);
-    }
-    Ok(())
 }

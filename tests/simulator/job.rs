@@ -8,8 +8,10 @@ use clonos::error::{Error, Result};
 use clonos::id::TaskId;
 
 use crate::attempt::{Attempt, Shape, Step, task_id};
-use crate::cluster::{Cluster, blocks, epoch};
+use crate::cluster::{Cluster, epoch};
 use crate::dice::Dice;
+use crate::silence::Cut;
+use crate::stores::blocks;
 use crate::{Mutation, Setting};
 
 /// Steps after which a job that goes nowhere is given up.
@@ -86,8 +88,8 @@ impl Job {
 
     /// A job that takes more turns than this goes nowhere.
     fn steps_max(&self) -> usize {
-        let channels: usize = self.setting.tasks.windows(2).map(|pair| pair.iter().product::<usize>()).sum();
-        STEPS_MAX + 4 * channels
+        STEPS_MAX
+            + 4 * self.setting.tasks.windows(2).map(|pair| pair.iter().product::<usize>()).sum::<usize>()
     }
 
     /// Runs the job to its end.
@@ -121,6 +123,7 @@ impl Job {
         if self.setting.mutation == Mutation::TruncateEarly && self.dice.chance(1) {
             self.cluster.commit();
         }
+        self.cut_off_or_back();
         let start = self.running.len() < 2 * self.setting.hosts && self.dice.chance(40);
         if (start || self.running.is_empty()) && self.start()? {
             return Ok(None);
@@ -189,6 +192,7 @@ impl Job {
             Error::Fenced { .. }
             | Error::StaleFrame { .. }
             | Error::InputCutShort { .. }
+            | Error::Timeout { .. }
             | Error::AgentUnreachable { .. } => Ok(()),
             Error::LogFork { .. } | Error::LogGap { .. } if !self.bounded() => Ok(()),
             Error::Divergence(_) if !self.bounded() => Ok(()),
@@ -220,7 +224,10 @@ impl Job {
         if self.outputs.contains_key(&(stage, partition)) {
             return Ok(None);
         }
-        let sum = frames.iter().flatten().fold(0_u64, |sum, frame| sum.wrapping_add(u64::from(crc(frame))));
+        let sum = frames
+            .iter()
+            .flatten()
+            .fold(0_u64, |sum, frame| sum.wrapping_add(u64::from(crc32fast::hash(frame))));
         self.remember(&task, attempt.session.host);
         let before = self.sums.insert((stage, partition), sum);
         self.outputs.insert((stage, partition), Output { host: attempt.session.host, frames });
@@ -244,6 +251,30 @@ impl Job {
         self.running.retain(|attempt| attempt.shape.stage <= stage);
         self.outputs.retain(|(of, _), _| *of <= stage);
         Ok(None)
+    }
+
+    /// A host is cut off for a while. That it may be taken for dead meanwhile counts as a loss.
+    fn cut_off_or_back(&mut self) {
+        let was_cut = self.cluster.cut.is_some();
+        match self.cluster.cut {
+            None if self.crashes < self.setting.crashes && self.dice.below(self.setting.calm) == 0 => {
+                let cut =
+                    Cut { host: self.cluster.any_host(&mut self.dice), both_ways: self.dice.chance(50) };
+                self.crashes += 1;
+                self.note(|| format!("host {} is cut off, both ways: {}", cut.host, cut.both_ways));
+                self.cluster.cut = Some(cut);
+            }
+            Some(cut) if self.dice.below(40) == 0 => {
+                self.note(|| format!("host {} is back", cut.host));
+                self.cluster.cut = None;
+            }
+            _ => {}
+        }
+        if was_cut && let Some(dead) = self.cluster.beat() {
+            self.note(|| format!("host {dead} is told that it is dead"));
+            self.crashes -= 1;
+            self.crash_host(dead);
+        }
     }
 
     fn crash(&mut self) {
@@ -279,7 +310,9 @@ impl Job {
         let opened = self.cluster.open(&task, stage as u32, self.attempts, host, inside);
         let (session, prior) = match opened {
             Ok(Some(opened)) => opened,
-            Ok(None) | Err(Error::Fenced { .. }) => return Ok(true),
+            Ok(None) | Err(Error::Fenced { .. } | Error::Timeout { .. } | Error::AgentUnreachable { .. }) => {
+                return Ok(true);
+            }
             Err(error) => return Err(format!("{task}: {error}")),
         };
         if session.lost {
@@ -374,7 +407,7 @@ impl Job {
         for task in self.tasks() {
             let inside = task.operator.as_ref() != format!("op{}", self.last());
             let mut longest: Vec<Bytes> = Vec::new();
-            for host in &self.cluster.hosts {
+            for host in self.cluster.living() {
                 let counts = known.get(&task).is_some_and(|holders| holders.contains(&host.info.addr));
                 if !inside && !counts {
                     continue;
@@ -413,7 +446,7 @@ impl Job {
         Ok(())
     }
 
-    /// What the story is told from: the longest copy of a log, among those that the registry knows of if it is the last operator's.
+    /// What the story is told from: the longest copy that counts.
     fn log_that_counts(&self, task: &TaskId, stage: usize) -> Vec<Bytes> {
         if !self.bounded() {
             // Copies may be gone; whether what was shown is one story can still be told.
@@ -423,7 +456,7 @@ impl Job {
         let holders = stats.into_iter().find(|(known, _)| known == task).map(|(_, stats)| stats.holders);
         let holders = holders.unwrap_or_default();
         let counts = |addr: &String| stage < self.last() || holders.contains(addr);
-        let hosts = self.cluster.hosts.iter().filter(|host| counts(&host.info.addr));
+        let hosts = self.cluster.living().filter(|host| counts(&host.info.addr));
         hosts.map(|host| blocks(&host.store, task)).max_by_key(Vec::len).unwrap_or_default()
     }
 
@@ -466,8 +499,4 @@ impl Job {
         let left = self.cluster.hosts.iter().any(|host| host.store.holds(&epoch()));
         if left { Err("logs are left after their epoch's commit".into()) } else { Ok(()) }
     }
-}
-
-fn crc(frame: &Bytes) -> u32 {
-    crc32fast::hash(frame)
 }

@@ -11,6 +11,8 @@ mod attempt;
 mod cluster;
 mod dice;
 mod job;
+mod silence;
+mod stores;
 
 use dice::Dice;
 use job::{Job, Outcome};
@@ -41,6 +43,8 @@ pub(crate) enum Mutation {
     NoSpread,
     /// Logs are dropped before their epoch's commit.
     TruncateEarly,
+    /// Who does not answer is taken for dead.
+    SlowIsDead,
 }
 
 /// Messages and bytes.
@@ -235,6 +239,11 @@ fn the_oracle_notices_that_sender_and_consumer_die_together() {
 #[test]
 fn the_oracle_notices_early_truncation() {
     noticed(Mutation::TruncateEarly);
+}
+
+#[test]
+fn the_oracle_notices_that_slow_is_taken_for_dead() {
+    noticed(Mutation::SlowIsDead);
 }
 
 #[test]

@@ -4,6 +4,8 @@
 //! than `sharing_depth` wants. One of the holders that are left is told to make another copy; failures one
 //! after the other are survived then, as long as there is time for that between them.
 
+use std::collections::HashSet;
+
 use super::{Entry, Registry};
 use crate::agent::protocol::{AgentInfo, Repair};
 use crate::id::{AgentId, TaskId};
@@ -38,15 +40,20 @@ impl Registry {
 
     /// Notes the logs of agents that have fallen silent since the last look.
     fn look_for_deaths(&mut self, alive: &[AgentInfo]) {
-        let known: Vec<_> = self.agents.keys().copied().collect();
-        let dead: Vec<_> = known.into_iter().filter(|id| !alive.iter().any(|info| info.id == *id)).collect();
-        let new = dead.iter().any(|id| !self.dead.contains(id));
-        self.dead = dead.into_iter().collect();
+        let is_alive = |id: &AgentId| alive.iter().any(|info| info.id == *id);
+        let silent: HashSet<AgentId> = self.known().map(|info| info.id).filter(|id| !is_alive(id)).collect();
+        let new = !silent.is_subset(&self.silent);
+        self.silent = silent;
         if new {
-            let dead = &self.dead;
-            let short = self.tasks.iter().filter(|(_, entry)| !entry.holders.is_disjoint(dead));
-            self.short.extend(short.map(|(task, _)| task.clone()));
+            self.look_for_short();
         }
+    }
+
+    /// Notes the logs of agents that are silent or dead.
+    pub(super) fn look_for_short(&mut self) {
+        let Self { tasks, silent, dead, short, .. } = self;
+        let is_short = |entry: &Entry| !entry.holders.is_disjoint(silent) || !entry.holders.is_disjoint(dead);
+        short.extend(tasks.iter().filter(|(_, entry)| is_short(entry)).map(|(task, _)| task.clone()));
     }
 }
 

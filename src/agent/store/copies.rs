@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{Absorbed, Held, Store};
-use crate::agent::protocol::{AgentInfo, Code, Layout};
+use crate::agent::protocol::{AgentInfo, Code, HeldCopy, Layout};
 use crate::causal_log::CausalLog;
 use crate::error::{Error, Result};
 use crate::id::{EpochKey, Generation, LogOffset, TaskId};
@@ -17,29 +17,45 @@ impl Store {
     ///
     /// A sender that was opened again has taken over what agents had absorbed until then. What a consumer
     /// absorbs later may come from a frame of the attempt before, which it had in hand all the time: such a
-    /// block is held only if the new attempt's agent has it too.
+    /// block is held only if the new attempt's agent has it too. `born` is the generation of the task that
+    /// absorbs it.
     ///
     /// # Errors
     /// [`Error::LogGap`]; [`Error::StaleFrame`] if it is not what the new attempt has; [`Error::LogFork`] if
     /// the copy here is of another run, which is dropped, so that a second try takes the new one.
-    pub fn absorb_copy(&mut self, task: &TaskId, from: LogOffset, block: &Bytes) -> Result<Absorbed> {
+    pub fn absorb_copy(
+        &mut self,
+        task: &TaskId,
+        born: Generation,
+        from: LogOffset,
+        block: &Bytes,
+    ) -> Result<Absorbed> {
         let beyond = from.plus(block.len() as u64) > self.end(task).unwrap_or_default();
         if let Some(holder) = self.reopened.get(task).filter(|_| beyond) {
             return Ok(Absorbed::Unconfirmed(holder.clone()));
         }
-        self.absorb_confirmed(task, from, block)
+        self.absorb_confirmed(task, born, from, block)
     }
 
     /// As [`Store::absorb_copy`], for a block that counts.
     ///
     /// # Errors
     /// As [`Store::absorb_copy`].
-    pub fn absorb_confirmed(&mut self, task: &TaskId, from: LogOffset, block: &Bytes) -> Result<Absorbed> {
+    pub fn absorb_confirmed(
+        &mut self,
+        task: &TaskId,
+        born: Generation,
+        from: LogOffset,
+        block: &Bytes,
+    ) -> Result<Absorbed> {
         if !self.held.contains_key(task) {
             self.versions += 1;
             let mut held = Held::new(CausalLog::new(), task, Generation::NONE, NO_LAYOUT, self.versions);
             held.absorbed = true;
             self.held.insert(task.clone(), held);
+        }
+        if let Some(held) = self.held.get_mut(task) {
+            held.born = held.born.max(born);
         }
         let generation = self.generation(task).unwrap_or(Generation::NONE);
         let absorbed = self.absorb(task, generation, from, block);
@@ -62,12 +78,7 @@ impl Store {
     }
 
     /// A sender is opened again, at `holder`: raises the fence; the length of the log, if it is here.
-    pub fn reopened(
-        &mut self,
-        task: &TaskId,
-        generation: Generation,
-        holder: AgentInfo,
-    ) -> Option<LogOffset> {
+    pub fn reopened(&mut self, task: &TaskId, generation: Generation, holder: AgentInfo) -> Option<HeldCopy> {
         self.reopened.insert(task.clone(), holder);
         self.fence(task, generation)
     }

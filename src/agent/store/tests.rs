@@ -82,8 +82,9 @@ fn check(store: &Store, under_way: &[Victims]) {
 fn a_copy_is_absorbed_by_position() {
     let mut store = Store::new(MEMORY);
     let up = task("up", 1, 0);
-    let absorb =
-        |store: &mut Store, from, byte, len| store.absorb_copy(&up, LogOffset(from), &block(byte, len));
+    let absorb = |store: &mut Store, from, byte, len| {
+        store.absorb_copy(&up, Generation::NONE, LogOffset(from), &block(byte, len))
+    };
     assert_eq!(absorb(&mut store, 0, 1, 10).unwrap(), Absorbed::At(0));
     assert_eq!(absorb(&mut store, 10, 2, 5).unwrap(), Absorbed::At(1));
     // Again, as it comes with every channel.
@@ -100,7 +101,7 @@ fn a_copy_is_absorbed_by_position() {
 #[test]
 fn a_gap_at_the_beginning_of_a_copy_is_refused() {
     let mut store = Store::new(MEMORY);
-    let gap = store.absorb_copy(&task("up", 1, 0), LogOffset(3), &block(1, 5));
+    let gap = store.absorb_copy(&task("up", 1, 0), Generation::NONE, LogOffset(3), &block(1, 5));
     assert!(matches!(gap, Err(Error::LogGap { .. })), "{gap:?}");
     assert!(!store.has_fresh(&epoch(1)));
     check(&store, &[]);
@@ -111,13 +112,16 @@ fn a_fork_drops_the_copy_so_that_the_next_try_takes_the_new_one() {
     let mut store = Store::new(MEMORY);
     let up = task("up", 1, 0);
     for (from, byte) in [(0, 1), (10, 2)] {
-        store.absorb_copy(&up, LogOffset(from), &block(byte, 10)).unwrap();
+        store.absorb_copy(&up, Generation::NONE, LogOffset(from), &block(byte, 10)).unwrap();
     }
-    let fork = store.absorb_copy(&up, LogOffset(0), &block(9, 10));
+    let fork = store.absorb_copy(&up, Generation::NONE, LogOffset(0), &block(9, 10));
     assert!(matches!(fork, Err(Error::LogFork { at: LogOffset(0) })), "{fork:?}");
     assert_eq!((store.end(&up), store.memory_bytes), (None, 0));
     assert!(!store.holds(&epoch(1)));
-    assert_eq!(store.absorb_copy(&up, LogOffset(0), &block(9, 10)).unwrap(), Absorbed::At(0));
+    assert_eq!(
+        store.absorb_copy(&up, Generation::NONE, LogOffset(0), &block(9, 10)).unwrap(),
+        Absorbed::At(0)
+    );
     assert_eq!(store.take_fresh(&epoch(1)), [up]);
     // Places of the dropped copy in the queue are not mistaken for the new one's.
     assert_eq!(bytes_of(&store.make_room(MEMORY)), [(task("up", 1, 0), vec![0])]);
@@ -128,7 +132,7 @@ fn a_fork_with_a_frame_of_an_older_run_leaves_the_tasks_own_log_alone() {
     let mut store = Store::new(MEMORY);
     let up = task("up", 1, 0);
     with_log(&mut store, &up, &[10]);
-    let fork = store.absorb_copy(&up, LogOffset(0), &block(9, 10));
+    let fork = store.absorb_copy(&up, Generation::NONE, LogOffset(0), &block(9, 10));
     assert!(matches!(fork, Err(Error::StaleFrame { .. })), "{fork:?}");
     assert_eq!(store.end(&up), Some(LogOffset(10)));
 }
@@ -145,11 +149,36 @@ fn a_block_that_is_here_already_stands_where_it_stood() {
 }
 
 #[test]
+fn late_news_of_a_commit_spares_what_was_absorbed_for_the_next_use_of_the_name() {
+    let mut store = Store::new(1_000);
+    let (old, new) = (task("old", 1, 0), task("new", 1, 0));
+    store.absorb_copy(&old, Generation(3), LogOffset(0), &block(1, 5)).unwrap();
+    store.absorb_copy(&new, Generation(7), LogOffset(0), &block(1, 5)).unwrap();
+    store.commit(&old.epoch_key(), Generation(7));
+    assert_eq!(store.end(&old), None);
+    assert_eq!(store.end(&new), Some(LogOffset(5)));
+}
+
+#[test]
+fn a_copy_begun_anew_counts_when_it_has_all() {
+    let mut store = Store::new(1_000);
+    let (task, layout) = (task("f", 1, 0), LAYOUT);
+    store.begin(&task, Generation(1), layout).unwrap();
+    assert!(!store.is_whole(&task));
+    store.complete(&task, Generation(2));
+    assert!(!store.is_whole(&task), "that was another attempt's");
+    store.complete(&task, Generation(1));
+    assert!(store.fence(&task, Generation(2)).is_some_and(|copy| copy.whole));
+    store.begin(&task, Generation(2), layout).unwrap();
+    assert!(!store.is_whole(&task));
+}
+
+#[test]
 fn what_was_absorbed_is_shared_once_unless_that_failed() {
     let mut store = Store::new(MEMORY);
     let (a, b, other) = (task("up", 1, 0), task("up", 1, 1), task("up", 2, 0));
     for (number, task) in [&b, &a, &other].into_iter().enumerate() {
-        store.absorb_copy(task, LogOffset(0), &block(number as u8, 5)).unwrap();
+        store.absorb_copy(task, Generation::NONE, LogOffset(0), &block(number as u8, 5)).unwrap();
     }
     assert!(store.has_fresh(&epoch(1)));
     let taken = store.take_fresh(&epoch(1));
@@ -157,10 +186,10 @@ fn what_was_absorbed_is_shared_once_unless_that_failed() {
     assert!(!store.has_fresh(&epoch(1)) && store.has_fresh(&epoch(2)));
     assert_eq!(store.take_fresh(&epoch(1)), []);
     // Nothing new came, so nothing is to be shared.
-    store.absorb_copy(&a, LogOffset(0), &block(1, 5)).unwrap();
+    store.absorb_copy(&a, Generation::NONE, LogOffset(0), &block(1, 5)).unwrap();
     assert!(!store.has_fresh(&epoch(1)));
     store.not_shared(&epoch(1), taken);
-    store.absorb_copy(&b, LogOffset(5), &block(8, 5)).unwrap();
+    store.absorb_copy(&b, Generation::NONE, LogOffset(5), &block(8, 5)).unwrap();
     assert_eq!(store.take_fresh(&epoch(1)), [a, b]);
 }
 
@@ -168,13 +197,13 @@ fn what_was_absorbed_is_shared_once_unless_that_failed() {
 fn a_task_that_is_opened_here_records_on_a_copy_but_its_own_blocks_are_not_fresh() {
     let mut store = Store::new(MEMORY);
     let up = task("up", 1, 0);
-    store.absorb_copy(&up, LogOffset(0), &block(1, 5)).unwrap();
+    store.absorb_copy(&up, Generation::NONE, LogOffset(0), &block(1, 5)).unwrap();
     store.take_fresh(&epoch(1));
     store.reopen(&up, Generation(4), LAYOUT).unwrap();
     store.absorb(&up, Generation(4), LogOffset(5), &block(2, 5)).unwrap();
     assert!(!store.has_fresh(&epoch(1)));
     // A frame asks no fence.
-    store.absorb_copy(&up, LogOffset(10), &block(3, 5)).unwrap();
+    store.absorb_copy(&up, Generation::NONE, LogOffset(10), &block(3, 5)).unwrap();
     assert_eq!(store.generation(&up), Some(Generation(4)));
     assert!(store.has_fresh(&epoch(1)));
 }
@@ -185,7 +214,7 @@ fn a_commit_forgets_logs_frames_and_what_was_not_shared() {
     for number in 1..=3 {
         with_log(&mut store, &task("score", number, 0), &[10]);
         with_log(&mut store, &task("score", number, 0).in_flight(), &[20]);
-        store.absorb_copy(&task("up", number, 0), LogOffset(0), &block(1, 5)).unwrap();
+        store.absorb_copy(&task("up", number, 0), Generation::NONE, LogOffset(0), &block(1, 5)).unwrap();
     }
     assert_eq!(store.commit(&epoch(2), Generation(9)), [epoch(1), epoch(2)]);
     for number in [1, 2] {
@@ -379,13 +408,13 @@ fn apply(store: &mut Store, under_way: &mut Vec<Victims>, op: &Op) {
         }
         Op::AbsorbCopy(log, byte, len) => {
             let from = store.end(&log_of(log)).unwrap_or_default();
-            store.absorb_copy(&log_of(log), from, &block(byte, len)).unwrap();
+            store.absorb_copy(&log_of(log), Generation::NONE, from, &block(byte, len)).unwrap();
         }
         Op::Again(log, at, forks) => {
             let blocks = store.piece(&log_of(log), LogOffset::START).unwrap_or_default();
             let Some(found) = blocks.get(at) else { return };
             let (from, len) = (found.offset, found.len as usize + usize::from(forks));
-            drop(store.absorb_copy(&log_of(log), from, &block(0, len)));
+            drop(store.absorb_copy(&log_of(log), Generation::NONE, from, &block(0, len)));
         }
         Op::Durable(log, index) => {
             let blocks = store.piece(&log_of(log), LogOffset::START).unwrap_or_default();

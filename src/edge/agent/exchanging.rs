@@ -10,6 +10,7 @@ use crate::agent::protocol::{AgentInfo, Grant, PIECE_BYTES, Piece, Reply, Reques
 use crate::agent::store::Outgoing;
 use crate::edge::disk::segment::SegmentRecord;
 use crate::edge::locked;
+use crate::edge::net::nobody_listens;
 use crate::error::{Error, Result};
 use crate::frame::Group;
 use crate::id::{Generation, LogOffset, TaskId};
@@ -29,7 +30,7 @@ impl Handler {
                 partition: group.partition,
                 ..session.task.clone()
             };
-            self.absorb_piece(&task, group.from, &group.blocks)?;
+            self.absorb_piece(&task, session.grant.generation, group.from, &group.blocks)?;
             session.absorbed.insert(task);
         }
         Ok(())
@@ -55,7 +56,7 @@ impl Handler {
                 if left == 0 {
                     break;
                 }
-                match self.share_with(peer, &tasks) {
+                match self.share_with(peer, &tasks, session.grant.generation) {
                     Ok(()) => left -= 1,
                     Err(error) => tracing::info!(peer = %peer.addr, %error, "not a peer for absorbed logs"),
                 }
@@ -65,33 +66,41 @@ impl Handler {
     }
 
     /// Holds copies that another agent shares.
-    pub(in crate::edge) fn shared(&self, pieces: Vec<Piece>) -> Result<()> {
+    pub(in crate::edge) fn shared(&self, pieces: Vec<Piece>, born: Generation) -> Result<()> {
         for piece in pieces {
-            self.absorb_piece(&piece.task, piece.from, &piece.blocks)?;
+            self.absorb_piece(&piece.task, born, piece.from, &piece.blocks)?;
         }
         Ok(())
     }
 
-    fn absorb_piece(&self, task: &TaskId, mut from: LogOffset, blocks: &[Bytes]) -> Result<()> {
+    fn absorb_piece(
+        &self,
+        task: &TaskId,
+        born: Generation,
+        mut from: LogOffset,
+        blocks: &[Bytes],
+    ) -> Result<()> {
         for block in blocks {
-            self.hold_copy(task, from, block)?;
+            self.hold_copy(task, born, from, block)?;
             from = from.plus(block.len() as u64);
         }
         Ok(())
     }
 
     /// Reads from `holder` what counts of a log beyond what is here; [`Error::StaleFrame`] if that is nothing.
-    pub(super) fn confirm(&self, task: &TaskId, holder: &AgentInfo) -> Result<()> {
+    pub(super) fn confirm(&self, task: &TaskId, born: Generation, holder: &AgentInfo) -> Result<()> {
         let stale = || Error::StaleFrame { upstream: task.clone() };
         if holder.id == self.info.id {
             return Err(stale());
         }
         let from = locked(&self.store).end(task).unwrap_or_default();
-        let blocks = match self.connections.call(&holder.addr, &Request::Read { task: task.clone(), from }) {
+        let read = Request::Read { task: task.clone(), from, whole: false };
+        let blocks = match self.connections.call(&holder.addr, &read) {
             Ok(Reply::Blocks(blocks)) if !blocks.is_empty() => blocks,
             Ok(_) | Err(Error::CausalLogLost { .. }) => return Err(stale()),
             Err(error) => {
-                if self.registrar.is_alive(&self.connections, holder) {
+                let refused = nobody_listens(&holder.addr);
+                if !self.registrar.is_dead(&self.connections, holder.id, refused) {
                     return Err(error);
                 }
                 locked(&self.store).nobody_confirms(task);
@@ -100,7 +109,7 @@ impl Handler {
         };
         let mut at = from;
         for block in &blocks {
-            self.hold_confirmed(task, at, block)?;
+            self.hold_confirmed(task, born, at, block)?;
             at = at.plus(block.len() as u64);
         }
         Ok(())
@@ -131,7 +140,7 @@ impl Handler {
             if holders.len() > wanted {
                 break;
             }
-            match self.share_with(&peer, tasks) {
+            match self.share_with(&peer, tasks, session.grant.generation) {
                 Ok(()) => holders.push(peer.id),
                 Err(error) => tracing::info!(peer = %peer.addr, %error, "not a peer for absorbed logs"),
             }
@@ -144,7 +153,7 @@ impl Handler {
     }
 
     /// Sends a peer what it lacks of these logs, in messages of bounded size.
-    fn share_with(&self, peer: &AgentInfo, tasks: &[TaskId]) -> Result<()> {
+    fn share_with(&self, peer: &AgentInfo, tasks: &[TaskId], born: Generation) -> Result<()> {
         let channel = channel(Generation::NONE, peer);
         let mut pieces = Vec::new();
         let mut bytes = 0;
@@ -156,11 +165,11 @@ impl Handler {
                 bytes += blocks.iter().map(|block| block.len() as u64).sum::<u64>();
                 pieces.push(Piece { task: task.clone(), from, blocks });
                 if bytes >= PIECE_BYTES {
-                    self.send_pieces(peer, std::mem::take(&mut pieces), std::mem::take(&mut bytes))?;
+                    self.send_pieces(peer, std::mem::take(&mut pieces), born, std::mem::take(&mut bytes))?;
                 }
             }
         });
-        let sent = sent.and_then(|()| self.send_pieces(peer, pieces, bytes));
+        let sent = sent.and_then(|()| self.send_pieces(peer, pieces, born, bytes));
         if sent.is_err() {
             // What it has is not known: the next try sends all of it again.
             let mut store = locked(&self.store);
@@ -171,11 +180,11 @@ impl Handler {
         sent
     }
 
-    fn send_pieces(&self, peer: &AgentInfo, pieces: Vec<Piece>, bytes: u64) -> Result<()> {
+    fn send_pieces(&self, peer: &AgentInfo, pieces: Vec<Piece>, born: Generation, bytes: u64) -> Result<()> {
         if pieces.is_empty() {
             return Ok(());
         }
-        self.connections.call(&peer.addr, &Request::Share { pieces })?;
+        self.connections.call(&peer.addr, &Request::Share { pieces, born })?;
         self.sent_bytes.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
         Ok(())
     }
@@ -252,7 +261,7 @@ impl Handler {
         if holder.id == self.info.id {
             return self.read(&log, from).map(Reply::Blocks);
         }
-        match self.connections.call(&holder.addr, &Request::Read { task: log, from })? {
+        match self.connections.call(&holder.addr, &Request::Read { task: log, from, whole: false })? {
             reply @ Reply::Blocks(_) => Ok(reply),
             _ => Err(unexpected()),
         }
@@ -279,7 +288,9 @@ impl Handler {
     /// Whether the frames of an earlier attempt can be read where they are.
     pub(super) fn reach_frames(&self, grant: &mut Grant) -> bool {
         let log = grant.task.in_flight();
-        let there = grant.frames.clone().and_then(|holder| self.fence(&log, grant, &holder, false));
+        // Without them the task replays.
+        let fenced = |holder| self.fence(&log, grant, &holder, false).ok().flatten();
+        let there = grant.frames.clone().and_then(fenced);
         if there.is_none() {
             grant.frames = None;
         }

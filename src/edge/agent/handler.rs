@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::pooling::Pool;
 use super::registrar::{LocalRegistry, Registrar};
 use super::values::Tables;
 use crate::agent::protocol::{AgentInfo, AgentStats, Commit, Ending, Grant, Reply, Request};
@@ -17,7 +18,7 @@ use crate::edge::locked;
 use crate::edge::net::connections::Connections;
 use crate::edge::net::signal::Signal;
 use crate::error::{Error, Result};
-use crate::id::{Epoch, EpochKey, LogOffset, Partition, TaskId};
+use crate::id::{Epoch, EpochKey, LogOffset, TaskId};
 
 /// One open task of a worker.
 pub(in crate::edge) struct Session {
@@ -36,12 +37,15 @@ pub(in crate::edge) struct Session {
     pub(in crate::edge) sends: bool,
     /// Tasks whose logs it has absorbed.
     pub(in crate::edge) absorbed: BTreeSet<TaskId>,
+    /// Logs of the other partitions, since they were asked for.
+    pub(in crate::edge) pool: Option<Pool>,
 }
 
 impl Session {
     pub(in crate::edge) fn new(task: TaskId, grant: Grant, lost: bool, inside: bool) -> Self {
-        let (peers, absorbed) = (Vec::new(), BTreeSet::new());
-        Self { task, grant, peers, published: false, lost, failed: None, inside, sends: false, absorbed }
+        let (peers, absorbed, pool) = (Vec::new(), BTreeSet::new(), None);
+        let (published, failed, sends) = (false, None, false);
+        Self { task, grant, peers, published, lost, failed, inside, sends, absorbed, pool }
     }
 }
 
@@ -133,62 +137,10 @@ impl Handler {
         self.disk.read(&piece)
     }
 
-    /// Logs of the other partitions, as far as they were recorded under another layout.
-    pub(in crate::edge) fn pool(&self, session: &Session) -> Result<Reply> {
-        let entries = self.registrar.pool(&self.connections, &session.task, session.grant.layout)?;
-        let mut logs: Vec<(Partition, Vec<Bytes>)> = Vec::new();
-        for entry in entries {
-            let mut blocks = None;
-            for holder in &entry.holders {
-                let local = holder.id == self.info.id;
-                let read = self.read_until(&entry.task, Some(holder).filter(|_| !local), entry.until);
-                if let Ok(read) = read {
-                    blocks = Some(read);
-                    break;
-                }
-            }
-            let blocks = match blocks {
-                Some(blocks) => blocks,
-                None => self
-                    .disk
-                    .rescue(&entry.task)?
-                    .ok_or_else(|| Error::CausalLogLost { task: entry.task.clone() })?,
-            };
-            logs.push((entry.task.partition, blocks));
-        }
-        Ok(Reply::Pool(logs))
-    }
-
-    fn read_until(&self, task: &TaskId, holder: Option<&AgentInfo>, until: LogOffset) -> Result<Vec<Bytes>> {
-        let mut blocks = Vec::new();
-        let mut from = LogOffset::START;
-        while from < until {
-            let piece = match holder {
-                None => self.read(task, from)?,
-                Some(holder) => {
-                    match self.connections.call(&holder.addr, &Request::Read { task: task.clone(), from })? {
-                        Reply::Blocks(piece) => piece,
-                        _ => return Err(unexpected()),
-                    }
-                }
-            };
-            if piece.is_empty() {
-                break;
-            }
-            for block in piece {
-                if from < until {
-                    from = from.plus(block.len() as u64);
-                    blocks.push(block);
-                }
-            }
-        }
-        Ok(blocks)
-    }
-
     // For other agents.
 
     pub(in crate::edge) fn replicated(&self, request: Request) -> Result<()> {
-        let Request::Replicate { task, generation, layout, reset, mut from, blocks } = request else {
+        let Request::Replicate { task, generation, layout, reset, mut from, blocks, all } = request else {
             return Err(unexpected());
         };
         if reset {
@@ -197,6 +149,9 @@ impl Handler {
         for block in &blocks {
             self.hold(&task, generation, from, block)?;
             from = from.plus(block.len() as u64);
+        }
+        if all {
+            locked(&self.store).complete(&task, generation);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::registrar::Registrar;
-use crate::agent::protocol::{Reply, Request};
+use crate::agent::protocol::{AgentStanding, Reply, Request};
 use crate::edge::net::server::Server;
 use crate::error::Result;
 
@@ -16,12 +16,17 @@ const PERIOD: Duration = Duration::from_millis(500);
 /// An agent whose driver was silent for so long is of no use any more.
 pub(super) const DRIVER_SILENCE_MAX: Duration = Duration::from_secs(12);
 
-/// Beats until the server stops, or the driver has been silent for too long.
+/// Beats until the server stops, the driver has been silent for too long, or it takes this agent for dead.
 pub(super) fn beat(server: &Arc<Server>, on_driver_gone: impl FnOnce()) {
     let mut heard = Instant::now();
     while !server.is_stopping() {
         match beat_once(server) {
-            Ok(()) => heard = Instant::now(),
+            Ok(AgentStanding::Dead) => {
+                tracing::warn!("this agent was silent for too long, and others have gone on without it");
+                on_driver_gone();
+                return;
+            }
+            Ok(_) => heard = Instant::now(),
             Err(error) if heard.elapsed() > DRIVER_SILENCE_MAX => {
                 tracing::info!(%error, "the driver is gone");
                 on_driver_gone();
@@ -36,15 +41,19 @@ pub(super) fn beat(server: &Arc<Server>, on_driver_gone: impl FnOnce()) {
     }
 }
 
-fn beat_once(server: &Arc<Server>) -> Result<()> {
+fn beat_once(server: &Arc<Server>) -> Result<AgentStanding> {
     let handler = server.handler();
-    let Registrar::There(driver) = &handler.registrar else { return Ok(()) };
+    let Registrar::There(driver) = &handler.registrar else { return Ok(AgentStanding::Alive) };
     let request = Request::Heartbeat { agent: handler.info.id, commits_seen: handler.commits_seen() };
     match handler.connections.call(driver, &request)? {
-        Reply::Beat { known: true, committed, commits } => handler.heard(&committed, commits),
+        Reply::Beat { standing: AgentStanding::Alive, committed, commits } => {
+            handler.heard(&committed, commits);
+            Ok(AgentStanding::Alive)
+        }
+        Reply::Beat { standing: AgentStanding::Dead, .. } => Ok(AgentStanding::Dead),
         _ => {
             handler.connections.call(driver, &Request::Register(handler.info.clone()))?;
+            Ok(AgentStanding::Unknown)
         }
     }
-    Ok(())
 }

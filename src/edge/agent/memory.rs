@@ -43,19 +43,31 @@ impl Handler {
     }
 
     /// Puts a block of an absorbed log beside the logs that are here; spills as [`Handler::hold`] does.
-    pub(super) fn hold_copy(&self, task: &TaskId, from: LogOffset, block: &Bytes) -> Result<usize> {
+    pub(super) fn hold_copy(
+        &self,
+        task: &TaskId,
+        born: Generation,
+        from: LogOffset,
+        block: &Bytes,
+    ) -> Result<usize> {
         loop {
-            let held = self.hold_with(block, |store| store.absorb_copy(task, from, block))?;
+            let held = self.hold_with(block, |store| store.absorb_copy(task, born, from, block))?;
             match held {
                 Held::At(index) => return Ok(index),
-                Held::Unconfirmed(holder) => self.confirm(task, &holder)?,
+                Held::Unconfirmed(holder) => self.confirm(task, born, &holder)?,
             }
         }
     }
 
     /// Puts a block of an absorbed log here that counts.
-    pub(super) fn hold_confirmed(&self, task: &TaskId, from: LogOffset, block: &Bytes) -> Result<()> {
-        self.hold_with(block, |store| store.absorb_confirmed(task, from, block)).map(drop)
+    pub(super) fn hold_confirmed(
+        &self,
+        task: &TaskId,
+        born: Generation,
+        from: LogOffset,
+        block: &Bytes,
+    ) -> Result<()> {
+        self.hold_with(block, |store| store.absorb_confirmed(task, born, from, block)).map(drop)
     }
 
     fn hold_with(&self, block: &Bytes, absorb: impl Fn(&mut Store) -> Result<Absorbed>) -> Result<Held> {

@@ -6,10 +6,12 @@
 //! ```text
 //! handler          state, sessions; closing, reading, committing
 //! opening          fencing older attempts, finding the longest copy
+//! asking           holders that may be slow
 //! publishing       blocks made stable
 //! exchanging       determinants that travel in frames
 //! memory           what does not fit goes to disk
 //! registrar        the way to the registry
+//! pooling          logs of other partitions, after a change of layout
 //! heartbeat        telling the registry that this agent lives
 //! repairing        new copies after a holder's death
 //! values           answers that all tasks of an epoch share
@@ -17,12 +19,14 @@
 //! pending_frames   frames of a task that came before their turn; in the worker
 //! ```
 
+mod asking;
 mod exchanging;
 pub(super) mod handler;
 mod heartbeat;
 mod memory;
 mod opening;
 pub mod pending_frames;
+mod pooling;
 pub mod process;
 mod publishing;
 pub(super) mod registrar;

@@ -7,15 +7,15 @@ use std::collections::HashMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-
 use super::handler::{Handler, Session, unexpected};
 use super::publishing::channel;
 use crate::agent::placement;
-use crate::agent::protocol::{AgentInfo, Grant, OpenTask, Reply, Request};
+use crate::agent::protocol::{AgentInfo, Ending, Grant, HeldCopy, OpenTask, Reply, Request};
+use crate::edge::disk::Rescued;
 use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::id::{AgentId, LogOffset, TaskId};
+use crate::task::Summary;
 
 /// How long an open waits for an attempt of another stage, or this attempt's part before, to end.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
@@ -33,7 +33,7 @@ enum Found {
     /// Another agent's copy is longer.
     There(AgentInfo, LogOffset),
     /// In the checkpoint folder only.
-    Rescued(Vec<Bytes>),
+    Rescued(Rescued),
 }
 
 /// Copies by holder, with their lengths.
@@ -46,16 +46,29 @@ impl Handler {
         open: &OpenTask,
         sessions: &mut HashMap<u64, Session>,
     ) -> Result<Reply> {
-        let mut grant = self.granted(open)?;
+        let grant = self.granted(open)?;
+        let (task, generation) = (grant.task.clone(), grant.generation);
+        let opened = self.open_granted(open, grant, sessions);
+        if opened.is_err() {
+            // Else others would wait for an attempt that never began.
+            let (summary, ending, agent) = (Summary::default(), Ending::default(), self.info.id);
+            let closed = Request::Closed { task, generation, summary, ending, agent, lost: false };
+            if let Err(error) = self.registrar.tell(&self.connections, closed) {
+                tracing::info!(%error, "the end of an open that failed could not be told");
+            }
+        }
+        opened
+    }
+
+    fn open_granted(
+        &self,
+        open: &OpenTask,
+        mut grant: Grant,
+        sessions: &mut HashMap<u64, Session>,
+    ) -> Result<Reply> {
         // A name that was committed may be in use again: its old logs must be gone before.
         self.heard(&grant.committed, grant.commits);
         let task = grant.task.clone();
-        if open.inside && grant.reopened {
-            // Whoever consumed a frame of this task has absorbed its log.
-            let agents = grant.agents.iter().filter(|agent| !grant.holders.contains(agent));
-            let agents: Vec<AgentInfo> = agents.cloned().collect();
-            grant.holders.extend(agents);
-        }
         let (found, copies) = match grant.discarded {
             true => (Found::Nothing, Copies::new()),
             false => self.gather(&task, &grant, open.inside && grant.reopened)?,
@@ -104,75 +117,91 @@ impl Handler {
         }
     }
 
-    /// Fences every holder that answers, and finds the longest copy.
+    /// Fences the holders, and finds the longest copy that counts.
+    ///
+    /// Of a log whose blocks are acknowledged one by one, each holder has all that was, so one answer
+    /// suffices: it was also asked for each block, and takes none from older attempts any more. What consumers
+    /// have absorbed from frames differs from one to the other: all are to answer.
     fn gather(&self, task: &TaskId, grant: &Grant, inside: bool) -> Result<(Found, Copies)> {
+        let counts = |copy: &Option<HeldCopy>| copy.is_some_and(|copy| copy.whole || inside);
+        let answers = self.ask_all(
+            &grant.holders,
+            |holder| self.fence(task, grant, holder, inside),
+            |copy| !inside && counts(copy),
+        )?;
         let mut copies = Copies::new();
-        let mut best: Option<(LogOffset, &AgentInfo)> = None;
-        for holder in &grant.holders {
-            let Some(length) = self.fence(task, grant, holder, inside) else { continue };
-            copies.push((holder.id, length));
+        let mut best: Option<(LogOffset, AgentInfo)> = None;
+        for (holder, copy) in answers {
+            let Some(HeldCopy { end, .. }) = copy.filter(|_| counts(&copy)) else { continue };
+            copies.push((holder.id, end));
             // This agent's own copy wins a tie: nothing needs to be moved then.
-            let better = |(longest, _): (LogOffset, _)| {
-                length > longest || (length == longest && holder.id == self.info.id)
+            let better = |(longest, _): &(LogOffset, AgentInfo)| {
+                end > *longest || (end == *longest && holder.id == self.info.id)
             };
-            if best.is_none_or(better) {
-                best = Some((length, holder));
+            if best.as_ref().is_none_or(better) {
+                best = Some((end, holder));
             }
         }
         let found = match best {
-            Some((LogOffset::START, _)) => Found::Nothing,
-            Some((_, holder)) if holder.id == self.info.id => Found::Here,
-            Some((end, holder)) => Found::There(holder.clone(), end),
-            None if !grant.published => Found::Nothing,
-            None => self.disk.rescue(task)?.map_or(Found::Lost, Found::Rescued),
+            Some((end, holder)) if end > LogOffset::START && holder.id == self.info.id => Found::Here,
+            Some((end, holder)) if end > LogOffset::START => Found::There(holder, end),
+            _ if !grant.published => Found::Nothing,
+            _ => self.disk.rescue(task)?.map_or(Found::Lost, Found::Rescued),
         };
         Ok((found, copies))
     }
 
-    /// Raises the fence at a holder; the length of its copy, if it answers and has one. With `inside` the
-    /// holder takes what consumers absorb of this log only from here from now on.
+    /// Raises the fence at a holder; its copy, if it has one. With `inside` the holder takes what consumers
+    /// absorb of this log only from here from now on.
     pub(super) fn fence(
         &self,
         task: &TaskId,
         grant: &Grant,
         holder: &AgentInfo,
         inside: bool,
-    ) -> Option<LogOffset> {
+    ) -> Result<Option<HeldCopy>> {
         let (generation, reopened_at) = (grant.generation, inside.then(|| self.info.clone()));
         if holder.id == self.info.id {
             let mut store = locked(&self.store);
-            return match reopened_at {
+            return Ok(match reopened_at {
                 Some(own) => store.reopened(task, generation, own),
                 None => store.fence(task, generation),
-            };
+            });
         }
-        match self
-            .connections
-            .call(&holder.addr, &Request::Fence { task: task.clone(), generation, reopened_at })
-        {
-            Ok(Reply::Fenced(length)) => length,
-            Ok(_) => None,
-            Err(error) => {
-                tracing::info!(%task, holder = %holder.addr, %error, "a holder does not answer");
-                None
-            }
+        let fence = Request::Fence { task: task.clone(), generation, reopened_at };
+        match self.connections.call(&holder.addr, &fence)? {
+            Reply::Fenced(copy) => Ok(copy),
+            _ => Err(unexpected()),
         }
     }
 
     /// Makes the log that was found this agent's, under the new generation.
     fn take_over(&self, session: &Session, found: &Found, copies: &Copies) -> Result<()> {
+        self.move_here(session, found, copies)?;
+        if !matches!(found, Found::Lost) {
+            locked(&self.store).complete(&session.task, session.grant.generation);
+        }
+        Ok(())
+    }
+
+    fn move_here(&self, session: &Session, found: &Found, copies: &Copies) -> Result<()> {
         let (task, grant) = (&session.task, &session.grant);
         match found {
             Found::Here => locked(&self.store).reopen(task, grant.generation, grant.layout),
             Found::Nothing | Found::Lost => locked(&self.store).begin(task, grant.generation, grant.layout),
-            Found::Rescued(blocks) => {
+            Found::Rescued(rescued) => {
                 locked(&self.store).begin(task, grant.generation, grant.layout)?;
                 let mut at = LogOffset::START;
-                for block in blocks {
-                    self.hold(task, grant.generation, at, block)?;
-                    at = at.plus(block.len() as u64);
+                loop {
+                    let blocks = rescued.piece(at)?;
+                    if blocks.is_empty() {
+                        return Ok(());
+                    }
+                    for block in &blocks {
+                        self.hold(task, grant.generation, at, block)?;
+                        at = at.plus(block.len() as u64);
+                    }
                 }
-                Ok(())
             }
             Found::There(holder, end) => {
                 // A shorter copy that counts is gone on with; any other is of another log.
@@ -200,7 +229,7 @@ impl Handler {
     ) -> Result<()> {
         let (task, generation) = (&session.task, session.grant.generation);
         while from < end {
-            let read = Request::Read { task: task.clone(), from };
+            let read = Request::Read { task: task.clone(), from, whole: false };
             let Reply::Blocks(blocks) = self.connections.call(&holder.addr, &read)? else {
                 return Err(unexpected());
             };

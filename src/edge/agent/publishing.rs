@@ -41,6 +41,7 @@ impl Handler {
             locked(&self.store).durable(&session.task, index, place);
         }
         if moved || !session.published {
+            locked(&self.store).complete(&session.task, session.grant.generation);
             // Refused if a newer attempt has opened the task: then this block is not acknowledged.
             self.tell_holders(session, None)?;
             session.published = true;
@@ -117,10 +118,11 @@ impl Handler {
         let channel = channel(generation, peer);
         loop {
             let outgoing = locked(&self.store).outgoing(task, channel);
-            let Some(Outgoing { reset, from, blocks, layout }) = outgoing else { return Ok(()) };
+            let Some(Outgoing { reset, from, blocks, layout, all }) = outgoing else { return Ok(()) };
             let blocks = self.disk.read(&blocks)?;
             let bytes = blocks.iter().map(|block| block.len() as u64).sum();
-            let request = Request::Replicate { task: task.clone(), generation, layout, reset, from, blocks };
+            let task = task.clone();
+            let request = Request::Replicate { task, generation, layout, reset, from, blocks, all };
             self.connections.call(&peer.addr, &request)?;
             self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
         }

@@ -95,14 +95,18 @@ impl LocalRegistry {
             self.look_at_plan(open);
         }
         let mut registry = locked(&self.registry);
+        registry.look_at_clock(now_ms);
         Some(match request {
             Request::Register(info) => {
                 registry.register(info.clone(), now_ms);
                 Ok(Reply::Done)
             }
             Request::Heartbeat { agent, commits_seen } => {
-                let (known, committed, commits) = registry.heartbeat(*agent, *commits_seen, now_ms);
-                Ok(Reply::Beat { known, committed, commits })
+                let (standing, committed, commits) = registry.heartbeat(*agent, *commits_seen, now_ms);
+                Ok(Reply::Beat { standing, committed, commits })
+            }
+            Request::Silent { agent, refused } => {
+                Ok(Reply::IsDead(registry.is_dead(*agent, *refused, now_ms)))
             }
             Request::Grant { open, agent, commits_seen } => {
                 Ok(match registry.grant(open, *agent, *commits_seen, tasks, now_ms) {
@@ -202,12 +206,9 @@ impl Registrar {
         }
     }
 
-    /// Whether an agent is alive, as far as the registry knows; yes if that cannot be asked.
-    pub(in crate::edge) fn is_alive(&self, connections: &Connections, agent: &AgentInfo) -> bool {
-        match self.ask(connections, &Request::Agents) {
-            Ok(Reply::AgentsAre(agents)) => agents.iter().any(|known| known.id == agent.id),
-            _ => true,
-        }
+    /// Whether an agent that did not answer is dead, and is from now on; not if that cannot be asked.
+    pub(in crate::edge) fn is_dead(&self, connections: &Connections, agent: AgentId, refused: bool) -> bool {
+        matches!(self.ask(connections, &Request::Silent { agent, refused }), Ok(Reply::IsDead(true)))
     }
 
     /// Agents that are alive now; those of the grant if the registry does not answer.

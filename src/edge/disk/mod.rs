@@ -12,10 +12,11 @@ use bytes::Bytes;
 use self::recovery::{RecoveredFiles, RecoveredTask, recover, recover_epoch};
 use self::segment::{DiskWriter, Pending, SegmentRecord};
 use self::spill::SpillDir;
+use crate::agent::store::one_piece;
 use crate::causal_log::{BlockRef, Place, SpillRef};
 use crate::config::SessionConfig;
 use crate::error::{Error, Result};
-use crate::id::{AgentId, EpochKey, TaskId};
+use crate::id::{AgentId, EpochKey, LogOffset, TaskId};
 
 /// An agent's files.
 pub(super) struct Disk {
@@ -23,6 +24,28 @@ pub(super) struct Disk {
     segments: Option<DiskWriter>,
     checkpoint_dir: Option<PathBuf>,
     recovered: Mutex<RecoveredFiles>,
+}
+
+/// One task's log in the checkpoint folder.
+pub(super) struct Rescued {
+    blocks: Vec<BlockRef>,
+    files: RecoveredFiles,
+}
+
+impl Rescued {
+    /// One piece of it; nothing at its end.
+    pub(super) fn piece(&self, from: LogOffset) -> Result<Vec<Bytes>> {
+        let first = self.blocks.partition_point(|block| block.end() <= from);
+        let rest = self.blocks.get(first..).unwrap_or_default();
+        one_piece(rest).iter().map(|block| self.read(&block.place)).collect()
+    }
+
+    fn read(&self, place: &Place) -> Result<Bytes> {
+        match place {
+            Place::Memory(bytes) => Ok(bytes.clone()),
+            Place::Spilled(place) => self.files.read(place),
+        }
+    }
 }
 
 impl Disk {
@@ -45,17 +68,12 @@ impl Disk {
         Ok(found.tasks)
     }
 
-    /// Reads one task's log from the checkpoint folder, whoever wrote it.
-    pub(super) fn rescue(&self, task: &TaskId) -> Result<Option<Vec<Bytes>>> {
+    /// Finds one task's log in the checkpoint folder, whoever wrote it.
+    pub(super) fn rescue(&self, task: &TaskId) -> Result<Option<Rescued>> {
         let Some(root) = &self.checkpoint_dir else { return Ok(None) };
         let found = recover_epoch(root, &task.epoch_key())?;
         let log = found.tasks.into_iter().find(|log| log.task == *task && !log.blocks.is_empty());
-        let Some(log) = log else { return Ok(None) };
-        let read = |block: &BlockRef| match &block.place {
-            Place::Memory(bytes) => Ok(bytes.clone()),
-            Place::Spilled(place) => found.files.read(place),
-        };
-        log.blocks.iter().map(read).collect::<Result<_>>().map(Some)
+        Ok(log.map(|log| Rescued { blocks: log.blocks, files: found.files }))
     }
 
     /// Whether there is a checkpoint folder.

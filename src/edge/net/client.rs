@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::messages::Connection;
-use crate::agent::protocol::{ClusterStats, Ending, OpenTask, Opened, Reply, Request};
+use crate::agent::protocol::{ClusterStats, Ending, OpenTask, Opened, PoolPiece, PoolPlace, Reply, Request};
 use crate::agent::values::messages::{AboutValues, Found};
 use crate::config::SessionConfig;
 use crate::error::{Error, Result};
@@ -236,10 +236,21 @@ impl Client {
     pub fn pool(&mut self, task: &TaskId) -> Result<Vec<(Partition, Vec<Bytes>)>> {
         let session = self.sessions.get(task).copied();
         let session = session.ok_or_else(|| Error::Misuse { what: format!("{task} is not open") })?;
-        match self.ask(&Request::Pool { session })? {
-            Reply::Pool(logs) => Ok(logs),
-            _ => Err(unexpected()),
+        let mut logs: Vec<(u32, Partition, Vec<Bytes>)> = Vec::new();
+        let mut at = Some(PoolPlace::default());
+        while let Some(place) = at {
+            let Reply::Pool { pieces, next } = self.ask(&Request::Pool { session, at: place })? else {
+                return Err(unexpected());
+            };
+            for PoolPiece { log, partition, blocks } in pieces {
+                match logs.last_mut() {
+                    Some((last, _, known)) if *last == log => known.extend(blocks),
+                    _ => logs.push((log, partition, blocks)),
+                }
+            }
+            at = next;
         }
+        Ok(logs.into_iter().map(|(_, partition, blocks)| (partition, blocks)).collect())
     }
 
     /// Reserves permits of a rate limit; nanoseconds until the first.

@@ -8,6 +8,8 @@
 //!
 //! Each connection begins with `auth.rs` and carries the frames of `messages.rs`.
 
+use std::time::Duration;
+
 mod auth;
 pub mod client;
 pub(super) mod cluster;
@@ -17,3 +19,17 @@ pub(super) mod server;
 pub(super) mod signal;
 
 pub use messages::{Connection, Stream};
+
+/// A host that lives refuses at once.
+const REFUSAL_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Whether nobody listens at an address any more: its process has ended, or a firewall says so.
+pub(super) fn nobody_listens(addr: &str) -> bool {
+    use std::net::{TcpStream, ToSocketAddrs};
+
+    let Ok(mut addrs) = addr.to_socket_addrs() else { return false };
+    addrs.all(|addr| {
+        let connected = TcpStream::connect_timeout(&addr, REFUSAL_PATIENCE);
+        connected.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    })
+}

@@ -208,9 +208,14 @@ impl Server {
                 locked(&handler.store).forget(&task);
                 Ok(Reply::Done)
             }
-            Request::Share { pieces } => handler.shared(pieces).map(|()| Reply::Done),
-            Request::Pool { session } => handler.pool(known(sessions, session)?),
-            Request::Read { task, from } => handler.read(&task, from).map(Reply::Blocks),
+            Request::Share { pieces, born } => handler.shared(pieces, born).map(|()| Reply::Done),
+            Request::Pool { session, at } => {
+                handler.pool(sessions.get_mut(&session).ok_or_else(|| not_open(session))?, at)
+            }
+            Request::Read { task, whole: true, .. } if !locked(&handler.store).is_whole(&task) => {
+                Err(Error::CausalLogLost { task })
+            }
+            Request::Read { task, from, .. } => handler.read(&task, from).map(Reply::Blocks),
             Request::Fence { task, generation, reopened_at } => {
                 let mut store = locked(&handler.store);
                 Ok(Reply::Fenced(match reopened_at {

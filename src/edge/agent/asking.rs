@@ -1,0 +1,98 @@
+//! Asking the holders of a log. Who does not answer is slow, cut off or dead, and only the registry can say
+//! that it is dead: then it stays so. Until then nothing is decided without it.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::handler::Handler;
+use crate::agent::protocol::AgentInfo;
+use crate::agent::registry::AGENT_SILENCE_MS_MAX;
+use crate::edge::net::nobody_listens;
+use crate::error::{Error, Result};
+
+/// Somebody who does not answer and is not dead is waited for so long, or as long as an answer may take if
+/// that is more: long enough for the registry to know. Then the task fails, and Spark tries it again.
+const PATIENCE_MIN: Duration = Duration::from_millis(AGENT_SILENCE_MS_MAX + 2_000);
+/// Time between two tries.
+const PAUSE: Duration = Duration::from_millis(100);
+
+impl Handler {
+    /// Asks all of them. Who does not answer is asked again until it does, is dead, or the answers that there
+    /// are suffice.
+    pub(super) fn ask_all<T>(
+        &self,
+        holders: &[AgentInfo],
+        ask: impl Fn(&AgentInfo) -> Result<T>,
+        suffices: impl Fn(&T) -> bool,
+    ) -> Result<Vec<(AgentInfo, T)>> {
+        let (mut answers, mut left) = (Vec::new(), holders.to_vec());
+        let deadline = Instant::now() + self.patience();
+        loop {
+            left.retain(|holder| match ask(holder) {
+                Ok(answer) => {
+                    answers.push((holder.clone(), answer));
+                    false
+                }
+                Err(error) => self.may_answer_yet(holder, &error),
+            });
+            let Some(silent) = left.first() else { return Ok(answers) };
+            if answers.iter().any(|(_, answer)| suffices(answer)) {
+                return Ok(answers);
+            }
+            if Instant::now() >= deadline {
+                return Err(self.no_answer(silent));
+            }
+            sleep(PAUSE);
+        }
+    }
+
+    /// The first answer of any of them; `None` if none of them has one, nor will have.
+    pub(super) fn first_of<T>(
+        &self,
+        holders: &[AgentInfo],
+        ask: impl Fn(&AgentInfo) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let mut left = holders.to_vec();
+        let deadline = Instant::now() + self.patience();
+        loop {
+            let mut answer = None;
+            left.retain(|holder| {
+                answer.is_none()
+                    && match ask(holder) {
+                        Ok(given) => {
+                            answer = Some(given);
+                            false
+                        }
+                        Err(error) => self.may_answer_yet(holder, &error),
+                    }
+            });
+            let Some(silent) = left.first().filter(|_| answer.is_none()) else { return Ok(answer) };
+            if Instant::now() >= deadline {
+                return Err(self.no_answer(silent));
+            }
+            sleep(PAUSE);
+        }
+    }
+
+    /// Whether the question was not answered, and may be yet.
+    fn may_answer_yet(&self, holder: &AgentInfo, error: &Error) -> bool {
+        let is_silent = matches!(error, Error::AgentUnreachable { .. } | Error::Timeout { .. });
+        if !is_silent {
+            tracing::info!(holder = %holder.addr, %error, "a holder has no copy to give");
+            return false;
+        }
+        tracing::info!(holder = %holder.addr, %error, "a holder does not answer");
+        !self.registrar.is_dead(&self.connections, holder.id, nobody_listens(&holder.addr))
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_millis(self.config.io_timeout_ms).max(PATIENCE_MIN)
+    }
+
+    fn no_answer(&self, silent: &AgentInfo) -> Error {
+        Error::Timeout {
+            what: format!("an answer from the agent at {}, which is not known to be dead,", silent.addr),
+            millis: u64::try_from(self.patience().as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}

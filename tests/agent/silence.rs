@@ -1,0 +1,160 @@
+//! Who does not answer is not dead, a copy that is being made is none, and who was declared dead stays so.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use clonos::agent::protocol::{AgentInfo, AgentStanding, Code, Layout, Reply, Request};
+use clonos::agent::registry::AGENT_SILENCE_MS_MAX;
+use clonos::edge::net::Connection;
+use clonos::error::Error;
+use clonos::id::{AgentId, Generation, LogOffset};
+
+use crate::world::{APP, World, append, close, numbered, open, opening, task, text};
+
+/// Speaks to an agent as another agent does.
+struct Peer(Connection);
+
+impl Peer {
+    fn of(world: &World, addr: &str) -> Self {
+        Self(Connection::tcp(addr, &world.config.secret, Duration::from_secs(2)).unwrap())
+    }
+
+    fn ask(&mut self, request: &Request) -> Reply {
+        self.0.write(request).unwrap();
+        self.0.read().unwrap()
+    }
+}
+
+/// An agent that beats, and answers nobody.
+struct Silent {
+    info: AgentInfo,
+    // Connections are accepted by the system, and never by anybody else.
+    _listener: TcpListener,
+}
+
+impl Silent {
+    fn new(world: &World) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        let info = AgentInfo { id: AgentId(77), addr, host: "elsewhere".into(), driver: false };
+        let silent = Self { info, _listener: listener };
+        let registered = Peer::of(world, world.driver.addr()).ask(&Request::Register(silent.info.clone()));
+        assert!(matches!(registered, Reply::Done));
+        silent
+    }
+
+    fn beat(&self, world: &World) -> AgentStanding {
+        let beat = Request::Heartbeat { agent: self.info.id, commits_seen: 0 };
+        match Peer::of(world, world.driver.addr()).ask(&beat) {
+            Reply::Beat { standing, .. } => standing,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Says that `holder` alone has the task's log, as it does after the death of everybody else.
+fn is_held_by(world: &World, holder: &AgentInfo) {
+    let mut worker = world.worker();
+    let opened = open(&mut worker, &task(0), 1, 1);
+    append(&mut worker, opened.session, &text("recorded")).unwrap();
+    close(&mut worker, opened.session);
+    let holding = Request::Holding {
+        task: task(0),
+        generation: opened.generation,
+        holders: vec![holder.id],
+        adopted: None,
+        published: true,
+    };
+    assert!(matches!(Peer::of(world, world.driver.addr()).ask(&holding), Reply::Done));
+}
+
+#[test]
+fn nothing_is_decided_without_a_holder_that_lives_and_does_not_answer() {
+    let world = World::with(|config, _| config.io_timeout_ms = 300);
+    let silent = Silent::new(&world);
+    is_held_by(&world, &silent.info);
+    std::thread::scope(|scope| {
+        let opens = scope.spawn(|| world.worker().open(opening(&task(0), 1, 2)));
+        while !opens.is_finished() {
+            assert_eq!(silent.beat(&world), AgentStanding::Alive);
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        let refused = opens.join().unwrap().unwrap_err();
+        assert!(matches!(refused, Error::Timeout { .. }), "neither lost nor begun anew: {refused}");
+    });
+    // The open that failed does not keep others out.
+    std::thread::sleep(Duration::from_millis(AGENT_SILENCE_MS_MAX));
+    let opened = open(&mut world.worker(), &task(0), 7, 3);
+    assert!(opened.lost, "now the silent one is dead, and the log with it");
+    // It comes back, and is told.
+    assert_eq!(silent.beat(&world), AgentStanding::Dead);
+    assert!(matches!(
+        Peer::of(&world, world.driver.addr()).ask(&Request::Register(silent.info.clone())),
+        Reply::Done
+    ));
+    assert_eq!(silent.beat(&world), AgentStanding::Dead);
+}
+
+fn replicated(generation: Generation, all: bool) -> Request {
+    let layout = Layout { app: APP, stage: 1, tasks: None, code: Code { fingerprint: 0, python: 0 } };
+    Request::Replicate {
+        task: task(0),
+        generation,
+        layout,
+        reset: true,
+        from: LogOffset::START,
+        blocks: vec![text("the first of two")],
+        all,
+    }
+}
+
+#[test]
+fn a_copy_that_is_being_made_is_none() {
+    let world = World::new();
+    let holder = world.process("holder");
+    let mut peer = {
+        let mut stats = world.worker();
+        let agents = stats.cluster_stats().unwrap().agents;
+        let holder = agents.into_iter().find(|agent| agent.addr != world.driver.addr()).unwrap();
+        Peer::of(&world, &holder.addr)
+    };
+    let mut worker = world.worker();
+    let opened = open(&mut worker, &task(0), 1, 1);
+    append(&mut worker, opened.session, &text("recorded")).unwrap();
+    close(&mut worker, opened.session);
+    // The holder's copy is begun anew, by somebody who dies in the middle of it.
+    assert!(matches!(peer.ask(&replicated(opened.generation, false)), Reply::Done));
+    let read = |whole| Request::Read { task: task(0), from: LogOffset::START, whole };
+    assert!(matches!(peer.ask(&read(true)), Reply::Failed(Error::CausalLogLost { .. })));
+    // The driver's own copy counts.
+    let again = open(&mut world.worker(), &task(0), 1, 2);
+    assert_eq!(again.prior, [text("recorded")]);
+    drop(peer);
+    holder.kill();
+}
+
+#[test]
+fn a_pool_larger_than_any_message_comes_in_pieces() {
+    let world = World::with(|config, _| config.memory_bytes = 64 << 20);
+    let mut worker = world.worker();
+    // 300 MiB of other partitions' logs; a message takes 256.
+    let (logs, blocks, bytes) = (6, 60, 1 << 20);
+    for partition in 0..logs {
+        let opened = open(&mut worker, &task(partition), 100 + logs, u64::from(partition));
+        for number in 0..blocks {
+            let block = numbered(u64::from(partition) << 32 | number, bytes);
+            append(&mut worker, opened.session, &block).unwrap();
+        }
+        close(&mut worker, opened.session);
+    }
+    let opened = open(&mut worker, &task(0), 102, 20);
+    assert!(opened.layout_changed);
+    let pool = worker.pool(&task(0)).unwrap();
+    assert_eq!(pool.len(), logs as usize - 1);
+    for (partition, log) in pool {
+        assert_eq!(log.len(), blocks as usize);
+        let same =
+            (0..blocks).zip(&log).all(|(n, b)| *b == numbered(u64::from(partition.0) << 32 | n, bytes));
+        assert!(same, "partition {partition}");
+    }
+}

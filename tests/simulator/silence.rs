@@ -1,0 +1,66 @@
+//! Hosts that are cut off for a while, one way or both, and may be taken for dead meanwhile.
+
+use clonos::agent::protocol::AgentStanding;
+use clonos::agent::registry::Registry;
+use clonos::error::{Error, Result};
+use clonos::id::AgentId;
+
+use crate::Mutation;
+use crate::cluster::{Cluster, Host};
+
+/// Who is cut off.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cut {
+    pub(crate) host: usize,
+    /// Whether it reaches nobody, the registry included. Else only nobody reaches it.
+    pub(crate) both_ways: bool,
+}
+
+impl Cluster {
+    /// A while passes, and agents beat; whether the one that was cut off is to end, as others have gone on
+    /// without it.
+    pub(crate) fn beat(&mut self) -> Option<usize> {
+        self.now += 200;
+        self.registry.look_at_clock(self.now);
+        let mut dead = None;
+        for number in 0..self.hosts.len() {
+            if !self.reaches_registry(number) {
+                continue;
+            }
+            let standing = self.registry.heartbeat(self.hosts[number].info.id, 0, self.now).0;
+            if standing == AgentStanding::Dead {
+                dead = Some(number);
+            }
+        }
+        dead
+    }
+
+    /// Hosts whose agents are not taken for dead.
+    pub(crate) fn living(&self) -> impl Iterator<Item = &Host> {
+        let alive = self.registry.alive(self.now);
+        self.hosts.iter().filter(move |host| alive.iter().any(|info| info.id == host.info.id))
+    }
+
+    pub(crate) fn reaches(&self, from: usize, to: AgentId) -> bool {
+        let Some(Cut { host, both_ways }) = self.cut else { return true };
+        let to = self.hosts.iter().position(|known| known.info.id == to);
+        to == Some(from) || (to != Some(host) && !(both_ways && from == host))
+    }
+
+    pub(crate) fn reaches_registry(&self, from: usize) -> bool {
+        !self.cut.is_some_and(|cut| cut.both_ways && cut.host == from)
+    }
+
+    pub(crate) fn registry_of(&mut self, from: usize) -> Result<&mut Registry> {
+        let agent = "the driver's".to_owned();
+        let cut = || Error::AgentUnreachable { agent, reason: "cut off".into() };
+        if self.reaches_registry(from) { Ok(&mut self.registry) } else { Err(cut()) }
+    }
+
+    /// As `Handler::may_answer_yet`, for somebody who does not answer.
+    pub(crate) fn is_dead(&mut self, asker: usize, silent: AgentId) -> bool {
+        let now = self.now;
+        self.mutation == Mutation::SlowIsDead
+            || self.registry_of(asker).is_ok_and(|registry| registry.is_dead(silent, false, now))
+    }
+}
