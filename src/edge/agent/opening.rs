@@ -238,6 +238,7 @@ impl Handler {
         if !self.disk.has_segments() || locked(&self.store).is_durable(task) {
             return Ok(());
         }
+        let version = locked(&self.store).version(task);
         let (mut from, mut index) = (LogOffset::START, 0);
         loop {
             let blocks = self.read(task, from)?;
@@ -251,7 +252,7 @@ impl Handler {
             }
             for written in pending {
                 let place = written.wait()?;
-                locked(&self.store).durable(task, index, place);
+                locked(&self.store).durable(task, version, index, place);
                 index += 1;
             }
         }
