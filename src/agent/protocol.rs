@@ -17,7 +17,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, Partition, TaskId};
 use crate::task::Summary;
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 16 << 20;
 
@@ -409,6 +409,8 @@ pub enum Request {
         /// How many.
         count: u32,
     },
+    /// Worker: which use of an epoch's name is this? Agents pass it on to the driver's.
+    UseOf(EpochKey),
     /// Worker, or its agent on its behalf: answers that all tasks of an epoch share.
     Values(Box<AboutValues>),
     /// Anyone: what this agent holds.
@@ -472,6 +474,13 @@ pub enum Reply {
     Fenced(Option<LogOffset>),
     /// To `Senders` and `TasksOf`.
     Tasks(Option<u32>),
+    /// To `Register`.
+    Registered {
+        /// The application's number among those that attached to its checkpoint folder.
+        incarnation: u64,
+    },
+    /// To `UseOf`: another number for each use.
+    UseIs(u64),
     /// To `Permits`: nanoseconds until the first.
     PermitsFrom(u64),
     /// To `Stats`.

@@ -113,6 +113,11 @@ impl Registry {
         Self::default()
     }
 
+    /// Generations begin after this one: those of earlier applications on the same logs are older.
+    pub fn begin_after(&mut self, generation: Generation) {
+        self.newest = self.newest.max(generation);
+    }
+
     /// An agent says where it is.
     pub fn register(&mut self, info: AgentInfo, now_ms: u64) {
         self.agents.insert(info.id, Known { info, seen_ms: now_ms });

@@ -90,7 +90,7 @@ fn child() {
     let folder = std::env::var_os(FOLDER).expect("started by the parent");
     let found = recover(Path::new(&folder)).unwrap();
     let mut logs: HashMap<_, _> = found.tasks.into_iter().map(|log| (log.task.clone(), log)).collect();
-    let writer = &DiskWriter::start(Path::new(&folder), AgentId(1), 1).unwrap();
+    let writer = &DiskWriter::start(Path::new(&folder), AgentId(std::process::id().into()), 1).unwrap();
     std::thread::scope(|scope| {
         for task in (0..PARTITIONS).map(task) {
             let log = logs.remove(&task).unwrap_or_else(|| {

@@ -43,7 +43,7 @@ fn beat_once(server: &Arc<Server>) -> Result<()> {
     match handler.connections.call(driver, &request)? {
         Reply::Beat { known: true, committed, commits } => handler.heard(&committed, commits),
         _ => {
-            handler.connections.call(driver, &Request::Register(handler.info.clone()))?;
+            handler.registrar.register(&handler.connections, handler.info.clone())?;
         }
     }
     Ok(())

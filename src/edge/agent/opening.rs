@@ -95,6 +95,7 @@ impl Handler {
 
     fn granted(&self, open: &OpenTask) -> Result<Grant> {
         let deadline = Instant::now() + BUSY_PATIENCE;
+        self.attend_here(&open.task.epoch_key())?;
         loop {
             match self.registrar.grant(&self.connections, open, self.info.id, self.commits_seen())? {
                 Some(grant) => return Ok(grant),
