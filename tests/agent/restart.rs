@@ -221,7 +221,7 @@ fn of_two_applications_on_one_epoch_the_older_is_told_and_removes_nothing() {
     let mut other = Client::connect(&config, driver.socket()).unwrap();
     let taken = open(&mut other, &named("daily"), 104, 1);
     assert_eq!(taken.prior, [text("one")]);
-    assert!(taken.generation > daily.generation, "an older application's are older, all of them");
+    assert!(taken.generation > hourly.generation, "an older application's are older, all of them");
     append(&mut other, taken.session, &text("two")).unwrap();
 
     let told = append(&mut worker, daily.session, &text("late")).unwrap_err();
