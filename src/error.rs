@@ -274,7 +274,7 @@ pub enum Error {
     },
     /// An earlier failure makes going on unsafe.
     #[error(
-        "{what} failed before and takes nothing more: restart the application, it recovers what was synced"
+        "{what} failed before and takes nothing more: an executor's agent ends and another is started; if this is the driver's, restart the application, it recovers what was synced"
     )]
     Poisoned {
         /// What is poisoned.

@@ -145,12 +145,32 @@ const APPLICATION: &str = "app:";
 /// Begins the name of an epoch that is one SQL execution.
 const EXECUTION: &str = "sql-";
 
+/// Name of the query that is all an application does outside of streams and named epochs.
+#[must_use]
+pub(crate) fn application_query(app_id: &str) -> String {
+    format!("{APPLICATION}{app_id}")
+}
+
 impl EpochKey {
     /// Whether this is one SQL execution: committed when that is over, and never run again.
     #[must_use]
     pub fn is_execution(&self) -> bool {
         let named = matches!(&self.epoch, Epoch::Named(name) if name.starts_with(EXECUTION));
         named && self.query.starts_with(APPLICATION)
+    }
+
+    /// Whether it is one application's on its own, in a checkpoint that several share. Otherwise all of its
+    /// query are: micro-batches, and what an application does outside of named epochs.
+    #[must_use]
+    pub fn is_claimed_alone(&self) -> bool {
+        matches!(self.epoch, Epoch::Named(_)) && !self.is_execution()
+    }
+
+    /// What is claimed together with it, by any name that is the same for all of it.
+    #[must_use]
+    pub fn claimed(&self) -> Self {
+        let epoch = if self.is_claimed_alone() { self.epoch.clone() } else { Epoch::Batch(0) };
+        Self { query: Arc::clone(&self.query), epoch }
     }
 
     /// Whether committing `self` commits `other` too: micro-batches are committed in order.

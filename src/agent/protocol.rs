@@ -465,6 +465,8 @@ pub enum Request {
         /// How many.
         count: u32,
     },
+    /// Worker: which use of an epoch's name is this? Agents pass it on to the driver's.
+    UseOf(EpochKey),
     /// Worker, or its agent on its behalf: answers that all tasks of an epoch share.
     Values(Box<AboutValues>),
     /// Anyone: what this agent holds.
@@ -535,6 +537,13 @@ pub enum Reply {
     Fenced(Option<HeldCopy>),
     /// To `Senders` and `TasksOf`.
     Tasks(Option<u32>),
+    /// To `Register`.
+    Registered {
+        /// The application's number among those that attached to its checkpoint folder.
+        incarnation: u64,
+    },
+    /// To `UseOf`: another number for each use.
+    UseIs(u64),
     /// To `Permits`: nanoseconds until the first.
     PermitsFrom(u64),
     /// To `Stats`.

@@ -112,6 +112,11 @@ impl Registry {
         Self::default()
     }
 
+    /// Generations begin after this one: those of earlier applications on the same logs are older.
+    pub fn begin_after(&mut self, generation: Generation) {
+        self.newest = self.newest.max(generation);
+    }
+
     /// Commits after the first `seen`, and how many there are.
     #[must_use]
     pub fn commits_since(&self, seen: u64) -> (Vec<Commit>, u64) {

@@ -270,9 +270,16 @@ impl Store {
         self.held.get(task).is_some_and(|held| held.durable.contains_key(&index))
     }
 
-    /// A block now stands in a segment file, and need not be written again to be spilled.
-    pub fn durable(&mut self, task: &TaskId, index: usize, place: SpillRef) {
-        if let Some(held) = self.held.get_mut(task) {
+    /// Another number each time a log is begun anew, for [`Self::durable`]; asked for before its blocks are.
+    #[must_use]
+    pub fn version(&self, task: &TaskId) -> Option<u64> {
+        self.held.get(task).map(|held| held.version)
+    }
+
+    /// A block of this version of the log now stands in a segment file, and need not be written again to be
+    /// spilled. Of a log that was replaced meanwhile it says nothing.
+    pub fn durable(&mut self, task: &TaskId, version: Option<u64>, index: usize, place: SpillRef) {
+        if let Some(held) = self.held.get_mut(task).filter(|held| Some(held.version) == version) {
             held.durable.insert(index, place);
         }
     }

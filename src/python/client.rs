@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use super::lock;
 use crate::agent::protocol::{Code, Ending, Execution, OpenTask, Opened, Request, Use};
 use crate::edge::net::client::{Client, Ticket};
 use crate::error::{Error, Result};
-use crate::id::{Epoch, LogOffset, Partition, TaskId};
+use crate::id::{Epoch, EpochKey, LogOffset, Partition, TaskId};
 use crate::task::{Summary, TaskMode, TaskOptions};
 
 /// A worker's connection to its agent.
@@ -155,6 +155,24 @@ pub(super) fn epoch_object<'py>(py: Python<'py>, epoch: &Epoch) -> PyResult<Boun
     }
 }
 
+/// The number of an epoch's use, once it is known.
+#[derive(Debug, Default)]
+pub(super) struct UseNumber(OnceLock<u64>);
+
+impl UseNumber {
+    pub(super) fn get(&self, connection: &Connection, epoch: EpochKey) -> Result<u64> {
+        // Only the name of an epoch that is committed can come again.
+        if !epoch.is_claimed_alone() {
+            return Ok(0);
+        }
+        if let Some(used) = self.0.get() {
+            return Ok(*used);
+        }
+        let used = connection.with(|client| client.use_of(epoch))?;
+        Ok(*self.0.get_or_init(|| used))
+    }
+}
+
 /// How long the user's code, or a service, was at work for what nothing recorded.
 #[derive(Debug, Default)]
 pub(super) struct Work {
@@ -191,6 +209,7 @@ pub(super) struct Publisher {
     tickets: Mutex<Tickets>,
     closed: AtomicBool,
     pub(super) work: Work,
+    used: UseNumber,
 }
 
 impl Publisher {
@@ -216,6 +235,7 @@ impl Publisher {
             tickets: Mutex::default(),
             closed: AtomicBool::new(false),
             work: Work::default(),
+            used: UseNumber::default(),
         };
         Ok((publisher, opened))
     }
@@ -247,6 +267,11 @@ impl Publisher {
         let ticket = self.connection.with(|client| client.start(request))?;
         self.sent(ticket);
         Ok(())
+    }
+
+    /// The number of the use of a task's epoch, asked for once and only where keys are made.
+    pub(super) fn use_of(&self, task: &TaskId) -> Result<u64> {
+        self.used.get(&self.connection, task.epoch_key())
     }
 
     /// Names the open task.

@@ -13,7 +13,9 @@ use super::door::{enter, quick};
 use super::lock;
 use crate::agent::protocol::Ending;
 use crate::error::{Error, Result};
-use crate::task::{CallPosition, Plan, ResultTask, Summary, TaskMode, idempotency_key, place_of_batch};
+use crate::task::{
+    CallPosition, Caller, Plan, ResultTask, Summary, TaskMode, idempotency_key, place_of_batch,
+};
 
 /// Which rows of one batch have recorded values.
 #[pyclass(name = "Plan", module = "clonos._core", frozen)]
@@ -52,6 +54,8 @@ pub(super) struct PyResultTask {
     id: crate::id::TaskId,
     publisher: Publisher,
     lost: bool,
+    /// Whether `row_key` tells rows apart.
+    keyed: bool,
 }
 
 impl PyResultTask {
@@ -63,11 +67,12 @@ impl PyResultTask {
         opening.options.layout_changed = opened.layout_changed;
         opening.options.pooled = opened.pooled;
         opening.options.app = opening.in_run(opened.run);
+        let keyed = opening.options.keyed;
         let mut task = ResultTask::new(opening.options, opened.prior, opened.same_stage)?;
         if opened.layout_changed || opened.pooled {
             task.supply_pool(publisher.pool(&id)?)?;
         }
-        Ok(Self { task: Mutex::new(task), id, publisher, lost: opened.lost })
+        Ok(Self { task: Mutex::new(task), id, publisher, lost: opened.lost, keyed })
     }
 }
 
@@ -127,21 +132,24 @@ impl PyResultTask {
 
     #[pyo3(signature = (plan, live_row, ordinal))]
     fn key(&self, py: Python<'_>, plan: &PyPlan, live_row: Option<usize>, ordinal: u64) -> PyResult<String> {
+        let used = enter(py, || self.publisher.use_of(&self.id))?;
         quick(py, || {
+            let caller = Caller { task: &self.id, used, keyed: self.keyed };
             let plan = lock(&plan.plan);
             let gone = || Error::Misuse { what: "an idempotency key of a completed batch".into() };
             let plan = plan.as_ref().ok_or_else(gone)?;
             let Some(live_row) = live_row else {
                 let rows = plan.live.iter().filter_map(|row| plan.fingerprint(*row as usize));
-                return Ok(idempotency_key(&self.id, place_of_batch(rows, plan.first_row(), ordinal)));
+                return Ok(idempotency_key(caller, place_of_batch(rows, plan.first_row(), ordinal)));
             };
             let row = *plan.live.get(live_row).ok_or_else(gone)? as usize;
             let fingerprint = plan.fingerprint(row).ok_or_else(gone)?;
             // Where equal rows are not counted, the row's number keeps keys apart; it is the same in
             // another attempt as long as rows come in the same order.
-            let number = plan.first_row() + row as u64;
+            // The key of a row tells it apart by itself.
+            let number = if self.keyed { 0 } else { plan.first_row() + row as u64 };
             let occurrence = plan.occurrence(row).unwrap_or(number | 1 << 63);
-            Ok(idempotency_key(&self.id, CallPosition { fingerprint, occurrence, ordinal }))
+            Ok(idempotency_key(caller, CallPosition { fingerprint, occurrence, ordinal }))
         })
     }
 

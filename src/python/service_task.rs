@@ -19,7 +19,7 @@ use crate::determinant::{batch_fingerprint, bytes_fingerprint, row_fingerprints}
 use crate::error::{Error, Result};
 use crate::frame::Group;
 use crate::id::TaskId;
-use crate::task::{CallDecision, RowRng, ServiceTask, TaskMode, idempotency_key};
+use crate::task::{CallDecision, Caller, RowRng, ServiceTask, TaskMode, idempotency_key};
 
 /// Most random bits asked for at once.
 const RANDOM_BITS_MAX: usize = 1 << 20;
@@ -71,6 +71,8 @@ pub(super) struct PyServiceTask {
     /// Nanoseconds between two different readings of the clock.
     resolution: i64,
     lost: bool,
+    /// Whether `row_key` tells rows apart.
+    keyed: bool,
 }
 
 impl PyServiceTask {
@@ -108,6 +110,7 @@ impl PyServiceTask {
             opening.options.app = opening.in_run(opened.run);
             let prior = if opening.inside { opened.prior.clone() } else { Vec::new() };
             let recovery = if opened.prior.is_empty() { Recovery::Live } else { Recovery::Replayed };
+            let keyed = opening.options.keyed;
             let task = ServiceTask::new(opening.options, opened.prior, opened.same_stage)?;
             Ok(Self {
                 inner: Mutex::new(Inner { task, random: None, rows: Vec::new() }),
@@ -120,6 +123,7 @@ impl PyServiceTask {
                 absorbed: AtomicBool::new(false),
                 resolution,
                 lost: opened.lost,
+                keyed,
             })
         })
     }
@@ -224,8 +228,12 @@ impl PyServiceTask {
         quick(py, || lock(&self.inner).task.input(rows_u32(rows)?, bytes_fingerprint(data)))
     }
 
-    fn idempotency_key(&self) -> String {
-        idempotency_key(&self.id, lock(&self.inner).task.next_key())
+    fn idempotency_key(&self, py: Python<'_>) -> PyResult<String> {
+        let used = enter(py, || self.publisher.use_of(&self.id))?;
+        quick(py, || {
+            let caller = Caller { task: &self.id, used, keyed: self.keyed };
+            Ok(idempotency_key(caller, lock(&self.inner).task.next_key()))
+        })
     }
 
     fn keys_again(&self) {

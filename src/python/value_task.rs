@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3_arrow::PyArray;
 
-use super::client::{Connection, PyClient, epoch, get, text};
+use super::client::{Connection, PyClient, UseNumber, epoch, get, text};
 use super::door::{enter, quick};
 use super::lock;
 use super::result_task::{arrays, to_pyarrow};
@@ -15,7 +15,7 @@ use crate::agent::values::messages::{AboutValues, Found, QUESTIONS_MAX, Question
 use crate::determinant::{bytes_fingerprint, decode_results};
 use crate::error::{Error, Result};
 use crate::id::{Partition, TaskId};
-use crate::task::{CallPosition, Summary, ValueTask, idempotency_key, place_of_batch};
+use crate::task::{CallPosition, Caller, Summary, ValueTask, idempotency_key, place_of_batch};
 
 /// Stands for the number of equal rows before, in keys of calls: here there is one call for all of them.
 const ANY_ROW: u64 = u64::MAX;
@@ -28,6 +28,7 @@ pub(super) struct PyValueTask {
     publishing: Mutex<()>,
     connection: Arc<Connection>,
     table: TableId,
+    used: UseNumber,
 }
 
 impl PyValueTask {
@@ -76,7 +77,7 @@ impl PyValueTask {
         };
         let connection = Arc::clone(&client.shared);
         let task = Mutex::new(ValueTask::new());
-        Ok(Self { task, publishing: Mutex::new(()), connection, table })
+        Ok(Self { task, publishing: Mutex::new(()), connection, table, used: UseNumber::default() })
     }
 
     fn offer(&self, py: Python<'_>, columns: Vec<PyArray>) -> PyResult<()> {
@@ -115,6 +116,15 @@ impl PyValueTask {
 
     #[pyo3(signature = (live_row, ordinal))]
     fn key(&self, py: Python<'_>, live_row: Option<usize>, ordinal: u64) -> PyResult<String> {
+        let table = &self.table;
+        let task = TaskId {
+            query: table.query.as_str().into(),
+            operator: format!("{}\u{1}{:016x}", table.operator, table.code ^ table.shape).into(),
+            epoch: table.epoch.clone(),
+            partition: Partition(0),
+        };
+        let used = enter(py, || self.used.get(&self.connection, task.epoch_key()))?;
+        let caller = Caller { task: &task, used, keyed: true };
         quick(py, || {
             let gone = || Error::Misuse { what: "an idempotency key of an answered row".into() };
             let task = lock(&self.task);
@@ -125,14 +135,7 @@ impl PyValueTask {
                 }
                 None => place_of_batch(task.duties(), 0, ordinal),
             };
-            let table = &self.table;
-            let task = TaskId {
-                query: table.query.as_str().into(),
-                operator: format!("{}\u{1}{:016x}", table.operator, table.code ^ table.shape).into(),
-                epoch: table.epoch.clone(),
-                partition: Partition(0),
-            };
-            Ok(idempotency_key(&task, position))
+            Ok(idempotency_key(caller, position))
         })
     }
 

@@ -29,7 +29,7 @@ mod summary;
 mod value;
 
 pub use header::{check_values_header, values_header};
-pub use key::{CallPosition, idempotency_key, place_of_batch};
+pub use key::{CallPosition, Caller, idempotency_key, place_of_batch};
 pub use options::{TaskMode, TaskOptions};
 pub use plan::Plan;
 pub use result::ResultTask;

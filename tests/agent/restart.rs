@@ -1,10 +1,10 @@
 //! With a checkpoint folder the loss of everything is survived, the driver included.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clonos::config::SessionConfig;
 use clonos::edge::net::client::Client;
-use clonos::id::Epoch;
+use clonos::id::{Epoch, TaskId};
 
 use crate::world::{
     APP, World, append, close, eventually, numbered, open, start_driver, task, task_in, text,
@@ -46,7 +46,6 @@ fn everything_acknowledged_is_there_after_everything_died() {
     }
     victims.into_iter().for_each(crate::world::AgentProcess::kill);
     let (driver, config) = restarted(&world);
-    assert_eq!(driver.live_epochs().unwrap().len(), 1);
     let mut worker = Client::connect(&config, driver.socket()).unwrap();
     for partition in 0..2_u32 {
         let again = open(&mut worker, &task(partition), 104, u64::from(partition));
@@ -157,4 +156,129 @@ fn a_named_epoch_used_again_is_durable_again() {
     let (driver, config) = restarted(&world);
     let mut worker = Client::connect(&config, driver.socket()).unwrap();
     assert_eq!(open(&mut worker, &daily, 1, 9).prior, [numbered(2, 10)]);
+}
+
+fn named(name: &str) -> TaskId {
+    task_in(Epoch::Named(name.into()), 0)
+}
+
+/// Another application on the same checkpoint folder, while this one lives.
+fn beside(world: &World, name: &str) -> (clonos::edge::agent::Agent, SessionConfig) {
+    let config = SessionConfig { app_id: name.into(), ..world.config.clone() };
+    start_driver(config, world.folder.path().join(format!("{name}.sock")))
+}
+
+/// All segments below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let (folders, mut files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    files.retain(|path| path.extension().is_some_and(|e| e == "seg"));
+    files.extend(folders.iter().flat_map(|folder| self::files(folder)));
+    files
+}
+
+#[test]
+fn a_damaged_epoch_is_told_to_who_opens_it_and_stops_no_other() {
+    let world = with_checkpoint();
+    let mut worker = world.worker();
+    let folder = world.folder.path().join("checkpoint");
+    for name in ["damaged", "newer", "sound"] {
+        let opened = open(&mut worker, &named(name), 104, 1);
+        append(&mut worker, opened.session, &text("recorded")).unwrap();
+    }
+    let path_of =
+        |name: &str| files(&folder).into_iter().find(|f| f.to_str().unwrap().contains(name)).unwrap();
+    let mut newer = std::fs::read(path_of("newer")).unwrap();
+    newer[4] += 1;
+    std::fs::write(path_of("newer"), newer).unwrap();
+    std::fs::write(path_of("damaged"), "no segment").unwrap();
+    let (driver, config) = restarted(&world);
+    let mut worker = Client::connect(&config, driver.socket()).unwrap();
+    let refused = |worker: &mut Client, name| {
+        worker.open(crate::world::opening(&named(name), 104, 2)).map(|_| ()).unwrap_err()
+    };
+    for (name, condition) in [("damaged", "CORRUPT_SEGMENT"), ("newer", "UNSUPPORTED_VERSION")] {
+        let error = refused(&mut worker, name);
+        assert_eq!(error.condition(), condition);
+        assert!(error.to_string().contains(path_of(name).to_str().unwrap()), "{error}");
+    }
+    assert_eq!(open(&mut worker, &named("sound"), 104, 2).prior, [text("recorded")]);
+    // Moved away, as the message says, it hinders nobody.
+    std::fs::remove_file(path_of("damaged")).unwrap();
+    assert!(open(&mut worker, &named("damaged"), 104, 3).prior.is_empty());
+}
+
+#[test]
+fn of_two_applications_on_one_epoch_the_older_is_told_and_removes_nothing() {
+    let world = with_checkpoint();
+    let own = world.executor("own");
+    let mut worker = world.worker_of(&own);
+    let daily = open(&mut worker, &named("daily"), 104, 1);
+    append(&mut worker, daily.session, &text("one")).unwrap();
+    let hourly = open(&mut worker, &named("hourly"), 104, 1);
+
+    let (driver, config) = beside(&world, "app-next");
+    let mut other = Client::connect(&config, driver.socket()).unwrap();
+    let taken = open(&mut other, &named("daily"), 104, 1);
+    assert_eq!(taken.prior, [text("one")]);
+    assert!(taken.generation > hourly.generation, "an older application's are older, all of them");
+    append(&mut other, taken.session, &text("two")).unwrap();
+
+    let told = append(&mut worker, daily.session, &text("late")).unwrap_err();
+    assert_eq!(told.condition(), "CONFIG");
+    assert!(told.to_string().contains("checkpoint_dir") && told.to_string().contains("app-next"), "{told}");
+    assert!(world.driver.commit_epoch("q", &named("daily").epoch).is_err());
+    // Epochs of other names are no matter of the newer one's.
+    append(&mut worker, hourly.session, &text("mine")).unwrap();
+    world.driver.commit_epoch("q", &named("hourly").epoch).unwrap();
+
+    driver.stop();
+    let (driver, config) = beside(&world, "app-third");
+    let mut third = Client::connect(&config, driver.socket()).unwrap();
+    assert_eq!(open(&mut third, &named("daily"), 104, 1).prior, [text("one"), text("two")]);
+    assert!(open(&mut third, &named("hourly"), 104, 1).prior.is_empty());
+}
+
+#[test]
+fn what_a_late_opener_leaves_does_not_bring_a_committed_name_back() {
+    let world = with_checkpoint();
+    let own = world.executor("own");
+    let mut worker = world.worker_of(&own);
+    let opened = open(&mut worker, &named("daily"), 104, 1);
+    append(&mut worker, opened.session, &text("old")).unwrap();
+    let folder = world.folder.path().join("checkpoint");
+    let kept: Vec<_> = files(&folder).into_iter().map(|f| (f.clone(), std::fs::read(f).unwrap())).collect();
+    world.driver.commit_epoch("q", &named("daily").epoch).unwrap();
+    assert!(append(&mut worker, opened.session, &text("late")).is_err());
+    own.stop();
+    // As a writer leaves it that died before it looked whether the epoch was committed.
+    for (file, bytes) in kept {
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, bytes).unwrap();
+    }
+    let (driver, config) = restarted(&world);
+    let mut worker = Client::connect(&config, driver.socket()).unwrap();
+    assert!(open(&mut worker, &named("daily"), 104, 2).prior.is_empty());
+}
+
+#[test]
+fn a_name_has_another_number_each_time_it_is_used_and_keeps_it_until_its_commit() {
+    for has_checkpoint in [true, false] {
+        let world = if has_checkpoint { with_checkpoint() } else { World::new() };
+        let own = world.executor("own");
+        let key = named("daily").epoch_key();
+        let mut worker = world.worker_of(&own);
+        let first = worker.use_of(key.clone()).unwrap();
+        world.driver.commit_epoch("q", &key.epoch).unwrap();
+        let second = worker.use_of(key.clone()).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(world.worker().use_of(key.clone()).unwrap(), second);
+        drop(worker);
+        own.stop();
+        if has_checkpoint {
+            let (driver, config) = restarted(&world);
+            let mut worker = Client::connect(&config, driver.socket()).unwrap();
+            assert_eq!(worker.use_of(key).unwrap(), second, "its calls have the same keys");
+        }
+    }
 }

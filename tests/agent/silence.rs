@@ -39,7 +39,7 @@ impl Silent {
         let info = AgentInfo { id: AgentId(77), addr, host: "elsewhere".into(), driver: false };
         let silent = Self { info, _listener: listener };
         let registered = Peer::of(world, world.driver.addr()).ask(&Request::Register(silent.info.clone()));
-        assert!(matches!(registered, Reply::Done));
+        assert!(matches!(registered, Reply::Registered { .. }));
         silent
     }
 
@@ -90,7 +90,7 @@ fn nothing_is_decided_without_a_holder_that_lives_and_does_not_answer() {
     assert_eq!(silent.beat(&world), AgentStanding::Dead);
     assert!(matches!(
         Peer::of(&world, world.driver.addr()).ask(&Request::Register(silent.info.clone())),
-        Reply::Done
+        Reply::Registered { .. }
     ));
     assert_eq!(silent.beat(&world), AgentStanding::Dead);
 }

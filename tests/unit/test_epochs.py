@@ -25,7 +25,7 @@ def epoch(root: Path, query: str, name: str, *, days: float) -> Path:
     """An epoch with one file, last written `days` ago."""
     folder = root / query / name
     folder.mkdir(parents=True)
-    file = folder / "00000000000000a1-000000000000000b.seg"
+    file = folder / "00000000000000c3-00000000000000a1-000000000000000b.seg"
     shutil.copy(WHOLE, file)
     written = time.time() - days * 86_400
     os.utime(file, (written, written))
@@ -47,6 +47,9 @@ def test_epochs_are_listed_oldest_first_and_dropped_by_name_or_age(tmp_path: Pat
     old = epoch(tmp_path, QUERY, "batch-7", days=10)
     torn = epoch(tmp_path, OTHER, "named-x", days=3)
     file = next(torn.iterdir())
+    # Those of a query, and of a named epoch.
+    for folder in (old.parent, torn):
+        (folder / "0000000000000001-00000000000000c3.claim").write_text("app")
     written = file.stat().st_mtime
     file.write_bytes(b"CL")
     os.utime(file, (written, written))
@@ -67,6 +70,7 @@ def test_epochs_are_listed_oldest_first_and_dropped_by_name_or_age(tmp_path: Pat
     assert not old.parent.exists(), "the folder of the query is empty, too"
     assert command(tmp_path, "--drop", f"{OTHER}/named-x").exit_code == 0
     assert listed(tmp_path) == []
+    assert not torn.parent.exists(), "nobody claims what is dropped"
     assert (tmp_path / "sources" / "socket").exists()
 
 

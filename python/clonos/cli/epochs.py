@@ -21,6 +21,8 @@ from clonos.errors import ClonosError, ConfigError
 
 # Files written so lately count as in use, whoever writes them and wherever.
 QUIET_SECONDS = 600
+# Says whose an epoch, or a query, is.
+CLAIM_SUFFIX = ".claim"
 _QUERY_FOLDER = re.compile(r"[0-9a-f]{16}")
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _AGE_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
@@ -179,10 +181,17 @@ def _live(root: Path) -> Iterator[str]:
 
 def _remove(epoch: EpochFiles) -> None:
     folder = Path(epoch.folder)
-    for file in folder.glob(f"*{SEGMENT_SUFFIX}"):
-        file.unlink(missing_ok=True)
+    # The claim first: what is left without one counts for nothing.
+    for pattern in (f"*{CLAIM_SUFFIX}", f"*{SEGMENT_SUFFIX}"):
+        for file in folder.glob(pattern):
+            file.unlink(missing_ok=True)
     for empty in (folder, folder.parent):
         try:
+            # The claim on a query goes with the last of its epochs.
+            inside = list(empty.iterdir())
+            if all(path.suffix == CLAIM_SUFFIX for path in inside):
+                for claim in inside:
+                    claim.unlink(missing_ok=True)
             empty.rmdir()
         except OSError:
             # Another epoch of the query, or something that is not ours, is in it.

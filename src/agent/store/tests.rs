@@ -328,10 +328,22 @@ fn frames_are_due_by_availability_above_half_of_the_memory_down_to_a_quarter() {
 }
 
 #[test]
+fn a_place_in_a_segment_is_not_taken_for_a_log_that_was_begun_anew() {
+    let mut store = Store::new(MEMORY);
+    with_log(&mut store, &frames_log(1), &[100]);
+    let before = store.version(&frames_log(1));
+    // Another attempt begins its own log while the block is on its way to disk.
+    with_log(&mut store, &frames_log(1), &[100]);
+    store.durable(&frames_log(1), before, 0, SpillRef { file: 1, pos: 0, len: 100 });
+    assert!(!store.is_durable(&frames_log(1)), "the block of another log would be read back");
+}
+
+#[test]
 fn frames_that_stand_in_a_segment_leave_memory_without_being_written() {
     let mut store = Store::new(MEMORY);
     with_log(&mut store, &frames_log(1), &[100, 100]);
-    store.durable(&frames_log(1), 0, SpillRef { file: 1, pos: 0, len: 100 });
+    let version = store.version(&frames_log(1));
+    store.durable(&frames_log(1), version, 0, SpillRef { file: 1, pos: 0, len: 100 });
     let victims = store.overdue(SpillPolicy::Eager, None);
     assert_eq!(bytes_of(&victims), [(frames_log(1), vec![1])]);
     assert_eq!(store.in_flight_bytes(), 100);
@@ -419,7 +431,8 @@ fn apply(store: &mut Store, under_way: &mut Vec<Victims>, op: &Op) {
         Op::Durable(log, index) => {
             let blocks = store.piece(&log_of(log), LogOffset::START).unwrap_or_default();
             let Some(found) = blocks.get(index) else { return };
-            store.durable(&log_of(log), index, SpillRef { file: 1, pos: 0, len: found.len });
+            let version = store.version(&log_of(log));
+            store.durable(&log_of(log), version, index, SpillRef { file: 1, pos: 0, len: found.len });
         }
         Op::MakeRoom(bytes) => under_way.extend(store.make_room(bytes)),
         Op::Overdue(policy, newest) => under_way.extend(store.overdue(policy, Some(&epoch(newest)))),

@@ -8,12 +8,20 @@ use super::publishing::channel;
 use crate::agent::placement;
 use crate::agent::protocol::{AgentInfo, Grant, PIECE_BYTES, Piece, Reply, Request};
 use crate::agent::store::Outgoing;
-use crate::edge::disk::segment::SegmentRecord;
+use crate::edge::disk::segment::{Pending, SegmentRecord};
 use crate::edge::locked;
 use crate::edge::net::nobody_listens;
 use crate::error::{Error, Result};
 use crate::frame::Group;
 use crate::id::{Generation, LogOffset, TaskId};
+
+/// A block of an absorbed log on its way to this agent's segment.
+struct Copying {
+    task: TaskId,
+    version: Option<u64>,
+    index: usize,
+    written: Pending,
+}
 
 impl Handler {
     /// Keeps a block of a task whose determinants travel in its frames: here, and nowhere else.
@@ -145,9 +153,9 @@ impl Handler {
                 Err(error) => tracing::info!(peer = %peer.addr, %error, "not a peer for absorbed logs"),
             }
         }
-        for (task, index, written) in pending {
+        for Copying { task, version, index, written } in pending {
             let place = written.wait()?;
-            locked(&self.store).durable(&task, index, place);
+            locked(&self.store).durable(&task, version, index, place);
         }
         self.registrar.tell(&self.connections, Request::Visible { tasks: tasks.to_vec(), holders })
     }
@@ -190,16 +198,13 @@ impl Handler {
     }
 
     /// Queues what this agent's segment lacks of these logs.
-    fn persist_copies(
-        &self,
-        session: &Session,
-        tasks: &[TaskId],
-    ) -> Result<Vec<(TaskId, usize, crate::edge::disk::segment::Pending)>> {
+    fn persist_copies(&self, session: &Session, tasks: &[TaskId]) -> Result<Vec<Copying>> {
         let mut pending = Vec::new();
         if !self.disk.has_segments() {
             return Ok(pending);
         }
         for task in tasks {
+            let version = locked(&self.store).version(task);
             let (mut from, mut index) = (LogOffset::START, 0);
             loop {
                 let blocks = self.read(task, from)?;
@@ -210,8 +215,9 @@ impl Handler {
                     let durable = locked(&self.store).is_block_durable(task, index);
                     if !durable {
                         let record = self.copy_record(session, task, from, &block);
-                        pending
-                            .extend(self.disk.submit(record).map(|written| (task.clone(), index, written)));
+                        let task = task.clone();
+                        let copying = |written| Copying { task, version, index, written };
+                        pending.extend(self.disk.submit(record).map(copying));
                     }
                     from = from.plus(block.len() as u64);
                     index += 1;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::claiming::Claims;
 use super::pooling::Pool;
 use super::registrar::{LocalRegistry, Registrar};
 use super::values::Tables;
@@ -66,6 +67,7 @@ pub(in crate::edge) struct Handler {
     pub(in crate::edge) connections: Connections,
     pub(in crate::edge) registrar: Registrar,
     pub(super) tables: Tables,
+    pub(super) claims: Claims,
     pub(in crate::edge) sent_bytes: AtomicU64,
     /// Commits carried out here, of all there were.
     commits_seen: Mutex<u64>,
@@ -92,6 +94,7 @@ impl Handler {
             disk,
             registrar,
             tables: Tables::default(),
+            claims: Claims::default(),
             sent_bytes: AtomicU64::new(0),
             commits_seen: Mutex::default(),
             sessions: AtomicU64::new(0),
@@ -189,23 +192,12 @@ impl Handler {
         epochs.dedup();
         for epoch in epochs {
             // A name may be in use again, in other agents' files: see `commit`. A batch is not.
-            let everybodys = self.info.driver && matches!(epoch.epoch, Epoch::Batch(_));
+            let everybodys = self.known_use(&epoch).filter(|_| matches!(epoch.epoch, Epoch::Batch(_)));
             self.disk.drop_epoch(&epoch, everybodys);
             if !locked(&self.store).holds(&epoch) {
                 self.disk.release(&epoch);
             }
         }
-    }
-
-    /// In the driver: Spark has committed an epoch.
-    pub(in crate::edge) fn commit(&self, local: &LocalRegistry, key: &EpochKey) {
-        let epochs = locked(&local.registry).covered(key);
-        for epoch in &epochs {
-            // Before anyone hears of it: who does may use the name again, in a new file.
-            self.disk.drop_epoch(epoch, true);
-        }
-        locked(&local.registry).commit(key);
-        self.catch_up(local);
     }
 
     /// In the driver: carries out here what the registry has committed.

@@ -52,7 +52,7 @@ fn beat_once(server: &Arc<Server>) -> Result<AgentStanding> {
         }
         Reply::Beat { standing: AgentStanding::Dead, .. } => Ok(AgentStanding::Dead),
         _ => {
-            handler.connections.call(driver, &Request::Register(handler.info.clone()))?;
+            handler.registrar.register(&handler.connections, handler.info.clone())?;
             Ok(AgentStanding::Unknown)
         }
     }

@@ -12,6 +12,7 @@
 //! memory           what does not fit goes to disk
 //! registrar        the way to the registry
 //! pooling          logs of other partitions, after a change of layout
+//! claiming         whose an epoch in the checkpoint folder is; recovering its logs
 //! heartbeat        telling the registry that this agent lives
 //! repairing        new copies after a holder's death
 //! values           answers that all tasks of an epoch share
@@ -20,6 +21,7 @@
 //! ```
 
 mod asking;
+mod claiming;
 mod exchanging;
 pub(super) mod handler;
 mod heartbeat;
@@ -46,8 +48,7 @@ use self::memory::spill;
 use self::registrar::{LocalRegistry, Registrar};
 pub use self::registrar::{PlanUses, StageTasks};
 use self::repairing::repair;
-use crate::agent::protocol::{AgentInfo, ClusterStats, Layout, Request};
-use crate::causal_log::{Place, SpillRef};
+use crate::agent::protocol::{AgentInfo, ClusterStats};
 use crate::config::{SessionConfig, SpillPolicy};
 use crate::determinant::bytes_fingerprint;
 use crate::edge::disk::Disk;
@@ -56,7 +57,7 @@ use crate::edge::net::Connection;
 use crate::edge::net::cluster::cluster_stats;
 use crate::edge::net::server::Server;
 use crate::error::{Error, Result};
-use crate::id::{AgentId, Epoch, EpochKey, Generation};
+use crate::id::{AgentId, Epoch, EpochKey};
 
 /// What an agent is started with.
 pub struct AgentConfig {
@@ -95,10 +96,10 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts listening; a driver's agent recovers what is in the checkpoint folder first.
+    /// Starts listening. What is in the checkpoint folder is read when it is asked for, epoch by epoch.
     ///
     /// # Errors
-    /// [`Error::Config`] if an address cannot be listened on, [`Error::CorruptSegment`], [`Error::Io`].
+    /// [`Error::Config`] if an address cannot be listened on, [`Error::DiskFull`], [`Error::Io`].
     pub fn start(config: AgentConfig) -> Result<Self> {
         config.session.validate()?;
         let AgentConfig { session, role, socket } = config;
@@ -128,8 +129,10 @@ impl Agent {
         let info = AgentInfo { id, addr, host: bind_host, driver: matches!(registrar, Registrar::Here(_)) };
         let app = bytes_fingerprint(session.app_id.as_bytes());
         let disk = Disk::open(&session, id, app)?;
+        if let Registrar::Here(local) = &registrar {
+            local.attached(disk.attach()?);
+        }
         let handler = Arc::new(Handler::new(session, info.clone(), disk, registrar));
-        recover(&handler)?;
         let server = Server::new(Arc::clone(&handler));
         let agent = Self {
             server: Arc::clone(&server),
@@ -137,7 +140,8 @@ impl Agent {
             addr: info.addr.clone(),
             driver_gone: Arc::new(AtomicBool::new(false)),
         };
-        handler.registrar.tell(&handler.connections, Request::Register(info))?;
+        // Before it can be asked for anything.
+        handler.disk.own(handler.registrar.register(&handler.connections, info)?);
         server.listen_tcp(listener)?;
         server.listen_unix(bind_socket(&socket)?)?;
         if handler.config.spill_policy != SpillPolicy::Off {
@@ -168,20 +172,32 @@ impl Agent {
         &self.socket
     }
 
+    /// Fails once this agent can write no more segments, and so can make nothing stable.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn check_disk(&self) -> Result<()> {
+        if !self.server.handler().disk.has_failed() {
+            return Ok(());
+        }
+        Err(Error::Poisoned { what: "a sync in checkpoint_dir".into() })
+    }
+
     /// Whether the driver was silent for too long.
     #[must_use]
     pub fn driver_gone(&self) -> bool {
         self.driver_gone.load(Ordering::Acquire)
     }
 
-    /// Spark has committed an epoch: its logs are dropped here now, elsewhere with the next beat.
+    /// Spark has committed an epoch: its logs are dropped here now, elsewhere with the next beat. When this
+    /// returns, nothing brings them back.
     ///
     /// # Errors
+    /// [`Error::Io`]: it is not committed then; [`Error::Config`] if a newer application has taken the epoch over;
     /// [`Error::Misuse`] if this is not the driver's agent.
     pub fn commit_epoch(&self, query: &str, epoch: &Epoch) -> Result<()> {
         let key = EpochKey { query: query.into(), epoch: epoch.clone() };
-        self.server.handler().commit(self.registry()?, &key);
-        Ok(())
+        self.server.handler().commit(self.registry()?, &key)
     }
 
     /// The program begins an epoch, or all those of a query, anew: see `Registry::begin_run`.
@@ -269,26 +285,4 @@ fn bind_socket(path: &Path) -> Result<UnixListener> {
         Ok(listener)
     });
     bound.map_err(|error| Error::io(format!("listening on {}", path.display()), &error))
-}
-
-/// Takes over what an earlier application left in the checkpoint folder.
-fn recover(handler: &Handler) -> Result<()> {
-    let Registrar::Here(local) = &handler.registrar else { return Ok(()) };
-    let mut registry = locked(&local.registry);
-    let mut store = locked(&handler.store);
-    for found in handler.disk.recover()? {
-        let layout = Layout { app: found.app, stage: found.stage, tasks: found.tasks, code: found.code };
-        let places = found.blocks.iter().filter_map(|block| match &block.place {
-            Place::Spilled(place) => Some(*place),
-            Place::Memory(_) => None,
-        });
-        let places: Vec<SpillRef> = places.collect();
-        let generation = found.generation.max(Generation(1));
-        store.recovered(&found.task, generation, layout, places);
-        registry.recovered(found.task, generation, layout, handler.info.id);
-    }
-    if let Some(root) = handler.disk.checkpoint_dir() {
-        tracing::info!(root = %root.display(), epochs = registry.epochs().len(), "recovered");
-    }
-    Ok(())
 }

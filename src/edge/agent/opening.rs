@@ -108,6 +108,7 @@ impl Handler {
 
     fn granted(&self, open: &OpenTask) -> Result<Grant> {
         let deadline = Instant::now() + BUSY_PATIENCE;
+        self.attend_here(&open.task.epoch_key())?;
         loop {
             match self.registrar.grant(&self.connections, open, self.info.id, self.commits_seen())? {
                 Some(grant) => return Ok(grant),
@@ -267,6 +268,7 @@ impl Handler {
         if !self.disk.has_segments() || locked(&self.store).is_durable(task) {
             return Ok(());
         }
+        let version = locked(&self.store).version(task);
         let (mut from, mut index) = (LogOffset::START, 0);
         loop {
             let blocks = self.read(task, from)?;
@@ -280,7 +282,7 @@ impl Handler {
             }
             for written in pending {
                 let place = written.wait()?;
-                locked(&self.store).durable(task, index, place);
+                locked(&self.store).durable(task, version, index, place);
                 index += 1;
             }
         }

@@ -75,14 +75,18 @@ fn lock(folder: &Path) -> Result<File> {
 /// Serves until the process `watch_pid` has ended (0: is not watched) or the driver is gone.
 ///
 /// # Errors
-/// Whatever keeps the agent from starting.
+/// Whatever keeps the agent from starting; [`Error::Poisoned`] once it can write no more segments.
 pub fn run_executor_agent(config: SessionConfig, watch_pid: u32, folder: &Path) -> Result<()> {
     let watched = watch(watch_pid)?;
     let agent =
         Agent::start(AgentConfig { session: config, role: Role::Executor, socket: folder.join(SOCKET) })?;
-    while !agent.driver_gone() && !ended(watched.as_ref()) {}
+    let mut usable = Ok(());
+    while usable.is_ok() && !agent.driver_gone() && !ended(watched.as_ref()) {
+        usable = agent.check_disk();
+    }
+    // What was acknowledged is on disk and on peers. The next worker starts another agent, whose files are new.
     agent.stop();
-    Ok(())
+    usable
 }
 
 fn watch(pid: u32) -> Result<Option<OwnedFd>> {

@@ -32,13 +32,14 @@ impl Handler {
     }
 
     fn append_stable(&self, session: &mut Session, block: &Bytes) -> Result<()> {
+        let version = locked(&self.store).version(&session.task);
         let from = locked(&self.store).end(&session.task).ok_or_else(|| fenced_away(session))?;
         let index = self.hold(&session.task, session.grant.generation, from, block)?;
         let pending = self.submit(session, from, block);
         let moved = self.replicate(session)?;
         if let Some(pending) = pending {
             let place = pending.wait()?;
-            locked(&self.store).durable(&session.task, index, place);
+            locked(&self.store).durable(&session.task, version, index, place);
         }
         if moved || !session.published {
             locked(&self.store).complete(&session.task, session.grant.generation);

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use super::claiming::before_first;
 use crate::agent::permits::RateLimits;
 use crate::agent::protocol::{
     AgentInfo, Execution, Grant, Layout, OpenTask, Placed, PoolEntry, Repair, Reply, Request,
@@ -39,6 +41,8 @@ pub(in crate::edge) struct LocalRegistry {
     tasks: Mutex<HashMap<u32, Option<u32>>>,
     limits: Mutex<RateLimits>,
     started: Instant,
+    /// The application's number among those that attached to the checkpoint folder; 0 without one.
+    incarnation: AtomicU64,
 }
 
 impl LocalRegistry {
@@ -51,7 +55,14 @@ impl LocalRegistry {
             tasks: Mutex::default(),
             limits: Mutex::default(),
             started: Instant::now(),
+            incarnation: AtomicU64::new(0),
         }
+    }
+
+    /// The application has attached to its checkpoint folder.
+    pub(in crate::edge) fn attached(&self, incarnation: u64) {
+        self.incarnation.store(incarnation, Ordering::Release);
+        locked(&self.registry).begin_after(before_first(incarnation));
     }
 
     pub(in crate::edge) fn now_ms(&self) -> u64 {
@@ -99,7 +110,7 @@ impl LocalRegistry {
         Some(match request {
             Request::Register(info) => {
                 registry.register(info.clone(), now_ms);
-                Ok(Reply::Done)
+                Ok(Reply::Registered { incarnation: self.incarnation.load(Ordering::Acquire) })
             }
             Request::Heartbeat { agent, commits_seen } => {
                 let (standing, committed, commits) = registry.heartbeat(*agent, *commits_seen, now_ms);
@@ -171,6 +182,14 @@ impl Registrar {
     ) -> Result<Option<u32>> {
         match self.ask(connections, &Request::TasksOf { task: task.clone(), token })? {
             Reply::Tasks(tasks) => Ok(tasks),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Tells where an agent is; the incarnation of its application.
+    pub(in crate::edge) fn register(&self, connections: &Connections, info: AgentInfo) -> Result<u64> {
+        match self.ask(connections, &Request::Register(info))? {
+            Reply::Registered { incarnation } => Ok(incarnation),
             _ => Err(unexpected()),
         }
     }

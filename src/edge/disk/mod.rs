@@ -4,13 +4,15 @@ pub mod recovery;
 pub mod segment;
 pub mod spill;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-use self::recovery::{RecoveredFiles, RecoveredTask, recover, recover_epoch};
-use self::segment::{DiskWriter, Pending, SegmentRecord};
+use self::recovery::{RecoveredFiles, RecoveredTask, recover_claimed, recover_epoch};
+use self::segment::claim::{self, Claim};
+use self::segment::{DiskWriter, Pending, RealDisk, SegmentRecord, rubbish};
 use self::spill::SpillDir;
 use crate::agent::store::one_piece;
 use crate::causal_log::{BlockRef, Place, SpillRef};
@@ -24,6 +26,9 @@ pub(super) struct Disk {
     segments: Option<DiskWriter>,
     checkpoint_dir: Option<PathBuf>,
     recovered: Mutex<RecoveredFiles>,
+    /// Spark's id of the application, for whoever it takes an epoch over from.
+    app_id: String,
+    incarnation: AtomicU64,
 }
 
 /// One task's log in the checkpoint folder.
@@ -57,23 +62,65 @@ impl Disk {
             Some(root) => Some(DiskWriter::start(root, agent, app)?),
             None => None,
         };
-        Ok(Self { spill, segments, checkpoint_dir, recovered: Mutex::default() })
+        let (recovered, incarnation) = (Mutex::default(), AtomicU64::new(0));
+        let app_id = config.app_id.clone();
+        Ok(Self { spill, segments, checkpoint_dir, recovered, app_id, incarnation })
     }
 
-    /// All logs found in the checkpoint folder; their blocks can be read afterwards.
-    pub(super) fn recover(&self) -> Result<Vec<RecoveredTask>> {
-        let Some(root) = &self.checkpoint_dir else { return Ok(Vec::new()) };
-        let found = recover(root)?;
-        *crate::edge::locked(&self.recovered) = found.files;
-        Ok(found.tasks)
+    /// In the driver: the application's number among those that attached to the checkpoint folder.
+    pub(super) fn attach(&self) -> Result<u64> {
+        let Some(root) = &self.checkpoint_dir else { return Ok(0) };
+        let incarnation = claim::attach(&RealDisk, root, &self.app_id)?;
+        match rubbish::prune(&RealDisk, root, rubbish::RUBBISH_AGE) {
+            Ok(0) => {}
+            Ok(files) => tracing::info!(files, root = %root.display(), "removed what nobody will ask for"),
+            Err(error) => tracing::warn!(%error, "what nobody will ask for could not be removed"),
+        }
+        Ok(incarnation)
+    }
+
+    /// Writes for this application from now on, and only in epochs that are that application's.
+    pub(super) fn own(&self, incarnation: u64) {
+        self.incarnation.store(incarnation, Ordering::Release);
+        if let Some(segments) = &self.segments {
+            segments.own(incarnation);
+        }
+    }
+
+    /// Whether a sync has failed: no segment is written any more.
+    pub(super) fn has_failed(&self) -> bool {
+        self.segments.as_ref().is_some_and(DiskWriter::has_failed)
+    }
+
+    /// In the driver: makes an epoch this application's. The number of its use, and the logs that were found,
+    /// whose blocks can be read afterwards. `None` without a checkpoint folder.
+    pub(super) fn take(&self, key: &EpochKey) -> Result<Option<(u64, Vec<RecoveredTask>)>> {
+        let Some(root) = &self.checkpoint_dir else { return Ok(None) };
+        let incarnation = self.incarnation.load(Ordering::Acquire);
+        let Claim { used, .. } = claim::take(&RealDisk, root, key, incarnation, &self.app_id)?;
+        // Executions are never run again.
+        if key.is_execution() {
+            return Ok(Some((used, Vec::new())));
+        }
+        let found = recover_claimed(root, key, used)?;
+        crate::edge::locked(&self.recovered).extend(&found.files);
+        Ok(Some((used, found.tasks)))
     }
 
     /// Finds one task's log in the checkpoint folder, whoever wrote it.
     pub(super) fn rescue(&self, task: &TaskId) -> Result<Option<Rescued>> {
         let Some(root) = &self.checkpoint_dir else { return Ok(None) };
-        let found = recover_epoch(root, &task.epoch_key())?;
+        let key = task.epoch_key();
+        let Some(Claim { used, .. }) = claim::newest(root, &key)? else { return Ok(None) };
+        let found = recover_epoch(root, &key, used)?;
         let log = found.tasks.into_iter().find(|log| log.task == *task && !log.blocks.is_empty());
         Ok(log.map(|log| Rescued { blocks: log.blocks, files: found.files }))
+    }
+
+    /// Whether any application has an epoch in the checkpoint folder.
+    pub(super) fn is_claimed(&self, key: &EpochKey) -> Result<bool> {
+        let Some(root) = &self.checkpoint_dir else { return Ok(false) };
+        Ok(claim::newest(root, key)?.is_some())
     }
 
     /// Whether there is a checkpoint folder.
@@ -119,17 +166,32 @@ impl Disk {
         self.spill.release(key);
     }
 
-    /// Removes the segment of a committed epoch; the driver removes those of others, too.
-    pub(super) fn drop_epoch(&self, key: &EpochKey, all: bool) {
-        let Some(segments) = &self.segments else { return };
-        let dropped = if all { segments.drop_epoch_all(key) } else { segments.drop_epoch(key) };
-        if let Err(error) = dropped {
+    /// Removes this agent's segment of a committed epoch, or with `everybodys` those of all in that use of the
+    /// epoch. Nothing is lost where it cannot be removed: whoever finds it sees that nobody claims it, or, of
+    /// a micro-batch, commits it again with the next.
+    pub(super) fn drop_epoch(&self, key: &EpochKey, everybodys: Option<u64>) {
+        if let Err(error) = self.remove(key, everybodys) {
             tracing::warn!(epoch = %key, %error, "a committed segment could not be removed");
         }
     }
 
-    /// The checkpoint folder.
-    pub(super) fn checkpoint_dir(&self) -> Option<&Path> {
-        self.checkpoint_dir.as_deref()
+    /// In the driver: an epoch is committed, for ever, when this returns.
+    pub(super) fn commit(&self, key: &EpochKey, used: u64) -> Result<()> {
+        let Some(root) = &self.checkpoint_dir else { return Ok(()) };
+        if key.is_claimed_alone() {
+            let incarnation = self.incarnation.load(Ordering::Acquire);
+            claim::give_up(&RealDisk, root, key, Claim { incarnation, used })?;
+            self.drop_epoch(key, Some(used));
+            return Ok(());
+        }
+        self.remove(key, Some(used))
+    }
+
+    fn remove(&self, key: &EpochKey, everybodys: Option<u64>) -> Result<()> {
+        let Some(segments) = &self.segments else { return Ok(()) };
+        match everybodys {
+            Some(used) => segments.drop_epoch_all(key, used),
+            None => segments.drop_epoch(key),
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::agent::protocol::{ClusterStats, Ending, OpenTask, Opened, PoolPiece, 
 use crate::agent::values::messages::{AboutValues, Found};
 use crate::config::SessionConfig;
 use crate::error::{Error, Result};
-use crate::id::{LogOffset, Partition, TaskId};
+use crate::id::{EpochKey, LogOffset, Partition, TaskId};
 use crate::task::Summary;
 
 /// An open waits for other agents, one after the other; it may take this many time-outs.
@@ -260,6 +260,17 @@ impl Client {
     pub fn permits(&mut self, name: String, interval_ns: u64, count: u32) -> Result<u64> {
         match self.ask(&Request::Permits { name, interval_ns, count })? {
             Reply::PermitsFrom(wait_ns) => Ok(wait_ns),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// The number of an epoch's use: another one each time its name is used.
+    ///
+    /// # Errors
+    /// [`Error::AgentUnreachable`], [`Error::Timeout`], or why the epoch cannot be used.
+    pub fn use_of(&mut self, epoch: EpochKey) -> Result<u64> {
+        match self.ask(&Request::UseOf(epoch))? {
+            Reply::UseIs(used) => Ok(used),
             _ => Err(unexpected()),
         }
     }

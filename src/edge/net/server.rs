@@ -225,10 +225,14 @@ impl Server {
             }
             Request::Replicate { .. } => handler.replicated(request).map(|()| Reply::Done),
             Request::Permits { .. } => handler.registrar.permits(&handler.connections, &request),
+            Request::UseOf(epoch) => handler.use_of(epoch).map(Reply::UseIs),
             Request::Stats => Ok(Reply::Stats(handler.stats())),
             Request::ClusterStats => Ok(Reply::ClusterStats(cluster_stats(handler)?)),
             other => match &handler.registrar {
                 Registrar::Here(local) => {
+                    if let Request::Grant { open, .. } = &other {
+                        handler.attend(local, &open.task.epoch_key())?;
+                    }
                     let answer = local.handle(&other).unwrap_or_else(|| Err(not_registry()));
                     if matches!(other, Request::Grant { .. }) {
                         // The next micro-batch commits the one before.

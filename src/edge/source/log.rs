@@ -27,6 +27,8 @@ const PARTS: u64 = 8;
 const FULL_PAUSE: Duration = Duration::from_millis(500);
 /// How often those who wait look whether they should go on waiting.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
+/// The folder is this log's alone: nobody claims anything in it.
+const UNCLAIMED: u64 = 0;
 /// Most bytes of one answer to a reader.
 const PIECE_BYTES: usize = 16 << 20;
 
@@ -275,7 +277,7 @@ impl SourceLog {
         let gone = locked(&self.shared.state).backlog.commit(position);
         self.shared.changed.notify_all();
         for part in gone {
-            self.shared.writer.drop_epoch_all(&self.shared.task_of(part).epoch_key())?;
+            self.shared.writer.drop_epoch_all(&self.shared.task_of(part).epoch_key(), UNCLAIMED)?;
         }
         Ok(())
     }

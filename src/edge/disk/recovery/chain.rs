@@ -87,7 +87,7 @@ impl fmt::Display for Conflict {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Chain {
     entries: Vec<Entry>,
-    /// The newest record, of the log or an empty one.
+    /// The newest record; another's equal one may stand in the log for it.
     newest: Option<Entry>,
 }
 
@@ -157,9 +157,6 @@ impl Chain {
         let end = self.entries.last().map_or(LogOffset::START, Entry::end);
         if entry.offset > end {
             return Err(Conflict::Gap { from: entry.offset, end });
-        }
-        if entry.place.len == 0 {
-            return Ok(());
         }
         // Entries lie back to back, so the first that does not end before this one overlaps it.
         let index = self.entries.partition_point(|old| old.end() <= entry.offset);

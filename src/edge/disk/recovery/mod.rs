@@ -18,7 +18,7 @@ use bytes::Bytes;
 pub use report::{SegmentReport, TaskReport, read_segment};
 
 use self::chain::{Chain, Entry};
-use super::segment::{FileTable, SegmentScan, Step, epoch_files, read_block, segment_files};
+use super::segment::{FileTable, SegmentScan, Step, claimed_files, epoch_files, read_block, segment_files};
 use crate::agent::protocol::Code;
 use crate::causal_log::{BlockRef, SpillRef};
 use crate::error::{Error, Result};
@@ -40,10 +40,9 @@ pub struct Recovery {
 pub struct RecoveredTask {
     /// The task.
     pub task: TaskId,
-    /// Newest generation found, whether it published anything or not.
+    /// Newest generation found.
     pub generation: Generation,
-    /// Hash of the application in which the log's last block was recorded (or, without blocks,
-    /// in which the task was opened).
+    /// Hash of the application in which the log's last block was recorded.
     pub app: u64,
     /// Spark stage in which that was.
     pub stage: u32,
@@ -88,6 +87,12 @@ impl RecoveredFiles {
         read_block(path, &file, place)
     }
 
+    /// Knows the files of `other` from now on, too.
+    pub(in crate::edge) fn extend(&mut self, other: &Self) {
+        let more = other.paths.iter().map(|(id, path)| (*id, path.clone()));
+        Arc::make_mut(&mut self.paths).extend(more);
+    }
+
     /// Whether [`Self::read`] knows the file of this reference.
     #[must_use]
     pub fn owns(&self, place: &SpillRef) -> bool {
@@ -109,12 +114,20 @@ pub fn recover(root: &Path) -> Result<Recovery> {
     recover_from(root, segment_files(root))
 }
 
-/// [`recover`] for one epoch: no other epoch's segments are read, nor can their damage matter.
+/// [`recover`] for one use of an epoch: no other epoch's segments are read, nor can their damage matter.
 ///
 /// # Errors
 /// Those of [`recover`].
-pub fn recover_epoch(root: &Path, key: &EpochKey) -> Result<Recovery> {
-    recover_from(root, epoch_files(root, key))
+pub fn recover_epoch(root: &Path, key: &EpochKey, used: u64) -> Result<Recovery> {
+    recover_from(root, epoch_files(root, key, used))
+}
+
+/// [`recover`] for all epochs that one claim covers.
+///
+/// # Errors
+/// Those of [`recover`].
+pub(in crate::edge) fn recover_claimed(root: &Path, key: &EpochKey, used: u64) -> Result<Recovery> {
+    recover_from(root, claimed_files(root, key, used))
 }
 
 fn recover_from(root: &Path, listing: io::Result<Vec<PathBuf>>) -> Result<Recovery> {

@@ -31,8 +31,8 @@ pub(in crate::edge) trait RawFile: Send + Sync {
 pub(in crate::edge) trait Disk: Send + Sync {
     /// Creates a file that must not exist yet.
     fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn RawFile>>;
-    /// Opens a file to go on writing it.
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn RawFile>>;
+    /// Unlinks a file; one that is gone already is no error.
+    fn remove(&self, path: &Path) -> io::Result<()>;
     /// Returns when the names in a folder are on disk.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 }
@@ -48,8 +48,11 @@ impl Disk for RealDisk {
         Ok(Arc::new(file))
     }
 
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn RawFile>> {
-        Ok(Arc::new(OpenOptions::new().read(true).write(true).open(path)?))
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        match std::fs::remove_file(path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {

@@ -5,48 +5,48 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::claim::{self, Claim};
 use super::disk::{Disk, FileTable, OpenFile, RawFile, write_error};
 use super::format::{FRAME, SegmentHeader};
 use super::queue::{Answer, Append};
-use super::scan::{SegmentScan, Step};
 use super::{SETTING, layout};
 use crate::causal_log::SpillRef;
 use crate::error::{Error, Result};
-use crate::id::{Generation, LogOffset, TaskId};
+use crate::id::{EpochKey, Generation, LogOffset, TaskId};
 
 /// A record that is written but not synced: who waits, and for what.
-pub(super) type Unsynced = (Answer<SpillRef>, SpillRef);
+pub(super) struct Unsynced {
+    pub(super) answer: Answer<SpillRef>,
+    pub(super) place: SpillRef,
+    pub(super) task: TaskId,
+    pub(super) generation: Generation,
+}
 
 /// How far a task's log is in the file.
 #[derive(Debug, Clone, Copy)]
 struct Tail {
-    /// Newest generation seen; older ones are refused.
-    fence: Generation,
-    /// Generation whose blocks end at `end`.
+    /// Generation whose blocks end at `end`; older ones are refused.
     writer: Generation,
     /// End of the log.
     end: LogOffset,
 }
 
 impl Tail {
-    const NONE: Self = Self { fence: Generation::NONE, writer: Generation::NONE, end: LogOffset::START };
+    const NONE: Self = Self { writer: Generation::NONE, end: LogOffset::START };
 
     /// The tail after one more record.
     fn after(self, task: &TaskId, by: Generation, offset: LogOffset, bytes: u64) -> Result<Self> {
-        if by < self.fence {
-            return Err(Error::Fenced { task: task.clone(), newer: self.fence, ours: by });
+        if by < self.writer {
+            return Err(Error::Fenced { task: task.clone(), newer: self.writer, ours: by });
         }
         if offset > self.end {
             return Err(Error::LogGap { from: offset, end: self.end });
-        }
-        if bytes == 0 {
-            return Ok(Self { fence: by, ..self });
         }
         // A generation may go back only when it starts.
         if offset < self.end && by == self.writer {
             return Err(Error::LogFork { at: offset });
         }
-        Ok(Self { fence: by, writer: by, end: offset.plus(bytes) })
+        Ok(Self { writer: by, end: offset.plus(bytes) })
     }
 }
 
@@ -54,6 +54,8 @@ impl Tail {
 pub(super) struct SegmentFile {
     id: u64,
     path: PathBuf,
+    /// Whose the epoch was when the file was made, and where that is written; none without owners.
+    claim: Option<(Claim, PathBuf)>,
     raw: Arc<dyn RawFile>,
     header: Vec<u8>,
     /// Bytes that are whole. What lies behind is of a failed write.
@@ -66,51 +68,35 @@ pub(super) struct SegmentFile {
 }
 
 impl SegmentFile {
-    /// Creates the file at `path`, or goes on with the one that is there.
-    pub(super) fn open(disk: &dyn Disk, root: &Path, path: PathBuf, header: &SegmentHeader) -> Result<Self> {
+    /// Creates the file at `path`.
+    pub(super) fn create(
+        disk: &dyn Disk,
+        root: &Path,
+        path: PathBuf,
+        header: &SegmentHeader,
+        claim: Option<(Claim, PathBuf)>,
+    ) -> Result<Self> {
         let dir = path.parent().unwrap_or(root);
         let created = layout::in_dir(disk, root, dir, || match disk.create(&path, 0o666) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => disk.open(&path),
+            // The name is this agent's alone: it dropped the file, and could not remove it.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                disk.remove(&path)?;
+                disk.create(&path, 0o666)
+            }
             created => created,
         });
         let raw = created.map_err(|e| write_error(&path, SETTING, &e))?;
-        let mut file = Self {
+        Ok(Self {
             id: FileTable::next_id(),
             header: header.encode()?,
             path,
+            claim,
             raw,
             end: 0,
             durable: 0,
             named: false,
             tasks: HashMap::new(),
-        };
-        file.resume()?;
-        Ok(file)
-    }
-
-    /// Takes over what an earlier process with the same name left, without its torn tail.
-    fn resume(&mut self) -> Result<()> {
-        let mut scan = SegmentScan::open(&self.path)?;
-        if scan.file_bytes() == 0 {
-            return Ok(());
-        }
-        self.end = scan.file_bytes();
-        loop {
-            match scan.step()? {
-                Step::Record(at, r) => {
-                    let tail = self.tasks.get(&r.task).copied().unwrap_or(Tail::NONE);
-                    let bytes = r.block.len() as u64;
-                    let tail = tail.after(&r.task, r.generation, r.offset, bytes);
-                    let tail = tail.map_err(|e| scan.corrupt(at, e.to_string()))?;
-                    self.tasks.insert(r.task, tail);
-                }
-                Step::Torn(at) => {
-                    self.end = at;
-                    self.cut().map_err(|e| write_error(&self.path, SETTING, &e))?;
-                }
-                Step::End => return Ok(()),
-            }
-        }
+        })
     }
 
     /// Number by which references name this file.
@@ -121,6 +107,27 @@ impl SegmentFile {
     /// The file's path.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The claim under which it was made.
+    pub(super) fn claim(&self) -> Option<Claim> {
+        self.claim.as_ref().map(|(claim, _)| *claim)
+    }
+
+    /// Whether the epoch is still this application's; `false` if it was committed.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if a newer application has taken it over; [`Error::Io`].
+    pub(super) fn is_claimed(&self, root: &Path, key: &EpochKey) -> Result<bool> {
+        let Some((claim, path)) = &self.claim else { return Ok(true) };
+        // Opened, as a network's file system may answer anything less from what it remembers.
+        match std::fs::File::open(path) {
+            Ok(_) => Ok(true),
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::StaleNetworkFileHandle) => {
+                Ok(claim::find(root, key, claim.incarnation)? == Some(*claim))
+            }
+            Err(e) => Err(Error::io(format!("looking whose epoch {key} is"), &e)),
+        }
     }
 
     /// What readers need.
@@ -209,7 +216,8 @@ impl SegmentFile {
             let len = u32::try_from(append.payload.block.len()).unwrap_or(u32::MAX);
             let place = SpillRef { file: self.id, pos, len };
             pos += (FRAME + append.payload.len()) as u64;
-            (append.answer, place)
+            let Append { task, generation, answer, .. } = append;
+            Unsynced { answer, place, task, generation }
         };
         group.into_iter().map(place).collect()
     }

@@ -17,7 +17,7 @@ const READABLE: usize = 48;
 const TRIES: usize = 8;
 
 /// Folder of all epochs of a query.
-fn query_dir(root: &Path, query: &str) -> PathBuf {
+pub(super) fn query_dir(root: &Path, query: &str) -> PathBuf {
     root.join(format!("{:016x}", xxh3_64(query.as_bytes())))
 }
 
@@ -35,9 +35,15 @@ fn epoch_dir(root: &Path, key: &EpochKey) -> PathBuf {
     query_dir(root, &key.query).join(name)
 }
 
-/// The file of `agent` in application `app` for an epoch.
-pub(super) fn segment_path(root: &Path, agent: AgentId, app: u64, key: &EpochKey) -> PathBuf {
-    epoch_dir(root, key).join(format!("{:016x}-{app:016x}.{ENDING}", agent.0))
+/// Where the claim of an epoch lies: a query's micro-batches, and an application's executions, are one
+/// application's together.
+pub(super) fn claim_dir(root: &Path, key: &EpochKey) -> PathBuf {
+    if key.is_claimed_alone() { epoch_dir(root, key) } else { query_dir(root, &key.query) }
+}
+
+/// The file of `agent` in application `app` for one use of an epoch.
+pub(super) fn segment_path(root: &Path, agent: AgentId, app: u64, used: u64, key: &EpochKey) -> PathBuf {
+    epoch_dir(root, key).join(format!("{used:016x}-{:016x}-{app:016x}.{ENDING}", agent.0))
 }
 
 /// Runs `create` in `dir`, which is made, durably, if it does not exist.
@@ -68,31 +74,55 @@ fn make_dirs(disk: &dyn Disk, root: &Path, dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Unlinks a file; one that is gone already is no error.
-pub(super) fn unlink(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
+/// Unlinks files of an epoch, and the folders in which nothing is left then. They stay removed.
+pub(super) fn remove(disk: &dyn Disk, root: &Path, key: &EpochKey, files: &[PathBuf]) -> io::Result<()> {
+    files.iter().try_for_each(|file| disk.remove(file))?;
+    let mut dir = epoch_dir(root, key);
+    // Another agent's segment keeps the folder, which is no error; that agent removes it later.
+    for above in [query_dir(root, &key.query), root.to_owned()] {
+        if fs::remove_dir(&dir).is_err() {
+            break;
+        }
+        dir = above;
+    }
+    match disk.sync_dir(&dir) {
+        // Another agent has removed it: that is what it syncs.
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
         _ => Ok(()),
     }
 }
 
-/// Removes the folder of an epoch and that of its query if nothing is left in them.
-pub(super) fn prune(root: &Path, key: &EpochKey) {
-    // Another agent's segment keeps the folder, which is no error; that agent prunes later.
-    if fs::remove_dir(epoch_dir(root, key)).is_ok() {
-        let _in_use = fs::remove_dir(query_dir(root, &key.query));
-    }
-}
-
 /// All segments of an epoch's folder.
 fn segments_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let files = entries(dir)?;
-    Ok(files.into_iter().filter(|f| f.extension().is_some_and(|e| e == ENDING)).collect())
+    Ok(entries(dir)?.into_iter().filter(|file| is_segment(file)).collect())
 }
 
-/// All segments of an epoch, in a fixed order.
-pub(in crate::edge) fn epoch_files(root: &Path, key: &EpochKey) -> io::Result<Vec<PathBuf>> {
-    segments_in(&epoch_dir(root, key))
+/// Whether a file is a segment, by its name.
+pub(super) fn is_segment(file: &Path) -> bool {
+    file.extension().is_some_and(|ending| ending == ENDING)
+}
+
+/// The segments of one use of an epoch, in a fixed order.
+pub(in crate::edge) fn epoch_files(root: &Path, key: &EpochKey, used: u64) -> io::Result<Vec<PathBuf>> {
+    let mut files = segments_in(&epoch_dir(root, key))?;
+    files.retain(|file| is_of(file, used));
+    Ok(files)
+}
+
+/// The segments of one use of all epochs that one claim covers.
+pub(in crate::edge) fn claimed_files(root: &Path, key: &EpochKey, used: u64) -> io::Result<Vec<PathBuf>> {
+    let dir = claim_dir(root, key);
+    let mut found = segments_in(&dir)?;
+    for epoch in entries(&dir)?.iter().filter(|path| path.is_dir()) {
+        found.extend(segments_in(epoch)?);
+    }
+    found.retain(|file| is_of(file, used));
+    Ok(found)
+}
+
+fn is_of(file: &Path, used: u64) -> bool {
+    let name = file.file_name().and_then(|name| name.to_str());
+    name.and_then(|name| name.split_once('-')).is_some_and(|(of, _)| of == format!("{used:016x}"))
 }
 
 /// All segments below `root`, in a fixed order. A `root` that does not exist has none.
@@ -107,7 +137,7 @@ pub(in crate::edge) fn segment_files(root: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Sorted entries of a folder; none if it is gone, since agents remove what is committed.
-fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
+pub(super) fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let listing = match fs::read_dir(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         listing => listing?,

@@ -1,7 +1,7 @@
 //! Segments: the causal logs of one epoch, as one agent of one application wrote them to disk.
 //!
 //! ```text
-//! <checkpoint_dir>/<hash of query>/<epoch>/<agent>-<application>.seg
+//! <checkpoint_dir>/<hash of query>/<epoch>/<use>-<agent>-<application>.seg
 //!
 //! ┌────────┬──────────┬──────────┬──────────┬───
 //! │ header │ record 0 │ record 1 │ record 2 │ …          one group = what one fdatasync covers
@@ -22,17 +22,21 @@
 //!   count. An older generation is refused once a newer one has written.
 //! - **An acknowledged record is on disk.** What a crash leaves half written was never
 //!   acknowledged, stands at the end of the file and is cut off by the reader.
+//! - **A commit is one name that goes**, see [`claim`]. What a late writer leaves behind it counts for
+//!   nothing, and is never acknowledged.
 //! - **Damage is told from a crash.** Each record states up to which position the file was durable
 //!   when it was written. A bad record that lies below such a position was whole once: the file is
 //!   corrupt, and the reader says so instead of using a shorter log.
 //!
 //! Damage within the last group can't be told from a crash, whoever looks at the file.
 
+pub(in crate::edge) mod claim;
 mod disk;
 mod file;
 mod format;
 mod layout;
 mod queue;
+pub(in crate::edge) mod rubbish;
 mod scan;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -43,7 +47,7 @@ mod writer;
 
 pub(in crate::edge) use disk::{Disk, FileTable, OpenFile, RawFile, RealDisk, write_error};
 pub(in crate::edge) use format::VERSION;
-pub(in crate::edge) use layout::{epoch_files, segment_files};
+pub(in crate::edge) use layout::{claimed_files, epoch_files, segment_files};
 pub use queue::Pending;
 pub(in crate::edge) use scan::{SegmentScan, Step, read_block};
 pub use writer::DiskWriter;
@@ -70,6 +74,6 @@ pub struct SegmentRecord {
     pub tasks: Option<u32>,
     /// Position of the block in the task's log, in bytes.
     pub offset: LogOffset,
-    /// The block. Empty: the record only says that the generation was opened.
+    /// The block.
     pub block: Bytes,
 }

@@ -18,7 +18,8 @@ impl Pending {
     ///
     /// # Errors
     /// - [`Error::DiskFull`]: nothing of the record was kept; the writer goes on.
-    /// - [`Error::Fenced`]: a newer generation of the task has written.
+    /// - [`Error::Fenced`]: a newer generation of the task has written, or the epoch was committed.
+    /// - [`Error::Config`]: a newer application has taken the epoch over.
     /// - [`Error::LogGap`]: an earlier block of the log is not in this file (or failed).
     /// - [`Error::LogFork`]: this generation has written other bytes at that offset.
     /// - [`Error::Poisoned`]: syncing failed, for this record or an earlier one. Whether this record is on
@@ -55,8 +56,8 @@ pub(super) struct Append {
 pub(super) enum Message {
     /// Append a record.
     Append(Box<Append>),
-    /// Forget an epoch: this agent's segment, or everybody's.
-    Drop { key: EpochKey, everybody: bool, answer: Answer<()> },
+    /// Forget an epoch: this agent's segment, or those of everybody in one use of its name.
+    Drop { key: EpochKey, everybodys: Option<u64>, answer: Answer<()> },
 }
 
 /// Encodes a record for the writer. An error is an answer like any other.
@@ -77,9 +78,9 @@ pub(super) fn append(record: SegmentRecord) -> (Option<Message>, Pending) {
 }
 
 /// The request to drop an epoch, and where the answer comes.
-pub(super) fn drop_epoch(key: EpochKey, everybody: bool) -> (Message, Receiver<Result<()>>) {
+pub(super) fn drop_epoch(key: EpochKey, everybodys: Option<u64>) -> (Message, Receiver<Result<()>>) {
     let (sender, receiver) = sync_channel(1);
-    (Message::Drop { key, everybody, answer: Answer(sender) }, receiver)
+    (Message::Drop { key, everybodys, answer: Answer(sender) }, receiver)
 }
 
 /// The error of a writer whose thread is gone.

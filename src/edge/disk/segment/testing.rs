@@ -1,7 +1,7 @@
 //! A file system that fails when told to, and records to write to it.
 
 use std::io::{self, IoSlice};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -17,6 +17,10 @@ pub(crate) struct Faults {
     space: Mutex<Option<u64>>,
     fail_sync: AtomicBool,
     fail_cut: AtomicBool,
+    fail_remove: AtomicBool,
+    fail_dirs: AtomicBool,
+    /// Folders that were synced, in order.
+    pub(crate) dirs: Mutex<Vec<PathBuf>>,
     /// File syncs that came through.
     pub(crate) syncs: AtomicU64,
     closed: Mutex<bool>,
@@ -32,6 +36,16 @@ impl Faults {
     /// Lets each sync fail, or no more.
     pub(crate) fn fail_syncs(&self, fail: bool) {
         self.fail_sync.store(fail, Ordering::Relaxed);
+    }
+
+    /// Lets removing files fail, or no more.
+    pub(crate) fn fail_removes(&self, fail: bool) {
+        self.fail_remove.store(fail, Ordering::Relaxed);
+    }
+
+    /// Lets syncing folders fail, or no more.
+    pub(crate) fn fail_dir_syncs(&self, fail: bool) {
+        self.fail_dirs.store(fail, Ordering::Relaxed);
     }
 
     /// Lets cutting files fail.
@@ -61,11 +75,18 @@ impl Disk for FaultyDisk {
         RealDisk.create(path, mode).map(|raw| self.wrap(raw))
     }
 
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn RawFile>> {
-        RealDisk.open(path).map(|raw| self.wrap(raw))
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        if self.0.fail_remove.load(Ordering::Relaxed) {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        RealDisk.remove(path)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        if self.0.fail_dirs.load(Ordering::Relaxed) {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        self.0.dirs.lock().unwrap().push(dir.to_owned());
         RealDisk.sync_dir(dir)
     }
 }

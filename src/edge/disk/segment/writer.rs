@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
@@ -29,6 +30,8 @@ pub struct DiskWriter {
     queue: Option<SyncSender<Message>>,
     thread: Option<JoinHandle<()>>,
     table: Arc<FileTable>,
+    incarnation: Arc<AtomicU64>,
+    failed: Arc<AtomicBool>,
 }
 
 impl DiskWriter {
@@ -50,6 +53,7 @@ impl DiskWriter {
     ) -> Result<Self> {
         fs::create_dir_all(root).map_err(|e| write_error(root, SETTING, &e))?;
         let table = Arc::new(FileTable::default());
+        let (incarnation, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let writer = Writer {
             root: root.to_owned(),
             agent,
@@ -57,7 +61,9 @@ impl DiskWriter {
             disk,
             table: Arc::clone(&table),
             files: std::collections::HashMap::new(),
+            incarnation: Arc::clone(&incarnation),
             poison: None,
+            failed: Arc::clone(&failed),
         };
         let (queue, requests) = sync_channel(QUEUE);
         let thread = thread::Builder::new()
@@ -65,7 +71,19 @@ impl DiskWriter {
             .spawn(move || writer.run(&requests))
             .map_err(|e| Error::io("starting the writer of segments", &e))?;
         let (queue, thread) = (Some(queue), Some(thread));
-        Ok(Self { root: root.to_owned(), queue, thread, table })
+        Ok(Self { root: root.to_owned(), queue, thread, table, incarnation, failed })
+    }
+
+    /// From now on the writer writes for one of the applications that share the folder, and only in epochs
+    /// that are that application's.
+    pub(in crate::edge) fn own(&self, incarnation: u64) {
+        self.incarnation.store(incarnation, Ordering::Release);
+    }
+
+    /// Whether a sync has failed: nothing more is taken.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
     }
 
     /// Queues a record. Records of one task reach the disk in the order in which they were
@@ -101,22 +119,22 @@ impl DiskWriter {
     /// before is answered first. An epoch without a segment is no error.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`]; [`Error::Config`] if a newer application has taken it over: the segment stays then.
     pub fn drop_epoch(&self, key: &EpochKey) -> Result<()> {
-        self.drop_files(key, false)
+        self.drop_files(key, None)
     }
 
-    /// Removes all segments of an epoch, whichever agent and application wrote them: for the
+    /// Removes all segments of one use of an epoch, whichever agent and application wrote them: for the
     /// driver, when the epoch is committed.
     ///
     /// # Errors
-    /// [`Error::Io`].
-    pub fn drop_epoch_all(&self, key: &EpochKey) -> Result<()> {
-        self.drop_files(key, true)
+    /// [`Error::Io`]; [`Error::Config`] if a newer application has taken it over: nothing is removed then.
+    pub fn drop_epoch_all(&self, key: &EpochKey, used: u64) -> Result<()> {
+        self.drop_files(key, Some(used))
     }
 
-    fn drop_files(&self, key: &EpochKey, everybody: bool) -> Result<()> {
-        let (message, answer) = queue::drop_epoch(key.clone(), everybody);
+    fn drop_files(&self, key: &EpochKey, everybodys: Option<u64>) -> Result<()> {
+        let (message, answer) = queue::drop_epoch(key.clone(), everybodys);
         if let Some(queue) = &self.queue {
             let _refused = queue.send(message);
         }

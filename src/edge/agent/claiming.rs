@@ -1,0 +1,140 @@
+//! The driver's agent claims an epoch, and finds its logs, before it grants the first task of it.
+//!
+//! Nothing is read when the application attaches: what is wrong with one epoch's files is told to whoever
+//! opens a task of that epoch, and an epoch that another application is at work on is left to it.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use super::handler::{Handler, unexpected};
+use super::registrar::{LocalRegistry, Registrar};
+use crate::agent::protocol::{Layout, Reply, Request};
+use crate::causal_log::{Place, SpillRef};
+use crate::edge::disk::recovery::RecoveredTask;
+use crate::edge::locked;
+use crate::error::Result;
+use crate::id::{EpochKey, Generation};
+
+/// Bits of a generation that count the grants of one application; those above are its incarnation. So no
+/// generation of an older application is ever newer than one of a younger.
+const GRANT_BITS: u32 = 40;
+
+/// The first generation of an application, less one.
+pub(super) const fn before_first(incarnation: u64) -> Generation {
+    Generation(incarnation << GRANT_BITS)
+}
+
+/// What the application has claimed, in the driver's agent.
+#[derive(Default)]
+pub(in crate::edge) struct Claims {
+    /// Numbers of the uses of the epochs that are this application's. They have other numbers after each
+    /// commit: drawn in the checkpoint folder or, without one, counted.
+    uses: Mutex<HashMap<EpochKey, u64>>,
+    /// Held by whoever claims or commits.
+    turn: Mutex<()>,
+}
+
+impl Handler {
+    /// In the driver: sees that an epoch is this application's. The number of its use.
+    pub(in crate::edge) fn attend(&self, local: &LocalRegistry, key: &EpochKey) -> Result<u64> {
+        match self.known_use(key) {
+            Some(used) => Ok(used),
+            None => {
+                let _turn = locked(&self.claims.turn);
+                self.claim(local, key)
+            }
+        }
+    }
+
+    /// [`Self::attend`] for a task that is about to be opened here.
+    pub(super) fn attend_here(&self, key: &EpochKey) -> Result<()> {
+        match &self.registrar {
+            Registrar::Here(local) => self.attend(local, key).map(drop),
+            Registrar::There(_) => Ok(()),
+        }
+    }
+
+    /// The number of an epoch's use, for a worker.
+    pub(in crate::edge) fn use_of(&self, key: EpochKey) -> Result<u64> {
+        let driver = match &self.registrar {
+            Registrar::Here(local) => return self.attend(local, &key),
+            Registrar::There(driver) => driver,
+        };
+        match self.connections.call(driver, &Request::UseOf(key))? {
+            Reply::UseIs(used) => Ok(used),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// The number of the use of an epoch that was claimed.
+    pub(super) fn known_use(&self, key: &EpochKey) -> Option<u64> {
+        locked(&self.claims.uses).get(&key.claimed()).copied()
+    }
+
+    /// In the driver: Spark has committed an epoch.
+    ///
+    /// # Errors
+    /// It is not committed then: its logs are found by whoever runs it again.
+    pub(in crate::edge) fn commit(&self, local: &LocalRegistry, key: &EpochKey) -> Result<()> {
+        let turn = locked(&self.claims.turn);
+        let used = match self.known_use(key) {
+            Some(used) => used,
+            // Of which this run has opened no task: an earlier one may have.
+            None if key.is_claimed_alone() && self.disk.is_claimed(key)? => self.claim(local, key)?,
+            // Micro-batches before the first that is opened are committed with it.
+            None => return Ok(()),
+        };
+        let epochs = locked(&local.registry).covered(key);
+        for epoch in epochs.iter().filter(|epoch| !epoch.is_claimed_alone()) {
+            // Before anyone hears of it: who does may use the name again, in a new file.
+            self.disk.commit(epoch, used)?;
+        }
+        if key.is_claimed_alone() {
+            self.disk.commit(key, used)?;
+            let mut uses = locked(&self.claims.uses);
+            if self.disk.has_segments() {
+                uses.remove(key);
+            } else {
+                uses.insert(key.clone(), used + 1);
+            }
+        }
+        locked(&local.registry).commit(key);
+        drop(turn);
+        self.catch_up(local);
+        Ok(())
+    }
+
+    /// Claims an epoch unless that was done; the number of its use.
+    fn claim(&self, local: &LocalRegistry, key: &EpochKey) -> Result<u64> {
+        if let Some(used) = self.known_use(key) {
+            return Ok(used);
+        }
+        let taken = self.disk.take(key).inspect_err(|error| {
+            tracing::error!(epoch = %key, %error, "an epoch cannot be used; others can");
+        })?;
+        let (used, found) = taken.unwrap_or_default();
+        if !found.is_empty() {
+            tracing::info!(epoch = %key, logs = found.len(), "recovered");
+        }
+        self.recovered(local, found);
+        locked(&self.claims.uses).insert(key.claimed(), used);
+        Ok(used)
+    }
+
+    /// Takes over logs that an earlier application left in the checkpoint folder.
+    fn recovered(&self, local: &LocalRegistry, found: Vec<RecoveredTask>) {
+        let mut registry = locked(&local.registry);
+        let mut store = locked(&self.store);
+        for found in found {
+            let layout = Layout { app: found.app, stage: found.stage, tasks: found.tasks, code: found.code };
+            let places = found.blocks.iter().filter_map(|block| match &block.place {
+                Place::Spilled(place) => Some(*place),
+                Place::Memory(_) => None,
+            });
+            let places: Vec<SpillRef> = places.collect();
+            let generation = found.generation.max(Generation(1));
+            store.recovered(&found.task, generation, layout, places);
+            registry.recovered(found.task, generation, layout, self.info.id);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Whose the logs of an epoch are, and of which use of its name.
+//!
+//! ```text
+//! <checkpoint_dir>/<number>.incarnation            applications that attached so far
+//! <query>/<incarnation>-<use>.claim                whose a query's micro-batches are
+//! <query>/<epoch>/<incarnation>-<use>.claim        whose a named epoch is
+//! <query>/<epoch>/<use>-<agent>-<application>.seg  counts if the claim is of that use
+//! ```
+//!
+//! Each application that attaches draws the next incarnation. Before it opens the first task of an epoch
+//! it claims it: a file that nobody else creates. The claim with the highest incarnation counts, so of two
+//! that claim at once one wins, and no older application takes an epoch back. A writer looks for its claim
+//! after each sync and before it answers: what it acknowledged was on disk before a newer claim was made,
+//! and whoever made that reads afterwards.
+//!
+//! The first claim draws the number of the use, and those that take over keep it. A commit removes the
+//! claim: that one name, synced, is the commit. Segments of a use that nobody claims are rubbish, whenever
+//! they were written, and a name used again draws another number.
+
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+
+use super::disk::{Disk, write_error};
+use super::{SETTING, layout};
+use crate::error::{Error, Result};
+use crate::id::EpochKey;
+
+/// Ending of a claim's name.
+const CLAIM: &str = "claim";
+/// Ending of the name of the file that counts applications.
+const INCARNATION: &str = "incarnation";
+
+/// A claim on an epoch, or on a query's micro-batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::edge) struct Claim {
+    /// Application that made it.
+    pub(in crate::edge) incarnation: u64,
+    /// Use of the epoch's name, drawn by the first claim.
+    pub(in crate::edge) used: u64,
+}
+
+impl Claim {
+    pub(super) fn path(self, root: &Path, key: &EpochKey) -> PathBuf {
+        let name = format!("{:016x}-{:016x}.{CLAIM}", self.incarnation, self.used);
+        layout::claim_dir(root, key).join(name)
+    }
+
+    fn parse(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_str()?.strip_suffix(CLAIM)?.strip_suffix('.')?;
+        let (incarnation, used) = name.split_once('-')?;
+        Some(Self { incarnation: number(incarnation)?, used: number(used)? })
+    }
+}
+
+/// Whether a file is a claim, by its name.
+pub(super) fn is_claim(path: &Path) -> bool {
+    Claim::parse(path).is_some()
+}
+
+fn number(hex: &str) -> Option<u64> {
+    u64::from_str_radix(hex, 16).ok().filter(|_| hex.len() == 16)
+}
+
+/// Draws the incarnation of an application that attaches to the folder at `root`.
+///
+/// # Errors
+/// [`Error::DiskFull`], [`Error::Io`].
+pub(in crate::edge) fn attach(disk: &dyn Disk, root: &Path, app: &str) -> Result<u64> {
+    draw_incarnation(disk, root, app).map_err(|e| write_error(root, SETTING, &e))
+}
+
+fn draw_incarnation(disk: &dyn Disk, root: &Path, app: &str) -> io::Result<u64> {
+    let path = |drawn: u64| root.join(format!("{drawn:016x}.{INCARNATION}"));
+    loop {
+        let before: Vec<u64> =
+            layout::entries(root)?.iter().filter_map(|path| incarnation_of(path)).collect();
+        let drawn = before.iter().max().map_or(1, |newest| newest + 1);
+        match create(disk, &path(drawn), app) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
+            created => created?,
+        }
+        // After the newer name is on disk: there is always one.
+        for older in before {
+            disk.remove(&path(older))?;
+        }
+        return Ok(drawn);
+    }
+}
+
+/// Checks that the folder at `root` is the one that the application attached to.
+///
+/// # Errors
+/// [`Error::Config`] if not: this host sees another folder than the driver; [`Error::Io`].
+pub(super) fn check_attached(root: &Path, incarnation: u64) -> Result<()> {
+    let found = layout::entries(root).map_err(|e| Error::io(format!("listing {}", root.display()), &e))?;
+    if found.iter().filter_map(|path| incarnation_of(path)).any(|attached| attached >= incarnation) {
+        return Ok(());
+    }
+    Err(Error::Config {
+        setting: SETTING.to_owned(),
+        reason: format!("{} is not the folder that the driver has under that name: share it", root.display()),
+    })
+}
+
+fn incarnation_of(path: &Path) -> Option<u64> {
+    number(path.file_name()?.to_str()?.strip_suffix(INCARNATION)?.strip_suffix('.')?)
+}
+
+/// Creates a file that must not exist, and makes its name durable.
+fn create(disk: &dyn Disk, path: &Path, content: &str) -> io::Result<()> {
+    let file = disk.create(path, 0o666)?;
+    file.write_at(&mut [IoSlice::new(content.as_bytes())], 0)?;
+    file.sync()?;
+    path.parent().map_or(Ok(()), |dir| disk.sync_dir(dir))
+}
+
+/// All claims on an epoch.
+fn claims(root: &Path, key: &EpochKey) -> io::Result<Vec<Claim>> {
+    let files = layout::entries(&layout::claim_dir(root, key))?;
+    Ok(files.iter().filter_map(|path| Claim::parse(path)).collect())
+}
+
+/// The claim that counts. None: all that lies there is rubbish.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(in crate::edge) fn newest(root: &Path, key: &EpochKey) -> Result<Option<Claim>> {
+    let found = claims(root, key).map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))?;
+    Ok(found.into_iter().max())
+}
+
+/// Claims an epoch for an application; what lies there of the use that is returned is its own then.
+///
+/// # Errors
+/// [`Error::Config`] if a newer application has claimed it; [`Error::DiskFull`], [`Error::Io`].
+pub(in crate::edge) fn take(
+    disk: &dyn Disk,
+    root: &Path,
+    key: &EpochKey,
+    incarnation: u64,
+    app: &str,
+) -> Result<Claim> {
+    let before = newest(root, key)?;
+    if let Some(claim) = before.filter(|claim| claim.incarnation >= incarnation) {
+        return mine(root, key, claim, incarnation);
+    }
+    let used = before.map_or_else(draw, |claim| Ok(claim.used))?;
+    let claim = Claim { incarnation, used };
+    let path = claim.path(root, key);
+    let dir = layout::claim_dir(root, key);
+    layout::in_dir(disk, root, &dir, || create(disk, &path, app))
+        .map_err(|e| write_error(&path, SETTING, &e))?;
+    // Another application may have claimed it meanwhile.
+    let now = newest(root, key)?.unwrap_or(claim);
+    let claim = mine(root, key, now, incarnation)?;
+    for older in claims(root, key).unwrap_or_default().into_iter().filter(|older| *older < claim) {
+        // It counts no more whether it is there or not.
+        let _rubbish = disk.remove(&older.path(root, key));
+    }
+    Ok(claim)
+}
+
+/// Looks for the claim of an application that was granted tasks of the epoch.
+///
+/// # Errors
+/// [`Error::Config`] if a newer application has claimed it; [`Error::Io`].
+pub(super) fn find(root: &Path, key: &EpochKey, incarnation: u64) -> Result<Option<Claim>> {
+    match newest(root, key)? {
+        Some(claim) if claim.incarnation >= incarnation => mine(root, key, claim, incarnation).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Gives up a claim: the epoch is committed when this returns.
+///
+/// # Errors
+/// [`Error::Config`] if a newer application has claimed it; [`Error::Io`]: the claim may be there still.
+pub(in crate::edge) fn give_up(disk: &dyn Disk, root: &Path, key: &EpochKey, claim: Claim) -> Result<()> {
+    find(root, key, claim.incarnation)?;
+    let all = claims(root, key).map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))?;
+    // Older ones first, and in any case: they would count again.
+    let mut ours: Vec<Claim> = all.into_iter().filter(|other| *other <= claim).collect();
+    ours.sort_unstable();
+    let dir = layout::claim_dir(root, key);
+    let removed = ours.into_iter().try_for_each(|claim| disk.remove(&claim.path(root, key)));
+    match removed.and_then(|()| disk.sync_dir(&dir)) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io(format!("committing epoch {key} in checkpoint_dir ({})", dir.display()), &e))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn mine(root: &Path, key: &EpochKey, claim: Claim, incarnation: u64) -> Result<Claim> {
+    if claim.incarnation == incarnation {
+        return Ok(claim);
+    }
+    let app = std::fs::read_to_string(claim.path(root, key)).unwrap_or_default();
+    Err(Error::Config {
+        setting: SETTING.to_owned(),
+        reason: format!(
+            "epoch {key} in {} was taken over by application {app:?}, which attached later; this one records \
+             nothing more in it: stop one of the two, or give each its own epoch name or folder",
+            root.display()
+        ),
+    })
+}
+
+fn draw() -> Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|error| Error::Io {
+        context: "drawing the number of an epoch's use".to_owned(),
+        message: error.to_string(),
+    })?;
+    // 0 stands for no claim.
+    Ok(u64::from_le_bytes(bytes).max(1))
+}

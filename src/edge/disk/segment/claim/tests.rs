@@ -1,0 +1,194 @@
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::super::rubbish::{RUBBISH_AGE, prune};
+use super::super::testing::{APP, FaultyDisk, faulty_writer, record, writer};
+use super::super::{DiskWriter, RealDisk, SegmentRecord, segment_files};
+use super::*;
+use crate::edge::disk::recovery::recover_claimed;
+use crate::id::{AgentId, Epoch, Generation, TaskId};
+
+fn named(name: &str) -> EpochKey {
+    EpochKey { query: "batch".into(), epoch: Epoch::Named(name.to_owned()) }
+}
+
+fn of(key: &EpochKey, offset: u64, block: &[u8]) -> SegmentRecord {
+    let plain = record(0, 1, offset, block);
+    let task = TaskId { query: key.query.clone(), epoch: key.epoch.clone(), ..plain.task };
+    SegmentRecord { task, ..plain }
+}
+
+/// Bytes of logs that whoever claims the epoch finds.
+fn found(root: &Path, key: &EpochKey, claim: Claim) -> u64 {
+    let found = recover_claimed(root, key, claim.used).unwrap();
+    found.tasks.iter().flat_map(|task| &task.blocks).map(|block| u64::from(block.len)).sum()
+}
+
+/// An application that has attached, with its writer.
+fn attached(root: &Path, app: &str) -> (u64, DiskWriter) {
+    std::fs::create_dir_all(root).unwrap();
+    let incarnation = attach(&RealDisk, root, app).unwrap();
+    let writer = DiskWriter::start(root, AgentId(100 + incarnation), APP + incarnation).unwrap();
+    writer.own(incarnation);
+    (incarnation, writer)
+}
+
+fn claimed(root: &Path, key: &EpochKey, incarnation: u64) -> Claim {
+    take(&RealDisk, root, key, incarnation, "app").unwrap()
+}
+
+#[test]
+fn each_application_has_a_higher_incarnation_than_those_before() {
+    let root = tempfile::tempdir().unwrap();
+    let drawn: Vec<u64> = (0..3).map(|_| attach(&RealDisk, root.path(), "app").unwrap()).collect();
+    assert_eq!(drawn, [1, 2, 3]);
+    assert_eq!(layout::entries(root.path()).unwrap().len(), 1);
+}
+
+#[test]
+fn who_claims_later_finds_what_was_acknowledged_before_and_the_other_is_told() {
+    let root = tempfile::tempdir().unwrap();
+    let (key, other) = (named("daily"), named("hourly"));
+    let (old, first) = attached(root.path(), "app-1");
+    let before = claimed(root.path(), &key, old);
+    claimed(root.path(), &other, old);
+    first.submit(of(&key, 0, b"abc")).wait().unwrap();
+    first.submit(of(&other, 0, b"abc")).wait().unwrap();
+
+    let (new, second) = attached(root.path(), "app-2");
+    let claim = take(&RealDisk, root.path(), &key, new, "app-2").unwrap();
+    assert_eq!((claim.used, claim.incarnation), (before.used, new));
+    assert_eq!(found(root.path(), &key, claim), 3);
+
+    let told = first.submit(of(&key, 3, b"d")).wait().unwrap_err();
+    let Error::Config { setting, reason } = &told else { panic!("{told}") };
+    assert!(setting == "checkpoint_dir" && reason.contains("app-2"), "{told}");
+    assert!(take(&RealDisk, root.path(), &key, old, "app-1").is_err());
+    // It removes nothing of what is another's now.
+    assert!(give_up(&RealDisk, root.path(), &key, before).is_err());
+    assert!(first.drop_epoch(&key).is_err());
+    assert!(first.drop_epoch_all(&key, before.used).is_err());
+    assert_eq!(newest(root.path(), &key).unwrap(), Some(claim));
+    assert!(found(root.path(), &key, claim) >= 3);
+
+    // What nobody took goes on, and so does who took.
+    first.submit(of(&other, 3, b"d")).wait().unwrap();
+    second.submit(of(&key, 0, b"abc")).wait().unwrap();
+}
+
+#[test]
+fn a_late_writer_brings_no_committed_name_back() {
+    let root = tempfile::tempdir().unwrap();
+    let key = named("daily");
+    let (incarnation, writer) = attached(root.path(), "app");
+    let late = DiskWriter::start(root.path(), AgentId(7), APP).unwrap();
+    late.own(incarnation);
+    let claim = claimed(root.path(), &key, incarnation);
+    late.submit(of(&key, 0, b"abc")).wait().unwrap();
+    give_up(&RealDisk, root.path(), &key, claim).unwrap();
+    writer.drop_epoch_all(&key, claim.used).unwrap();
+    // Its file is gone, but open; and another has none yet.
+    for (writer, offset) in [(&late, 3), (&writer, 0)] {
+        let refused = writer.submit(of(&key, offset, b"d")).wait().unwrap_err();
+        assert!(matches!(refused, Error::Fenced { newer: Generation::NONE, .. }), "{refused}");
+    }
+    // What it wrote when it died before it looked.
+    let path = layout::segment_path(root.path(), AgentId(7), APP, claim.used, &key);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(&path, b"whatever").unwrap();
+    assert_eq!(newest(root.path(), &key).unwrap(), None);
+    let again = claimed(root.path(), &key, incarnation);
+    assert_ne!(again.used, claim.used, "a name used again is another epoch");
+    assert_eq!(found(root.path(), &key, again), 0);
+}
+
+#[test]
+fn a_commit_that_cannot_be_made_durable_is_an_error_and_can_be_made_again() {
+    let root = tempfile::tempdir().unwrap();
+    let key = named("daily");
+    let (incarnation, writer) = attached(root.path(), "app");
+    let claim = claimed(root.path(), &key, incarnation);
+    writer.submit(of(&key, 0, b"abc")).wait().unwrap();
+    let disk = FaultyDisk::default();
+    disk.0.fail_removes(true);
+    assert!(give_up(&disk, root.path(), &key, claim).is_err());
+    assert_eq!(newest(root.path(), &key).unwrap(), Some(claim));
+    assert_eq!(found(root.path(), &key, claim), 3);
+    disk.0.fail_removes(false);
+    disk.0.fail_dir_syncs(true);
+    let unsure = give_up(&disk, root.path(), &key, claim).unwrap_err();
+    assert!(unsure.to_string().contains("checkpoint_dir"), "{unsure}");
+    disk.0.fail_dir_syncs(false);
+    give_up(&disk, root.path(), &key, claim).unwrap();
+    assert_eq!(*disk.0.dirs.lock().unwrap(), [layout::claim_dir(root.path(), &key)]);
+}
+
+#[test]
+fn folders_are_synced_when_something_was_removed_from_them() {
+    let root = tempfile::tempdir().unwrap();
+    let (writer, faults) = faulty_writer(root.path());
+    writer.submit(record(0, 1, 0, b"x")).wait().unwrap();
+    faults.dirs.lock().unwrap().clear();
+    writer.drop_epoch(&record(0, 1, 0, b"x").task.epoch_key()).unwrap();
+    assert_eq!(*faults.dirs.lock().unwrap(), [root.path()]);
+    writer.submit(record(0, 1, 0, b"x")).wait().unwrap();
+    faults.fail_removes(true);
+    assert!(writer.drop_epoch_all(&record(0, 1, 0, b"x").task.epoch_key(), 0).is_err());
+    assert_eq!(faults.syncs.load(Ordering::Relaxed), 2);
+    assert_eq!(segment_files(root.path()).unwrap().len(), 1);
+}
+
+#[test]
+fn batches_of_a_query_and_executions_are_claimed_together() {
+    let root = tempfile::tempdir().unwrap();
+    let batch = |number| EpochKey { query: "clicks".into(), epoch: Epoch::Batch(number) };
+    let (incarnation, writer) = attached(root.path(), "app");
+    let claim = claimed(root.path(), &batch(1), incarnation);
+    for number in 1..=3 {
+        writer.submit(of(&batch(number), 0, b"abc")).wait().unwrap();
+    }
+    assert_eq!(claimed(root.path(), &batch(9), incarnation), claim);
+    assert_eq!(found(root.path(), &batch(9), claim), 9);
+}
+
+#[test]
+fn a_host_that_sees_another_folder_than_the_driver_is_told() {
+    let (root, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (incarnation, _) = attached(root.path(), "app");
+    claimed(root.path(), &named("daily"), incarnation);
+    let strange = DiskWriter::start(elsewhere.path(), AgentId(7), APP).unwrap();
+    strange.own(incarnation);
+    let told = strange.submit(of(&named("daily"), 0, b"abc")).wait().unwrap_err();
+    assert!(matches!(&told, Error::Config { setting, .. } if setting == "checkpoint_dir"), "{told}");
+}
+
+#[test]
+fn what_nobody_will_ask_for_goes_once_it_is_old() {
+    let root = tempfile::tempdir().unwrap();
+    let (incarnation, writer) = attached(root.path(), "app");
+    let execution = EpochKey { query: "app:app".into(), epoch: Epoch::Named("sql-4".into()) };
+    let stream = EpochKey { query: "clicks".into(), epoch: Epoch::Batch(4) };
+    let committed = named("hourly");
+    let kept = [named("daily"), stream];
+    for key in [&execution, &committed].into_iter().chain(&kept) {
+        claimed(root.path(), key, incarnation);
+        writer.submit(of(key, 0, b"abc")).wait().unwrap();
+    }
+    let claim = claimed(root.path(), &committed, incarnation);
+    give_up(&RealDisk, root.path(), &committed, claim).unwrap();
+    assert_eq!(prune(&RealDisk, root.path(), RUBBISH_AGE).unwrap(), 0, "it may be written just now");
+    assert_eq!(segment_files(root.path()).unwrap().len(), 4);
+    assert_eq!(prune(&RealDisk, root.path(), Duration::ZERO).unwrap(), 3);
+    assert_eq!(segment_files(root.path()).unwrap().len(), 2);
+    for key in &kept {
+        let claim = newest(root.path(), key).unwrap().unwrap();
+        assert_eq!(found(root.path(), key, claim), 3);
+    }
+}
+
+#[test]
+fn a_writer_without_an_owner_needs_no_claim() {
+    let root = tempfile::tempdir().unwrap();
+    writer(root.path()).submit(of(&named("daily"), 0, b"abc")).wait().unwrap();
+}
