@@ -263,6 +263,8 @@ class Agent:
         stage_tasks: Callable[[int], int | None],
         plan_uses: Callable[[int, int], list[tuple[str, int, str, int, bool, int, int]] | None],
     ) -> Agent: ...
+    def refuse_query(self, query: str, setting: str, reason: str) -> None:
+        """Open no task of a query any more, until it begins anew."""
     def begin_run(self, query: str, epoch: int | str | None = None) -> None:
         """The program begins an epoch, or all those of a query, anew."""
     @property

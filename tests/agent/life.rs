@@ -3,7 +3,7 @@
 
 use clonos::agent::protocol::Ending;
 use clonos::error::Error;
-use clonos::id::{Epoch, LogOffset, Partition};
+use clonos::id::{Epoch, LogOffset, Partition, TaskId};
 use clonos::task::Summary;
 
 use crate::world::{World, append, close, eventually, numbered, open, opening, task, task_in, text};
@@ -311,4 +311,21 @@ fn attempts_are_counted() {
         assert_eq!((task.opens, task.rows, task.replayed, task.live), (2, 10, 10, 10));
         assert_eq!((task.bytes, task.holders.len(), task.lost), (100, 2, 0));
     }
+}
+
+#[test]
+fn a_refused_query_opens_nothing_until_it_begins_anew() {
+    let world = World::new();
+    let executor = world.executor("executor");
+    let (setting, reason) = ("asyncProgressTrackingEnabled".to_owned(), "it commits late".to_owned());
+    world.driver.refuse_query("q", setting, reason).unwrap();
+    for agent in [&world.driver, &executor] {
+        let refused = world.worker_of(agent).open(opening(&task(0), 1, 1)).unwrap_err();
+        assert_eq!(refused.condition(), "CONFIG");
+        assert!(refused.to_string().contains("asyncProgressTrackingEnabled"), "{refused}");
+    }
+    let another = TaskId { query: "another".into(), ..task(0) };
+    open(&mut world.worker_of(&executor), &another, 1, 1);
+    world.driver.begin_run("q", None);
+    open(&mut world.worker_of(&executor), &task(0), 1, 2);
 }

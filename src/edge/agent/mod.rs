@@ -183,8 +183,20 @@ impl Agent {
     /// The program begins an epoch, or all those of a query, anew: see `Registry::begin_run`.
     pub fn begin_run(&self, query: &str, epoch: Option<&Epoch>) {
         if let Ok(local) = self.registry() {
+            if epoch.is_none() {
+                local.admit(query, None);
+            }
             locked(&local.registry).begin_run(query, epoch);
         }
+    }
+
+    /// From now on no task of a query is opened, until it begins anew: `reason` is `setting`'s fault.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if this is not the driver's agent.
+    pub fn refuse_query(&self, query: &str, setting: String, reason: String) -> Result<()> {
+        self.registry()?.admit(query, Some(Error::Config { setting, reason }));
+        Ok(())
     }
 
     /// Checks that what an epoch's tasks took in belongs together.
