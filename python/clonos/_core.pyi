@@ -33,6 +33,7 @@ class SessionConfig:
         on_lost: str,
         on_ambiguous: str,
         io_timeout_ms: int,
+        network_timeout_ms: int = 120_000,
     ) -> SessionConfig: ...
     @staticmethod
     def from_bytes(data: bytes) -> SessionConfig: ...

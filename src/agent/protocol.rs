@@ -17,7 +17,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, Partition, TaskId};
 use crate::task::Summary;
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 16 << 20;
 
@@ -294,6 +294,8 @@ pub enum Request {
         /// Commits known so far.
         commits_seen: u64,
     },
+    /// The driver's agent to all others: it ends, and the application with it.
+    Farewell,
     /// Agent to registry: an attempt wants to open.
     Grant {
         /// What the worker asked.

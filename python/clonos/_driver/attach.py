@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from clonos import _attached, _core
 from clonos._config import (
+    NETWORK_TIMEOUT,
     AgentScope,
     Compression,
     Guarantee,
@@ -19,6 +20,7 @@ from clonos._config import (
     choice,
     parse_depth,
     parse_io_timeout,
+    parse_network_timeout,
     parse_resolution,
     parse_size,
     parse_spill_policy,
@@ -149,6 +151,7 @@ def attach(
         on_lost=choice("on_lost", on_lost, OnLost),
         on_ambiguous=choice("on_ambiguous", on_ambiguous, OnAmbiguous),
         io_timeout_ms=parse_io_timeout(io_timeout),
+        network_timeout_ms=parse_network_timeout(settings.get(NETWORK_TIMEOUT, "120s")),
     )
     bind_host, reached_as = _driver_hosts(settings, driver_host, local)
     config = config.with_driver_addr(reached_as)

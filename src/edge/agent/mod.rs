@@ -34,10 +34,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::handler::Handler;
-use self::heartbeat::beat;
+use self::heartbeat::{beat, farewell};
 use self::memory::spill;
 use self::registrar::{LocalRegistry, Registrar};
 pub use self::registrar::{PlanUses, StageTasks};
@@ -87,7 +86,6 @@ pub struct Agent {
     server: Arc<Server>,
     socket: PathBuf,
     addr: String,
-    driver_gone: Arc<AtomicBool>,
 }
 
 impl Agent {
@@ -127,12 +125,7 @@ impl Agent {
         let handler = Arc::new(Handler::new(session, info.clone(), disk, registrar));
         recover(&handler)?;
         let server = Server::new(Arc::clone(&handler));
-        let agent = Self {
-            server: Arc::clone(&server),
-            socket: socket.clone(),
-            addr: info.addr.clone(),
-            driver_gone: Arc::new(AtomicBool::new(false)),
-        };
+        let agent = Self { server: Arc::clone(&server), socket: socket.clone(), addr: info.addr.clone() };
         handler.registrar.tell(&handler.connections, Request::Register(info))?;
         server.listen_tcp(listener)?;
         server.listen_unix(bind_socket(&socket)?)?;
@@ -143,10 +136,7 @@ impl Agent {
             server.spawn("clonos-repair", |server| repair(&server))?;
         }
         if matches!(handler.registrar, Registrar::There(_)) {
-            let gone = Arc::clone(&agent.driver_gone);
-            server.spawn("clonos-heartbeat", move |server| {
-                beat(&server, || gone.store(true, Ordering::Release));
-            })?;
+            server.spawn("clonos-heartbeat", |server| beat(&server))?;
         }
         tracing::info!(addr = %agent.addr, socket = %socket.display(), "agent is up");
         Ok(agent)
@@ -164,10 +154,10 @@ impl Agent {
         &self.socket
     }
 
-    /// Whether the driver was silent for too long.
+    /// Whether the driver has ended, or was silent for too long.
     #[must_use]
     pub fn driver_gone(&self) -> bool {
-        self.driver_gone.load(Ordering::Acquire)
+        self.server.is_driver_gone()
     }
 
     /// Spark has committed an epoch: its logs are dropped here now, elsewhere with the next beat.
@@ -233,9 +223,11 @@ impl Agent {
         }
     }
 
-    /// Ends all connections, waits for all threads and removes the socket. Again is harmless.
+    /// Ends all connections, waits for all threads and removes the socket; the driver's agent tells the
+    /// others before. Again is harmless.
     pub fn stop(&self) {
         if !self.server.is_stopping() {
+            farewell(self.server.handler());
             self.server.stop(&self.socket);
         }
     }

@@ -32,6 +32,7 @@ const STACK_BYTES: usize = 512 << 10;
 pub(in crate::edge) struct Server {
     handler: Shared,
     stopping: AtomicBool,
+    driver_gone: AtomicBool,
     unproven: AtomicUsize,
     next: AtomicUsize,
     open: Mutex<HashMap<usize, Stream>>,
@@ -44,6 +45,7 @@ impl Server {
         Arc::new(Self {
             handler,
             stopping: AtomicBool::new(false),
+            driver_gone: AtomicBool::new(false),
             unproven: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             open: Mutex::default(),
@@ -58,6 +60,15 @@ impl Server {
 
     pub(in crate::edge) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
+    }
+
+    /// The application has ended, as far as this agent can tell.
+    pub(in crate::edge) fn driver_is_gone(&self) {
+        self.driver_gone.store(true, Ordering::Release);
+    }
+
+    pub(in crate::edge) fn is_driver_gone(&self) -> bool {
+        self.driver_gone.load(Ordering::Acquire)
     }
 
     /// Serves other agents.
@@ -220,6 +231,10 @@ impl Server {
             }
             Request::Replicate { .. } => handler.replicated(request).map(|()| Reply::Done),
             Request::Permits { .. } => handler.registrar.permits(&handler.connections, &request),
+            Request::Farewell => {
+                self.driver_is_gone();
+                Ok(Reply::Done)
+            }
             Request::Stats => Ok(Reply::Stats(handler.stats())),
             Request::ClusterStats => Ok(Reply::ClusterStats(cluster_stats(handler)?)),
             other => match &handler.registrar {
