@@ -4,6 +4,7 @@
 #![allow(unreachable_pub, reason = "modules of one test program")]
 
 mod budget;
+mod crowd;
 mod failures;
 mod hostile;
 mod life;

@@ -14,6 +14,7 @@
 //! repairing        new copies after a holder's death
 //! values           answers that all tasks of an epoch share
 //! process          an executor's agent as a process of its own
+//! watch            whether the executor has ended
 //! pending_frames   frames of a task that came before their turn; in the worker
 //! ```
 
@@ -28,12 +29,15 @@ mod publishing;
 pub(super) mod registrar;
 mod repairing;
 mod values;
+mod watch;
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use self::handler::Handler;
 use self::heartbeat::{beat, farewell};
@@ -95,6 +99,7 @@ impl Agent {
     /// [`Error::Config`] if an address cannot be listened on, [`Error::CorruptSegment`], [`Error::Io`].
     pub fn start(config: AgentConfig) -> Result<Self> {
         config.session.validate()?;
+        allow_files();
         let AgentConfig { session, role, socket } = config;
         let id = AgentId(random_u64()?);
         let copies = usize::try_from(session.sharing_depth).unwrap_or(usize::MAX).saturating_add(1);
@@ -258,6 +263,17 @@ fn own_interface(session: &SessionConfig) -> Result<String> {
         crate::edge::net::Stream::Unix(_) => {
             Err(Error::Misuse { what: "the driver is not on a network".into() })
         }
+    }
+}
+
+/// Each connection is a file: raises the process's limit as far as it may.
+fn allow_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if limit.current != limit.maximum
+        && let Err(error) = setrlimit(Resource::Nofile, raised)
+    {
+        tracing::warn!(%error, "the limit of open files stays as it is");
     }
 }
 
