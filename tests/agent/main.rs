@@ -10,5 +10,6 @@ mod hostile;
 mod life;
 mod process;
 mod restart;
+mod sharing;
 mod values;
 mod world;

@@ -15,6 +15,8 @@ const IDLE_MAX: usize = 8;
 const IDLE_PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two looks for those that were kept too long.
 const IDLE_PERIOD: Duration = Duration::from_secs(5);
+/// How long it counts that an agent did not answer.
+const FAILED_LATELY: Duration = Duration::from_secs(60);
 
 /// Connections to agents, by address.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub(in crate::edge) struct Connections {
     secret: [u8; 32],
     timeout: Duration,
     idle: Mutex<Idle>,
+    /// When each agent last failed to answer; one that answers is not in it.
+    failed: Mutex<HashMap<String, Instant>>,
 }
 
 #[derive(Debug)]
@@ -40,11 +44,19 @@ pub(in crate::edge) struct Asked {
 impl Connections {
     pub(in crate::edge) fn new(secret: [u8; 32], timeout: Duration) -> Self {
         let idle = Mutex::new(Idle { kept: HashMap::new(), looked: Instant::now() });
-        Self { secret, timeout, idle }
+        Self { secret, timeout, idle, failed: Mutex::default() }
     }
 
     /// Sends a request; the answer is read with [`Self::answer`].
     pub(in crate::edge) fn ask(&self, addr: &str, request: &Request) -> Result<Asked> {
+        let asked = self.send(addr, request);
+        if asked.is_err() {
+            self.note(addr, false);
+        }
+        asked
+    }
+
+    fn send(&self, addr: &str, request: &Request) -> Result<Asked> {
         let kept = locked(&self.idle).kept.get_mut(addr).and_then(Vec::pop);
         if let Some((since, mut connection)) = kept
             && since.elapsed() < IDLE_PATIENCE
@@ -61,7 +73,9 @@ impl Connections {
 
     /// Reads the answer to a request.
     pub(in crate::edge) fn answer(&self, mut asked: Asked) -> Result<Reply> {
-        let reply = asked.connection.read()?;
+        let reply = asked.connection.read();
+        self.note(&asked.addr, reply.is_ok());
+        let reply = reply?;
         let mut idle = locked(&self.idle);
         let kept = idle.kept.entry(asked.addr).or_default();
         if kept.len() < IDLE_MAX {
@@ -95,5 +109,21 @@ impl Connections {
             kept.retain(|(since, _)| since.elapsed() < IDLE_PATIENCE);
             !kept.is_empty()
         });
+        drop(idle);
+        locked(&self.failed).retain(|_, at| at.elapsed() < FAILED_LATELY);
+    }
+
+    /// Whether an agent did not answer lately, and has not since.
+    pub(in crate::edge) fn failed_lately(&self, addr: &str) -> bool {
+        locked(&self.failed).get(addr).is_some_and(|at| at.elapsed() < FAILED_LATELY)
+    }
+
+    fn note(&self, addr: &str, answered: bool) {
+        let mut failed = locked(&self.failed);
+        if answered {
+            failed.remove(addr);
+        } else {
+            failed.insert(addr.to_owned(), Instant::now());
+        }
     }
 }
