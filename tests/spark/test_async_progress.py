@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from clonos import causal
 from clonos.testing import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 @causal("long", uid="late commits")
@@ -47,10 +47,10 @@ def test_a_causal_function_in_it_is_refused_by_name(
 ) -> None:
     rows = rates(spark).select(function("value"))
     with pytest.raises(StreamingQueryException, match=r"ConfigError.*asyncProgressTrackingEnabled"):
-        start(rows, tmp_path, "true").awaitTermination(30)
+        start(rows, tmp_path, "true").awaitTermination(120)
     # The same query without it.
     query = start(rows, tmp_path, "false")
-    wait_until(lambda: (query.lastProgress or {}).get("batchId", -1) >= 2, "batches", 60)
+    wait_until(lambda: (query.lastProgress or {}).get("batchId", -1) >= 2, "batches", 120)
     query.stop()
     assert query.exception() is None
 
@@ -61,12 +61,12 @@ def test_a_batch_function_in_it_is_refused_by_name(
     seen: list[int] = []
     handle = session.foreach_batch(lambda _batch, number: seen.append(number))
     with pytest.raises(StreamingQueryException, match=r"ConfigError.*asyncProgressTrackingEnabled"):
-        start(rates(spark), tmp_path, "true", handle).awaitTermination(30)
+        start(rates(spark), tmp_path, "true", handle).awaitTermination(120)
     assert not seen
 
 
 def test_a_query_without_them_may_commit_late(spark: Any, tmp_path: Path) -> None:
     query = start(rates(spark).selectExpr("value + 1"), tmp_path, "true")
-    wait_until(lambda: (query.lastProgress or {}).get("batchId", -1) >= 2, "batches", 60)
+    wait_until(lambda: (query.lastProgress or {}).get("batchId", -1) >= 2, "batches", 120)
     query.stop()
     assert query.exception() is None
