@@ -118,6 +118,9 @@ pub struct SessionConfig {
     /// Milliseconds without the driver after which an agent ends: `spark.network.timeout`, default 120,000.
     /// Since 0.1.
     pub network_timeout_ms: u64,
+    /// Name of the node that this process runs on, for placing copies on others; default empty: its address
+    /// stands for it. Each agent has its own. Since 0.1.
+    pub host_label: String,
 }
 
 impl SessionConfig {
@@ -144,6 +147,7 @@ impl SessionConfig {
             on_ambiguous: OnAmbiguous::default(),
             io_timeout_ms: IO_TIMEOUT_MS_DEFAULT,
             network_timeout_ms: NETWORK_TIMEOUT_MS_DEFAULT,
+            host_label: String::new(),
         }
     }
 

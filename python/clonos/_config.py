@@ -23,6 +23,8 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*$", re.IGNORECASE)
 FULL_DEPTH = 2**32 - 1
 RESOLUTION_SECONDS_MAX = 60
+# Environment variable with the name of the node that a process runs on.
+HOST_LABEL = "CLONOS_HOST_LABEL"
 NETWORK_TIMEOUT = "spark.network.timeout"
 _SPARK_TIME = re.compile(r"^\s*(\d+)\s*(us|ms|s|m|min|h|d)?\s*$", re.IGNORECASE)
 _MILLISECONDS = {

@@ -98,7 +98,7 @@ pub struct AgentInfo {
     pub id: AgentId,
     /// `ip:port`.
     pub addr: String,
-    /// Name of its host, so that copies go to other hosts first.
+    /// Name of its host, or its address, so that copies go to other hosts first.
     pub host: String,
     /// Whether it is the driver's.
     pub driver: bool,

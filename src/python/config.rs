@@ -92,6 +92,8 @@ impl PySessionConfig {
                 on_ambiguous: choice("on_ambiguous", on_ambiguous, &ON_AMBIGUOUS)?,
                 io_timeout_ms,
                 network_timeout_ms,
+                // Set by each agent for itself.
+                host_label: String::new(),
             };
             config.validate()?;
             Ok(Self { config })
@@ -109,6 +111,10 @@ impl PySessionConfig {
 
     fn with_driver_addr(&self, addr: String) -> Self {
         Self { config: SessionConfig { driver_addr: addr, ..self.config.clone() } }
+    }
+
+    fn with_host_label(&self, label: String) -> Self {
+        Self { config: SessionConfig { host_label: label, ..self.config.clone() } }
     }
 
     #[getter]

@@ -126,7 +126,8 @@ impl Agent {
             (Registrar::Here(_), false) => format!("{}:{}", session.driver_addr, addr.port()),
             _ => addr.to_string(),
         };
-        let info = AgentInfo { id, addr, host: bind_host, driver: matches!(registrar, Registrar::Here(_)) };
+        let host = if session.host_label.is_empty() { bind_host } else { session.host_label.clone() };
+        let info = AgentInfo { id, addr, host, driver: matches!(registrar, Registrar::Here(_)) };
         let app = bytes_fingerprint(session.app_id.as_bytes());
         let disk = Disk::open(&session, id, app)?;
         let handler = Arc::new(Handler::new(session, info.clone(), disk, registrar));
