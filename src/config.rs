@@ -14,6 +14,8 @@ pub const MEMORY_BYTES_DEFAULT: u64 = 512 << 20;
 pub const DISK_BYTES_DEFAULT: u64 = 16 << 30;
 /// Default time to wait for an agent.
 pub const IO_TIMEOUT_MS_DEFAULT: u64 = 10_000;
+/// Default time without the driver after which an agent ends: Spark's own.
+pub const NETWORK_TIMEOUT_MS_DEFAULT: u64 = 120_000;
 /// Default resolution of `clonos.time()`.
 pub const CLOCK_RESOLUTION_NS_DEFAULT: u64 = 1_000_000;
 /// Sharing depth that means every agent there is.
@@ -113,6 +115,12 @@ pub struct SessionConfig {
     pub on_ambiguous: OnAmbiguous,
     /// Milliseconds before a silent agent is given up; default 10,000, minimum 100. Since 0.1.
     pub io_timeout_ms: u64,
+    /// Milliseconds without the driver after which an agent ends: `spark.network.timeout`, default 120,000.
+    /// Since 0.1.
+    pub network_timeout_ms: u64,
+    /// Name of the node that this process runs on, for placing copies on others; default empty: its address
+    /// stands for it. Each agent has its own. Since 0.1.
+    pub host_label: String,
 }
 
 impl SessionConfig {
@@ -138,6 +146,8 @@ impl SessionConfig {
             on_lost: OnLost::default(),
             on_ambiguous: OnAmbiguous::default(),
             io_timeout_ms: IO_TIMEOUT_MS_DEFAULT,
+            network_timeout_ms: NETWORK_TIMEOUT_MS_DEFAULT,
+            host_label: String::new(),
         }
     }
 
@@ -155,6 +165,9 @@ impl SessionConfig {
         }
         if !(100..=600_000).contains(&self.io_timeout_ms) {
             return refuse("io_timeout", format!("{} ms is not between 100 and 600000", self.io_timeout_ms));
+        }
+        if self.network_timeout_ms == 0 {
+            return refuse("spark.network.timeout", "0 gives an agent no time".into());
         }
         Ok(())
     }

@@ -23,6 +23,19 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*$", re.IGNORECASE)
 FULL_DEPTH = 2**32 - 1
 RESOLUTION_SECONDS_MAX = 60
+# Environment variable with the name of the node that a process runs on.
+HOST_LABEL = "CLONOS_HOST_LABEL"
+NETWORK_TIMEOUT = "spark.network.timeout"
+_SPARK_TIME = re.compile(r"^\s*(\d+)\s*(us|ms|s|m|min|h|d)?\s*$", re.IGNORECASE)
+_MILLISECONDS = {
+    "us": 0.001,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
 IO_TIMEOUT_SECONDS = (0.1, 600)
 
 
@@ -132,4 +145,20 @@ def parse_io_timeout(value: float) -> int:
     if type(value) in {int, float} and least <= value <= most:
         return round(value * 1000)
     message = f"io_timeout={value!r} is not between {least} and {most} seconds"
+    raise ConfigError(message, "CONFIG")
+
+
+def parse_network_timeout(value: str) -> int:
+    """Milliseconds of ``spark.network.timeout``: a number with a unit, or of seconds.
+
+    Raises
+    ------
+    ConfigError
+        If it is no time, or none at all.
+    """
+    match = _SPARK_TIME.match(value)
+    millis = 0.0 if match is None else int(match[1]) * _MILLISECONDS[(match[2] or "s").lower()]
+    if millis >= 1:
+        return round(millis)
+    message = f"{NETWORK_TIMEOUT}={value!r} is not a time; write seconds, or a number with a unit"
     raise ConfigError(message, "CONFIG")

@@ -33,12 +33,14 @@ class SessionConfig:
         on_lost: str,
         on_ambiguous: str,
         io_timeout_ms: int,
+        network_timeout_ms: int = 120_000,
     ) -> SessionConfig: ...
     @staticmethod
     def from_bytes(data: bytes) -> SessionConfig: ...
     def to_bytes(self) -> bytes:
         """Everything, the secret included: keep it out of logs."""
     def with_driver_addr(self, addr: str) -> SessionConfig: ...
+    def with_host_label(self, label: str) -> SessionConfig: ...
     @property
     def app_id(self) -> str: ...
     @property
@@ -263,6 +265,8 @@ class Agent:
         stage_tasks: Callable[[int], int | None],
         plan_uses: Callable[[int, int], list[tuple[str, int, str, int, bool, int, int]] | None],
     ) -> Agent: ...
+    def refuse_query(self, query: str, setting: str, reason: str) -> None:
+        """Open no task of a query any more, until it begins anew."""
     def begin_run(self, query: str, epoch: int | str | None = None) -> None:
         """The program begins an epoch, or all those of a query, anew."""
     @property

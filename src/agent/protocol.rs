@@ -98,7 +98,7 @@ pub struct AgentInfo {
     pub id: AgentId,
     /// `ip:port`.
     pub addr: String,
-    /// Name of its host, so that copies go to other hosts first.
+    /// Name of its host, or its address, so that copies go to other hosts first.
     pub host: String,
     /// Whether it is the driver's.
     pub driver: bool,
@@ -346,6 +346,8 @@ pub enum Request {
         /// Whether nobody listens where it was.
         refused: bool,
     },
+    /// The driver's agent to all others: it ends, and the application with it.
+    Farewell,
     /// Agent to registry: an attempt wants to open.
     Grant {
         /// What the worker asked.

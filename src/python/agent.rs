@@ -81,6 +81,11 @@ impl PyAgent {
         })
     }
 
+    /// Opens no task of a query any more, until it begins anew.
+    fn refuse_query(&self, py: Python<'_>, query: &str, setting: String, reason: String) -> PyResult<()> {
+        enter(py, || self.agent.refuse_query(query, setting, reason))
+    }
+
     fn check_epoch(
         &self,
         py: Python<'_>,

@@ -4,7 +4,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::door::quick;
-use crate::config::{AgentScope, Guarantee, OnAmbiguous, OnLost, SessionConfig, SpillPolicy};
+use crate::config::{
+    AgentScope, Guarantee, NETWORK_TIMEOUT_MS_DEFAULT, OnAmbiguous, OnLost, SessionConfig, SpillPolicy,
+};
 use crate::error::{Error, Result};
 
 /// Settings of a session.
@@ -45,7 +47,7 @@ impl PySessionConfig {
     #[new]
     #[pyo3(signature = (*, app_id, secret, driver_addr, driver_socket, local, guarantee, sharing_depth,
         memory_bytes, disk_bytes, spill_policy, clock_resolution_ns, compress_frames, spill_dir, checkpoint_dir, agent_scope, on_lost, on_ambiguous,
-        io_timeout_ms))]
+        io_timeout_ms, network_timeout_ms = NETWORK_TIMEOUT_MS_DEFAULT))]
     #[expect(clippy::too_many_arguments, reason = "keyword-only, one per setting")]
     fn new(
         py: Python<'_>,
@@ -67,6 +69,7 @@ impl PySessionConfig {
         on_lost: &str,
         on_ambiguous: &str,
         io_timeout_ms: u64,
+        network_timeout_ms: u64,
     ) -> PyResult<Self> {
         quick(py, || {
             let config = SessionConfig {
@@ -88,6 +91,9 @@ impl PySessionConfig {
                 on_lost: choice("on_lost", on_lost, &ON_LOST)?,
                 on_ambiguous: choice("on_ambiguous", on_ambiguous, &ON_AMBIGUOUS)?,
                 io_timeout_ms,
+                network_timeout_ms,
+                // Set by each agent for itself.
+                host_label: String::new(),
             };
             config.validate()?;
             Ok(Self { config })
@@ -105,6 +111,10 @@ impl PySessionConfig {
 
     fn with_driver_addr(&self, addr: String) -> Self {
         Self { config: SessionConfig { driver_addr: addr, ..self.config.clone() } }
+    }
+
+    fn with_host_label(&self, label: String) -> Self {
+        Self { config: SessionConfig { host_label: label, ..self.config.clone() } }
     }
 
     #[getter]

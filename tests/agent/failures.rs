@@ -1,13 +1,19 @@
 //! Guarantee 1 and 7: what was acknowledged survives as many losses of agents as the user asked for, and
 //! what did not survive is said to be lost, never replaced by silence.
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use clonos::config::SessionConfig;
+use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::edge::net::client::Client;
 use clonos::error::Error;
 use clonos::id::{Epoch, Partition, TaskId};
 
-use crate::world::{World, append, close, eventually, numbered, open, task, text};
+use crate::world::{World, append, close, eventually, numbered, open, opening, task, text};
 
 #[test]
 fn a_killed_agents_logs_are_read_elsewhere() {
@@ -253,13 +259,58 @@ fn an_executor_without_its_driver_notices() {
     let executor = world.executor("executor");
     world.driver.stop();
     let mut worker = world.worker_of(&executor);
-    let refused = worker.open(crate::world::opening(&task(0), 1, 1)).unwrap_err();
+    let refused = worker.open(opening(&task(0), 1, 1)).unwrap_err();
     assert!(matches!(refused, Error::AgentUnreachable { .. } | Error::Timeout { .. }), "{refused}");
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !executor.driver_gone() {
-        assert!(Instant::now() < deadline, "an agent without its driver goes");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    eventually("the driver says that it ends", || executor.driver_gone());
+}
+
+/// The driver's agent behind a line that can be cut: where it is reached.
+fn behind_a_line(driver: &str) -> (String, Arc<AtomicBool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (addr, driver) = (listener.local_addr().unwrap().to_string(), driver.to_owned());
+    let cut = Arc::new(AtomicBool::new(false));
+    let is_cut = Arc::clone(&cut);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let there = TcpStream::connect(&driver).unwrap();
+            for (from, to) in [(&stream, &there), (&there, &stream)] {
+                let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                let is_cut = Arc::clone(&is_cut);
+                std::thread::spawn(move || {
+                    let mut bytes = [0; 4096];
+                    while let Ok(read @ 1..) = from.read(&mut bytes) {
+                        // What is lost on the way is not answered.
+                        if !is_cut.load(Ordering::Relaxed) && to.write_all(&bytes[..read]).is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+        }
+    });
+    (addr, cut)
+}
+
+#[test]
+fn an_agent_bears_the_silence_of_its_driver_for_as_long_as_spark_does() {
+    let world = World::with(|config, _| {
+        (config.io_timeout_ms, config.network_timeout_ms) = (500, 3_000);
+    });
+    let (driver_addr, cut) = behind_a_line(world.driver.addr());
+    let session = SessionConfig { driver_addr, ..world.config.clone() };
+    let socket = world.folder.path().join("cut off.sock");
+    let executor = Agent::start(AgentConfig { session, role: Role::Executor, socket }).unwrap();
+    cut.store(true, Ordering::Relaxed);
+    std::thread::sleep(Duration::from_millis(1_500));
+    cut.store(false, Ordering::Relaxed);
+    let mut worker = world.worker_of(&executor);
+    eventually("it is back", || worker.open(opening(&task(0), 1, 1)).is_ok());
+    // A few beats later the silence before does not count any more.
+    std::thread::sleep(Duration::from_millis(1_500));
+    let began = Instant::now();
+    cut.store(true, Ordering::Relaxed);
+    eventually("an agent without its driver goes", || executor.driver_gone());
+    assert!(began.elapsed() > Duration::from_millis(2_000), "after {:?}", began.elapsed());
 }
 
 #[test]

@@ -2,8 +2,10 @@
 //! one, nothing is forgotten before its epoch is committed.
 
 use clonos::agent::protocol::Ending;
+use clonos::config::SessionConfig;
+use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::error::Error;
-use clonos::id::{Epoch, LogOffset, Partition};
+use clonos::id::{Epoch, LogOffset, Partition, TaskId};
 use clonos::task::Summary;
 
 use crate::world::{World, append, close, eventually, numbered, open, opening, task, task_in, text};
@@ -311,4 +313,36 @@ fn attempts_are_counted() {
         assert_eq!((task.opens, task.rows, task.replayed, task.live), (2, 10, 10, 10));
         assert_eq!((task.bytes, task.holders.len(), task.lost), (100, 2, 0));
     }
+}
+
+#[test]
+fn a_refused_query_opens_nothing_until_it_begins_anew() {
+    let world = World::new();
+    let executor = world.executor("executor");
+    let (setting, reason) = ("asyncProgressTrackingEnabled".to_owned(), "it commits late".to_owned());
+    world.driver.refuse_query("q", setting, reason).unwrap();
+    for agent in [&world.driver, &executor] {
+        let refused = world.worker_of(agent).open(opening(&task(0), 1, 1)).unwrap_err();
+        assert_eq!(refused.condition(), "CONFIG");
+        assert!(refused.to_string().contains("asyncProgressTrackingEnabled"), "{refused}");
+    }
+    let another = TaskId { query: "another".into(), ..task(0) };
+    open(&mut world.worker_of(&executor), &another, 1, 1);
+    world.driver.begin_run("q", None);
+    open(&mut world.worker_of(&executor), &task(0), 1, 2);
+}
+
+#[test]
+fn a_labelled_host_is_known_by_its_label() {
+    let world = World::with(|config, _| config.host_label = "node-1".to_owned());
+    let session = SessionConfig { host_label: "node-2".to_owned(), ..world.config.clone() };
+    let socket = world.folder.path().join("labelled.sock");
+    let _labelled = Agent::start(AgentConfig { session, role: Role::Executor, socket }).unwrap();
+    let session = SessionConfig { host_label: String::new(), ..world.config.clone() };
+    let socket = world.folder.path().join("plain.sock");
+    let _plain = Agent::start(AgentConfig { session, role: Role::Executor, socket }).unwrap();
+    let agents = world.driver.stats().unwrap().agents;
+    let mut hosts: Vec<_> = agents.into_iter().map(|agent| agent.host).collect();
+    hosts.sort();
+    assert_eq!(hosts, ["127.0.0.1", "node-1", "node-2"]);
 }

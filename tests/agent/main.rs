@@ -4,11 +4,13 @@
 #![allow(unreachable_pub, reason = "modules of one test program")]
 
 mod budget;
+mod crowd;
 mod failures;
 mod hostile;
 mod life;
 mod process;
 mod restart;
+mod sharing;
 mod silence;
 mod values;
 mod world;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import doctest
 import pickle
+import re
 import time
 import uuid
 from pathlib import Path
@@ -136,3 +137,17 @@ def test_doctor_checks_this_machine(tmp_path: Path) -> None:
 
 def test_the_core_is_a_release_build_or_says_so() -> None:
     assert _core.build_profile() in ("release", "debug")
+
+
+@pytest.mark.parametrize(
+    ("text", "millis"),
+    [("120s", 120_000), ("90", 90_000), ("2min", 120_000), ("1H", 3_600_000), (" 500 ms ", 500)],
+)
+def test_sparks_network_timeout_is_followed(text: str, millis: int) -> None:
+    assert _config.parse_network_timeout(text) == millis
+
+
+@pytest.mark.parametrize("text", ["", "0", "-3s", "soon", "1.5s", "10us"])
+def test_a_network_timeout_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape("spark.network.timeout")):
+        _config.parse_network_timeout(text)

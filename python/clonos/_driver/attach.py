@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from clonos import _attached, _core
 from clonos._config import (
+    HOST_LABEL,
+    NETWORK_TIMEOUT,
     AgentScope,
     Compression,
     Guarantee,
@@ -19,6 +21,7 @@ from clonos._config import (
     choice,
     parse_depth,
     parse_io_timeout,
+    parse_network_timeout,
     parse_resolution,
     parse_size,
     parse_spill_policy,
@@ -51,6 +54,7 @@ def attach(
     io_timeout: float = 10.0,
     driver_host: str | None = None,
     driver_port: int = 0,
+    host_label: str | None = None,
     metrics: str | None = None,
 ) -> Session:
     """Attach Clonos to a Spark session; on a laptop no setting is needed.
@@ -94,6 +98,10 @@ def attach(
     driver_host, driver_port : str and int, optional
         Where the driver's agent listens; default: ``spark.driver.host`` (or the bind address), and
         any free port.
+    host_label : str, optional
+        Name of the node that the driver runs on; default: the environment variable
+        ``CLONOS_HOST_LABEL``, else its address. Executors have theirs from that variable only.
+        Copies of a log go to other nodes first, and two containers of one node have two addresses.
     metrics : str, optional
         Address on which the figures of `Session.stats` are served for Prometheus, such as
         ``"127.0.0.1:9095"``; needs ``clonos[metrics]``.
@@ -154,13 +162,12 @@ def attach(
         on_lost=choice("on_lost", on_lost, OnLost),
         on_ambiguous=choice("on_ambiguous", on_ambiguous, OnAmbiguous),
         io_timeout_ms=parse_io_timeout(io_timeout),
+        network_timeout_ms=parse_network_timeout(settings.get(NETWORK_TIMEOUT, "120s")),
     )
     bind_host, reached_as = _driver_hosts(settings, driver_host, local)
     config = config.with_driver_addr(reached_as)
 
-    agent = _core.Agent.start(
-        config, bind_host, driver_port, spark_private.stage_tasks(context), plan_uses(spark)
-    )
+    agent = _start_agent(spark, config, (bind_host, driver_port), host_label)
     advertised = config.with_driver_addr(agent.addr)
     write_private(folder / "session", advertised.to_bytes())
     session = Session(spark, agent, advertised, folder, asked)
@@ -174,6 +181,15 @@ def attach(
 
 def _is_local(master: str) -> bool:
     return master.startswith("local") and not master.startswith("local-cluster")
+
+
+def _start_agent(
+    spark: SparkSession, config: _core.SessionConfig, bind: tuple[str, int], label: str | None
+) -> _core.Agent:
+    # Of the driver's node alone: executors are sent the configuration without it.
+    label = os.environ.get(HOST_LABEL, "") if label is None else label
+    stages = spark_private.stage_tasks(spark.sparkContext)
+    return _core.Agent.start(config.with_host_label(label), *bind, stages, plan_uses(spark))
 
 
 def register_formats(

@@ -35,6 +35,11 @@ EXECUTION_POLL_SECONDS = 1.0
 BATCH_BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
 BATCH_BYTES = "4MB"
 EPOCH_NAME_MAX = 200
+ASYNC_PROGRESS_OPTION = "asyncProgressTrackingEnabled"
+ASYNC_PROGRESS_REASON = (
+    "with this option of a streaming query Spark commits a batch after the next one has begun, so "
+    "a batch may run again whose log is gone; leave it out where Clonos is at work"
+)
 
 
 class Session:
@@ -72,8 +77,10 @@ class Session:
         self._smaller_batches = not spark_private.is_set(spark, BATCH_BYTES_SETTING)
         if self._smaller_batches:
             spark.conf.set(BATCH_BYTES_SETTING, BATCH_BYTES)
-        self._listener = progress_listener(agent.begin_run, self.commit)
+        self._listener = progress_listener(self._begin_query, self.commit)
         spark.streams.addListener(self._listener)
+        for query in spark.streams.active:
+            self._refuse_late_commits(str(query.id))
         self._watcher = threading.Thread(
             target=self._watch_executions, name="clonos-executions", daemon=True
         )
@@ -222,6 +229,15 @@ class Session:
             close()
         self._agent.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _begin_query(self, query: str) -> None:
+        self._agent.begin_run(query)
+        self._refuse_late_commits(query)
+
+    def _refuse_late_commits(self, query: str) -> None:
+        # The beginning of a batch counts as the commit of the one before, whose log goes then.
+        if spark_private.commits_late(self.spark, query):
+            self._agent.refuse_query(query, ASYNC_PROGRESS_OPTION, ASYNC_PROGRESS_REASON)
 
     def _watch_executions(self) -> None:
         """Commit the epochs of SQL executions that have ended and stand in no ``epoch`` scope."""

@@ -10,6 +10,7 @@ name                                                      seen in
 ``SparkContext._jsc.sc().dagScheduler().activeJobs``      4.3
 ``SQLExecution.getQueryExecution``, ``TreePattern``       4.3
 ``PythonUDF.func().command()``                            4.3
+``StreamingQueryWrapper.streamingQuery`` and its class    4.3
 ========================================================= =============
 """
 
@@ -56,6 +57,14 @@ def execution_ended(spark: SparkSession, execution: int) -> bool:
     jspark: Any = spark._jsparkSession
     found = jspark.sharedState().statusStore().execution(execution)
     return bool(found.isDefined() and found.get().completionTime().isDefined())
+
+
+def commits_late(spark: SparkSession, query: str) -> bool:
+    """Whether a streaming query commits a batch when the next one may have begun."""
+    jspark: Any = spark._jsparkSession
+    found = jspark.streams().get(query)
+    kind = "" if found is None else found.streamingQuery().getClass().getSimpleName()
+    return kind == "AsyncProgressTrackingMicroBatchExecution"
 
 
 def running_executions(context: SparkContext) -> set[int]:

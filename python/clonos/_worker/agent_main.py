@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from clonos import _core
+from clonos._config import HOST_LABEL
 
 
 def main() -> None:
@@ -12,6 +14,7 @@ def main() -> None:
     folder, watch_pid = sys.argv[1], int(sys.argv[2])
     config = _core.SessionConfig.from_bytes(sys.stdin.buffer.read())
     sys.stdin.close()
+    config = config.with_host_label(os.environ.get(HOST_LABEL, ""))
     _core.run_executor_agent(config, watch_pid, folder)
 
 

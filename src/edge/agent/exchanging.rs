@@ -55,8 +55,9 @@ impl Handler {
         if (here.is_empty() || many == 0) && (elsewhere.is_empty() || few == 0) {
             return Ok(());
         }
-        let agents = self.registrar.agents(&self.connections, &session.grant);
-        let peers = placement::candidates(&session.task, self.info.id, &self.info.host, &agents);
+        // What one sends to a peer another takes for sent: it must not go ahead of the answer.
+        let _turn = self.sharing.take(session.task.epoch_key());
+        let peers = self.peers_for(session);
         for (wanted, tasks) in [(many, here), (few, elsewhere)] {
             let tasks: Vec<TaskId> = tasks.into_iter().cloned().collect();
             let mut left = wanted;
@@ -71,6 +72,14 @@ impl Handler {
             }
         }
         Ok(())
+    }
+
+    /// Agents that may hold copies, best first; who did not answer lately is asked last.
+    fn peers_for(&self, session: &Session) -> Vec<AgentInfo> {
+        let agents = self.registrar.agents(&self.connections, &session.grant);
+        let mut peers = placement::candidates(&session.task, self.info.id, &self.info.host, &agents);
+        peers.sort_by_cached_key(|peer| self.connections.failed_lately(&peer.addr));
+        peers
     }
 
     /// Holds copies that another agent shares.
@@ -126,7 +135,7 @@ impl Handler {
     /// Output commit of what was absorbed here in the session's epoch: returns when it is stable.
     pub(in crate::edge) fn share(&self, session: &Session) -> Result<()> {
         let epoch = session.task.epoch_key();
-        let _turn = locked(&self.sharing);
+        let _turn = self.sharing.take(epoch.clone());
         let tasks = locked(&self.store).take_fresh(&epoch);
         if tasks.is_empty() {
             return Ok(());
@@ -140,8 +149,7 @@ impl Handler {
 
     fn share_all(&self, session: &Session, tasks: &[TaskId]) -> Result<()> {
         let wanted = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
-        let agents = self.registrar.agents(&self.connections, &session.grant);
-        let candidates = placement::candidates(&session.task, self.info.id, &self.info.host, &agents);
+        let candidates = self.peers_for(session);
         let mut holders = vec![self.info.id];
         let pending = self.persist_copies(session, tasks)?;
         for peer in candidates {

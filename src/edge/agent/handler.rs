@@ -10,6 +10,7 @@ use bytes::Bytes;
 use super::claiming::Claims;
 use super::pooling::Pool;
 use super::registrar::{LocalRegistry, Registrar};
+use super::turns::Turns;
 use super::values::Tables;
 use crate::agent::protocol::{AgentInfo, AgentStats, Commit, Ending, Grant, Reply, Request};
 use crate::agent::store::Store;
@@ -57,8 +58,9 @@ pub(in crate::edge) struct Handler {
     pub(in crate::edge) store: Mutex<Store>,
     /// Held by whoever spills.
     pub(in crate::edge) spilling: Mutex<()>,
-    /// Held by whoever shares absorbed logs: nobody goes ahead while another still waits for peers.
-    pub(in crate::edge) sharing: Mutex<()>,
+    /// Taken by whoever shares absorbed logs: nobody goes ahead while another of the epoch still waits for
+    /// peers.
+    pub(in crate::edge) sharing: Turns,
     /// Set when frames may be due for disk.
     pub(in crate::edge) spill_due: Signal,
     /// The epoch that sent frames last.
@@ -85,7 +87,7 @@ impl Handler {
         Self {
             store: Mutex::new(Store::new(config.memory_bytes)),
             spilling: Mutex::default(),
-            sharing: Mutex::default(),
+            sharing: Turns::default(),
             spill_due: Signal::default(),
             newest_epoch: Mutex::default(),
             connections: Connections::new(config.secret, timeout),

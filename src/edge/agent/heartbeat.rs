@@ -1,11 +1,15 @@
-//! An executor's agent tells the registry that it lives, and hears what was committed.
+//! An executor's agent tells the registry that it lives, and hears what was committed; the driver's tells
+//! the others that it ends.
 
 use std::sync::Arc;
-use std::thread::sleep;
+use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
+use super::handler::Handler;
 use super::registrar::Registrar;
-use crate::agent::protocol::{AgentStanding, Reply, Request};
+use crate::agent::protocol::{AgentInfo, AgentStanding, Reply, Request};
+use crate::edge::locked;
+use crate::edge::net::Connection;
 use crate::edge::net::server::Server;
 use crate::error::Result;
 
@@ -13,30 +17,42 @@ use crate::error::Result;
 const PAUSE: Duration = Duration::from_millis(50);
 /// Time between two beats.
 const PERIOD: Duration = Duration::from_millis(500);
-/// An agent whose driver was silent for so long is of no use any more.
-pub(super) const DRIVER_SILENCE_MAX: Duration = Duration::from_secs(12);
+/// Of a call that fails no more time counts as silence: an agent that was itself paused has not listened.
+const CALL_TIMEOUTS: u32 = 3;
+/// How long the driver's agent may take to tell all others that it ends, and each of them to hear it.
+const FAREWELL_PATIENCE: Duration = Duration::from_secs(2);
+/// Agents that are told at a time.
+const FAREWELL_THREADS: usize = 16;
 
-/// Beats until the server stops, the driver has been silent for too long, or it takes this agent for dead.
-pub(super) fn beat(server: &Arc<Server>, on_driver_gone: impl FnOnce()) {
-    let mut heard = Instant::now();
+/// Beats until the server stops, the driver has been silent for as long as Spark bears, or it takes this
+/// agent for dead.
+pub(super) fn beat(server: &Arc<Server>) {
+    let config = &server.handler().config;
+    let patience = Duration::from_millis(config.network_timeout_ms);
+    let round_max = Duration::from_millis(config.io_timeout_ms) * CALL_TIMEOUTS + PERIOD;
+    let mut silent = Duration::ZERO;
     while !server.is_stopping() {
-        match beat_once(server) {
-            Ok(AgentStanding::Dead) => {
-                tracing::warn!("this agent was silent for too long, and others have gone on without it");
-                on_driver_gone();
-                return;
-            }
-            Ok(_) => heard = Instant::now(),
-            Err(error) if heard.elapsed() > DRIVER_SILENCE_MAX => {
-                tracing::info!(%error, "the driver is gone");
-                on_driver_gone();
-                return;
-            }
-            Err(_) => {}
-        }
+        let began = Instant::now();
+        let beaten = beat_once(server);
         let next = Instant::now() + PERIOD;
         while !server.is_stopping() && Instant::now() < next {
             sleep(PAUSE);
+        }
+        match beaten {
+            Ok(AgentStanding::Dead) => {
+                tracing::warn!("this agent was silent for too long, and others have gone on without it");
+                server.driver_is_gone();
+                return;
+            }
+            Ok(_) => silent = Duration::ZERO,
+            Err(error) => {
+                silent += began.elapsed().min(round_max);
+                if silent > patience {
+                    tracing::info!(%error, "the driver is gone");
+                    server.driver_is_gone();
+                    return;
+                }
+            }
         }
     }
 }
@@ -56,4 +72,34 @@ fn beat_once(server: &Arc<Server>) -> Result<AgentStanding> {
             Ok(AgentStanding::Unknown)
         }
     }
+}
+
+/// Tells all agents that the driver ends, if this is the driver's: they would wait for it as long as Spark
+/// bears. Whom it does not reach does wait.
+pub(super) fn farewell(handler: &Handler) {
+    let Registrar::Here(local) = &handler.registrar else { return };
+    let mut agents = locked(&local.registry).alive(local.now_ms());
+    agents.retain(|agent| agent.id != handler.info.id);
+    let deadline = Instant::now() + FAREWELL_PATIENCE;
+    std::thread::scope(|scope| {
+        for some in agents.chunks(agents.len().div_ceil(FAREWELL_THREADS).max(1)) {
+            let tell = move || {
+                for agent in some.iter().take_while(|_| Instant::now() < deadline) {
+                    if let Err(error) = part(handler, agent) {
+                        tracing::info!(agent = %agent.addr, %error, "not told that the driver ends");
+                    }
+                }
+            };
+            if let Err(error) = Builder::new().name("clonos-farewell".into()).spawn_scoped(scope, tell) {
+                tracing::info!(%error, "some agents are not told that the driver ends");
+            }
+        }
+    });
+}
+
+fn part(handler: &Handler, agent: &AgentInfo) -> Result<()> {
+    let timeout = FAREWELL_PATIENCE.min(Duration::from_millis(handler.config.io_timeout_ms));
+    let mut connection = Connection::tcp(&agent.addr, &handler.config.secret, timeout)?;
+    connection.write(&Request::Farewell)?;
+    connection.read::<Reply>().map(drop)
 }

@@ -16,7 +16,9 @@
 //! heartbeat        telling the registry that this agent lives
 //! repairing        new copies after a holder's death
 //! values           answers that all tasks of an epoch share
+//! turns            in each epoch one at a time
 //! process          an executor's agent as a process of its own
+//! watch            whether the executor has ended
 //! pending_frames   frames of a task that came before their turn; in the worker
 //! ```
 
@@ -33,17 +35,20 @@ pub mod process;
 mod publishing;
 pub(super) mod registrar;
 mod repairing;
+mod turns;
 mod values;
+mod watch;
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use self::handler::Handler;
-use self::heartbeat::beat;
+use self::heartbeat::{beat, farewell};
 use self::memory::spill;
 use self::registrar::{LocalRegistry, Registrar};
 pub use self::registrar::{PlanUses, StageTasks};
@@ -92,7 +97,6 @@ pub struct Agent {
     server: Arc<Server>,
     socket: PathBuf,
     addr: String,
-    driver_gone: Arc<AtomicBool>,
 }
 
 impl Agent {
@@ -102,6 +106,7 @@ impl Agent {
     /// [`Error::Config`] if an address cannot be listened on, [`Error::DiskFull`], [`Error::Io`].
     pub fn start(config: AgentConfig) -> Result<Self> {
         config.session.validate()?;
+        allow_files();
         let AgentConfig { session, role, socket } = config;
         let id = AgentId(random_u64()?);
         let copies = usize::try_from(session.sharing_depth).unwrap_or(usize::MAX).saturating_add(1);
@@ -126,7 +131,8 @@ impl Agent {
             (Registrar::Here(_), false) => format!("{}:{}", session.driver_addr, addr.port()),
             _ => addr.to_string(),
         };
-        let info = AgentInfo { id, addr, host: bind_host, driver: matches!(registrar, Registrar::Here(_)) };
+        let host = if session.host_label.is_empty() { bind_host } else { session.host_label.clone() };
+        let info = AgentInfo { id, addr, host, driver: matches!(registrar, Registrar::Here(_)) };
         let app = bytes_fingerprint(session.app_id.as_bytes());
         let disk = Disk::open(&session, id, app)?;
         if let Registrar::Here(local) = &registrar {
@@ -134,12 +140,7 @@ impl Agent {
         }
         let handler = Arc::new(Handler::new(session, info.clone(), disk, registrar));
         let server = Server::new(Arc::clone(&handler));
-        let agent = Self {
-            server: Arc::clone(&server),
-            socket: socket.clone(),
-            addr: info.addr.clone(),
-            driver_gone: Arc::new(AtomicBool::new(false)),
-        };
+        let agent = Self { server: Arc::clone(&server), socket: socket.clone(), addr: info.addr.clone() };
         // Before it can be asked for anything.
         handler.disk.own(handler.registrar.register(&handler.connections, info)?);
         server.listen_tcp(listener)?;
@@ -151,10 +152,7 @@ impl Agent {
             server.spawn("clonos-repair", |server| repair(&server))?;
         }
         if matches!(handler.registrar, Registrar::There(_)) {
-            let gone = Arc::clone(&agent.driver_gone);
-            server.spawn("clonos-heartbeat", move |server| {
-                beat(&server, || gone.store(true, Ordering::Release));
-            })?;
+            server.spawn("clonos-heartbeat", |server| beat(&server))?;
         }
         tracing::info!(addr = %agent.addr, socket = %socket.display(), "agent is up");
         Ok(agent)
@@ -183,10 +181,10 @@ impl Agent {
         Err(Error::Poisoned { what: "a sync in checkpoint_dir".into() })
     }
 
-    /// Whether the driver was silent for too long.
+    /// Whether the driver has ended, or was silent for too long.
     #[must_use]
     pub fn driver_gone(&self) -> bool {
-        self.driver_gone.load(Ordering::Acquire)
+        self.server.is_driver_gone()
     }
 
     /// Spark has committed an epoch: its logs are dropped here now, elsewhere with the next beat. When this
@@ -203,8 +201,20 @@ impl Agent {
     /// The program begins an epoch, or all those of a query, anew: see `Registry::begin_run`.
     pub fn begin_run(&self, query: &str, epoch: Option<&Epoch>) {
         if let Ok(local) = self.registry() {
+            if epoch.is_none() {
+                local.admit(query, None);
+            }
             locked(&local.registry).begin_run(query, epoch);
         }
+    }
+
+    /// From now on no task of a query is opened, until it begins anew: `reason` is `setting`'s fault.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if this is not the driver's agent.
+    pub fn refuse_query(&self, query: &str, setting: String, reason: String) -> Result<()> {
+        self.registry()?.admit(query, Some(Error::Config { setting, reason }));
+        Ok(())
     }
 
     /// Checks that what an epoch's tasks took in belongs together.
@@ -241,9 +251,11 @@ impl Agent {
         }
     }
 
-    /// Ends all connections, waits for all threads and removes the socket. Again is harmless.
+    /// Ends all connections, waits for all threads and removes the socket; the driver's agent tells the
+    /// others before. Again is harmless.
     pub fn stop(&self) {
         if !self.server.is_stopping() {
+            farewell(self.server.handler());
             self.server.stop(&self.socket);
         }
     }
@@ -274,6 +286,17 @@ fn own_interface(session: &SessionConfig) -> Result<String> {
         crate::edge::net::Stream::Unix(_) => {
             Err(Error::Misuse { what: "the driver is not on a network".into() })
         }
+    }
+}
+
+/// Each connection is a file: raises the process's limit as far as it may.
+fn allow_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if limit.current != limit.maximum
+        && let Err(error) = setrlimit(Resource::Nofile, raised)
+    {
+        tracing::warn!(%error, "the limit of open files stays as it is");
     }
 }
 

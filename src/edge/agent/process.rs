@@ -1,15 +1,13 @@
 //! The process of an executor's agent: started once per executor, gone when the executor is.
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::watch::Watched;
 use super::{Agent, AgentConfig, Role};
 use crate::config::SessionConfig;
 use crate::edge::net::Connection;
@@ -77,31 +75,14 @@ fn lock(folder: &Path) -> Result<File> {
 /// # Errors
 /// Whatever keeps the agent from starting; [`Error::Poisoned`] once it can write no more segments.
 pub fn run_executor_agent(config: SessionConfig, watch_pid: u32, folder: &Path) -> Result<()> {
-    let watched = watch(watch_pid)?;
+    let watched = Watched::process(watch_pid)?;
     let agent =
         Agent::start(AgentConfig { session: config, role: Role::Executor, socket: folder.join(SOCKET) })?;
     let mut usable = Ok(());
-    while usable.is_ok() && !agent.driver_gone() && !ended(watched.as_ref()) {
+    while usable.is_ok() && !agent.driver_gone() && !watched.ended(WATCH_PERIOD) {
         usable = agent.check_disk();
     }
     // What was acknowledged is on disk and on peers. The next worker starts another agent, whose files are new.
     agent.stop();
     usable
-}
-
-fn watch(pid: u32) -> Result<Option<OwnedFd>> {
-    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
-    let opened = pidfd_open(pid, PidfdFlags::empty());
-    opened.map(Some).map_err(|error| Error::io("watching the executor", &error.into()))
-}
-
-/// Whether the watched process has ended; waits a while for it.
-fn ended(watched: Option<&OwnedFd>) -> bool {
-    let Some(process) = watched else {
-        sleep(WATCH_PERIOD);
-        return false;
-    };
-    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::try_from(WATCH_PERIOD.as_nanos()).unwrap_or(0) };
-    let mut fds = [PollFd::new(process, PollFlags::IN)];
-    matches!(poll(&mut fds, Some(&timeout)), Ok(ready) if ready > 0)
 }

@@ -40,6 +40,8 @@ pub(in crate::edge) struct LocalRegistry {
     /// Answers of `stage_tasks`: a stage's number of tasks does not change.
     tasks: Mutex<HashMap<u32, Option<u32>>>,
     limits: Mutex<RateLimits>,
+    /// Queries in which nothing may be recorded, with the reason.
+    refused: Mutex<HashMap<String, Error>>,
     started: Instant,
     /// The application's number among those that attached to the checkpoint folder; 0 without one.
     incarnation: AtomicU64,
@@ -54,6 +56,7 @@ impl LocalRegistry {
             stage_tasks,
             tasks: Mutex::default(),
             limits: Mutex::default(),
+            refused: Mutex::default(),
             started: Instant::now(),
             incarnation: AtomicU64::new(0),
         }
@@ -67,6 +70,15 @@ impl LocalRegistry {
 
     pub(in crate::edge) fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Lets tasks of a query be opened from now on, or refuses them for a reason.
+    pub(in crate::edge) fn admit(&self, query: &str, refused: Option<Error>) {
+        let mut all = locked(&self.refused);
+        match refused {
+            Some(reason) => all.insert(query.to_owned(), reason),
+            None => all.remove(query),
+        };
     }
 
     fn tasks_of(&self, stage: u32) -> Option<u32> {
@@ -96,6 +108,11 @@ impl LocalRegistry {
             let now_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
             let wait_ns = locked(&self.limits).reserve(name, *interval_ns, *count, now_ns);
             return Some(Ok(Reply::PermitsFrom(wait_ns)));
+        }
+        if let Request::Grant { open, .. } = request
+            && let Some(reason) = locked(&self.refused).get(&*open.task.query)
+        {
+            return Some(Err(reason.clone()));
         }
         let now_ms = self.now_ms();
         let tasks = match request {

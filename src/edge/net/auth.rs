@@ -40,10 +40,15 @@ fn refused(connection: &Connection) -> Error {
     Error::AuthRefused { peer: connection.peer().to_owned() }
 }
 
-/// The side that connected.
-pub(super) fn prove(connection: &mut Connection, secret: &[u8; 32]) -> Result<()> {
+/// What the side that accepted says first.
+pub(super) fn hello(connection: &mut Connection) -> Result<[u8; 8 + NONCE]> {
     let mut hello = [0; 8 + NONCE];
     connection.read_exact(&mut hello)?;
+    Ok(hello)
+}
+
+/// The side that connected.
+pub(super) fn prove(connection: &mut Connection, hello: &[u8; 8 + NONCE], secret: &[u8; 32]) -> Result<()> {
     let (head, theirs) = hello.split_at(8);
     let (magic, version) = head.split_at(4);
     if magic != MAGIC {

@@ -1,22 +1,37 @@
-//! Connections to other agents, kept for the next request.
+//! Connections to other agents, kept a while for the next request.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::messages::Connection;
 use crate::agent::protocol::{Reply, Request};
+use crate::edge::locked;
 use crate::error::{Error, Result};
 
 /// Idle connections kept per agent.
 const IDLE_MAX: usize = 8;
+/// How long a connection is kept for the next request.
+const IDLE_PATIENCE: Duration = Duration::from_secs(60);
+/// Time between two looks for those that were kept too long.
+const IDLE_PERIOD: Duration = Duration::from_secs(5);
+/// How long it counts that an agent did not answer.
+const FAILED_LATELY: Duration = Duration::from_secs(60);
 
 /// Connections to agents, by address.
 #[derive(Debug)]
 pub(in crate::edge) struct Connections {
     secret: [u8; 32],
     timeout: Duration,
-    idle: Mutex<HashMap<String, Vec<Connection>>>,
+    idle: Mutex<Idle>,
+    /// When each agent last failed to answer; one that answers is not in it.
+    failed: Mutex<HashMap<String, Instant>>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    kept: HashMap<String, Vec<(Instant, Connection)>>,
+    looked: Instant,
 }
 
 /// A request whose answer is still to be read.
@@ -28,13 +43,24 @@ pub(in crate::edge) struct Asked {
 
 impl Connections {
     pub(in crate::edge) fn new(secret: [u8; 32], timeout: Duration) -> Self {
-        Self { secret, timeout, idle: Mutex::default() }
+        let idle = Mutex::new(Idle { kept: HashMap::new(), looked: Instant::now() });
+        Self { secret, timeout, idle, failed: Mutex::default() }
     }
 
     /// Sends a request; the answer is read with [`Self::answer`].
     pub(in crate::edge) fn ask(&self, addr: &str, request: &Request) -> Result<Asked> {
-        let kept = crate::edge::locked(&self.idle).get_mut(addr).and_then(Vec::pop);
-        if let Some(mut connection) = kept {
+        let asked = self.send(addr, request);
+        if asked.is_err() {
+            self.note(addr, false);
+        }
+        asked
+    }
+
+    fn send(&self, addr: &str, request: &Request) -> Result<Asked> {
+        let kept = locked(&self.idle).kept.get_mut(addr).and_then(Vec::pop);
+        if let Some((since, mut connection)) = kept
+            && since.elapsed() < IDLE_PATIENCE
+        {
             // The other side may have gone since; then a fresh connection decides.
             if connection.write(request).is_ok() {
                 return Ok(Asked { addr: addr.to_owned(), connection });
@@ -47,11 +73,13 @@ impl Connections {
 
     /// Reads the answer to a request.
     pub(in crate::edge) fn answer(&self, mut asked: Asked) -> Result<Reply> {
-        let reply = asked.connection.read()?;
-        let mut idle = crate::edge::locked(&self.idle);
-        let kept = idle.entry(asked.addr).or_default();
+        let reply = asked.connection.read();
+        self.note(&asked.addr, reply.is_ok());
+        let reply = reply?;
+        let mut idle = locked(&self.idle);
+        let kept = idle.kept.entry(asked.addr).or_default();
         if kept.len() < IDLE_MAX {
-            kept.push(asked.connection);
+            kept.push((Instant::now(), asked.connection));
         }
         match reply {
             Reply::Failed(error) => Err(error),
@@ -63,10 +91,39 @@ impl Connections {
     pub(in crate::edge) fn call(&self, addr: &str, request: &Request) -> Result<Reply> {
         match self.answer(self.ask(addr, request)?) {
             Err(Error::AgentUnreachable { .. }) => {
-                crate::edge::locked(&self.idle).remove(addr);
+                locked(&self.idle).kept.remove(addr);
                 self.answer(self.ask(addr, request)?)
             }
             answer => answer,
+        }
+    }
+
+    /// Closes what was kept for too long; now and then, however often it is called.
+    pub(in crate::edge) fn close_idle(&self) {
+        let mut idle = locked(&self.idle);
+        if idle.looked.elapsed() < IDLE_PERIOD {
+            return;
+        }
+        idle.looked = Instant::now();
+        idle.kept.retain(|_, kept| {
+            kept.retain(|(since, _)| since.elapsed() < IDLE_PATIENCE);
+            !kept.is_empty()
+        });
+        drop(idle);
+        locked(&self.failed).retain(|_, at| at.elapsed() < FAILED_LATELY);
+    }
+
+    /// Whether an agent did not answer lately, and has not since.
+    pub(in crate::edge) fn failed_lately(&self, addr: &str) -> bool {
+        locked(&self.failed).get(addr).is_some_and(|at| at.elapsed() < FAILED_LATELY)
+    }
+
+    fn note(&self, addr: &str, answered: bool) {
+        let mut failed = locked(&self.failed);
+        if answered {
+            failed.remove(addr);
+        } else {
+            failed.insert(addr.to_owned(), Instant::now());
         }
     }
 }

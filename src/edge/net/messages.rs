@@ -1,7 +1,7 @@
 //! Framed messages over TCP or a Unix socket: length (u32, little-endian), then postcard.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::auth;
+use super::{auth, connecting};
 use crate::error::{Error, Result};
 
 /// Largest message.
@@ -116,13 +116,10 @@ impl Connection {
     /// # Errors
     /// [`Error::AgentUnreachable`], [`Error::AuthRefused`], [`Error::Timeout`].
     pub fn tcp(addr: &str, secret: &[u8; 32], timeout: Duration) -> Result<Self> {
-        let unreachable = |reason: String| Error::AgentUnreachable { agent: addr.into(), reason };
-        let resolved = addr.to_socket_addrs().map_err(|e| unreachable(e.to_string()))?.next();
-        let resolved = resolved.ok_or_else(|| unreachable("the name has no address".into()))?;
-        let stream =
-            TcpStream::connect_timeout(&resolved, timeout).map_err(|e| unreachable(e.to_string()))?;
-        stream.set_nodelay(true).map_err(|e| unreachable(e.to_string()))?;
-        Self::client(Stream::Tcp(stream), addr.to_owned(), secret, timeout)
+        connecting::patiently(addr, timeout, || {
+            let stream = connecting::tcp(addr, timeout)?;
+            Self::client(Stream::Tcp(stream), addr.to_owned(), secret, timeout)
+        })
     }
 
     /// Connects to the agent on this host over its Unix socket.
@@ -131,16 +128,22 @@ impl Connection {
     /// As [`Self::tcp`].
     pub fn unix(path: &Path, secret: &[u8; 32], timeout: Duration) -> Result<Self> {
         let agent = path.display().to_string();
-        let stream = UnixStream::connect(path)
-            .map_err(|error| Error::AgentUnreachable { agent: agent.clone(), reason: error.to_string() })?;
-        Self::client(Stream::Unix(stream), agent, secret, timeout)
+        connecting::patiently(&agent, timeout, || {
+            let stream = connecting::unix(path, timeout)?;
+            Self::client(Stream::Unix(stream), agent.clone(), secret, timeout)
+        })
     }
 
-    fn client(stream: Stream, peer: String, secret: &[u8; 32], timeout: Duration) -> Result<Self> {
+    /// A connection that is let in; `None` if the other side ends it before a word.
+    fn client(stream: Stream, peer: String, secret: &[u8; 32], timeout: Duration) -> Result<Option<Self>> {
         stream.set_timeout(Some(timeout))?;
         let mut connection = Self { stream, peer, timeout, outgoing: Vec::new(), incoming: Vec::new() };
-        auth::prove(&mut connection, secret)?;
-        Ok(connection)
+        let hello = match auth::hello(&mut connection) {
+            Err(Error::AgentUnreachable { .. }) => return Ok(None),
+            hello => hello?,
+        };
+        auth::prove(&mut connection, &hello, secret)?;
+        Ok(Some(connection))
     }
 
     /// Accepts a connection once the other side has proved that it holds the secret.

@@ -6,14 +6,16 @@
 //! other agents: connections.rs ─────┘
 //! ```
 //!
-//! Each connection begins with `auth.rs` and carries the frames of `messages.rs`.
+//! A connection is made by `connecting.rs`, waits at `door.rs`, begins with `auth.rs` and carries the frames of `messages.rs`.
 
 use std::time::Duration;
 
 mod auth;
 pub mod client;
 pub(super) mod cluster;
+mod connecting;
 pub(super) mod connections;
+mod door;
 mod messages;
 pub(super) mod server;
 pub(super) mod signal;

@@ -1,7 +1,7 @@
 //! Listening: a thread per connection, each of which proves first that it holds the secret.
 
 use std::collections::{HashMap, HashSet};
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -13,6 +13,8 @@ use std::time::Duration;
 use rustix::net::{Shutdown, shutdown};
 
 use super::cluster::cluster_stats;
+use super::connecting;
+use super::door::{Door, Place};
 use super::messages::{Connection, Stream};
 use crate::agent::protocol::{Ending, Reply, Request};
 use crate::edge::agent::handler::{Session, Shared};
@@ -21,18 +23,30 @@ use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::task::Summary;
 
-/// Connections that have not proved the secret yet; more are closed at once.
-const UNPROVEN_MAX: usize = 64;
+/// Agents that have not proved the secret yet, and those from one address; more are closed at once, and
+/// come again.
+const UNPROVEN_MAX: usize = 1024;
+const UNPROVEN_MAX_EACH: usize = 128;
+/// The same of workers, which have doors of their own.
+const UNPROVEN_WORKERS_MAX: usize = 256;
 /// Pause after an accept failed, so that a lack of descriptors does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Stack of a connection's thread: the work is shallow.
 const STACK_BYTES: usize = 512 << 10;
 
+/// A connection that was just accepted.
+struct Guest {
+    stream: Stream,
+    /// For people.
+    peer: String,
+    from: Option<IpAddr>,
+}
+
 /// What all connections share.
 pub(in crate::edge) struct Server {
     handler: Shared,
     stopping: AtomicBool,
-    unproven: AtomicUsize,
+    driver_gone: AtomicBool,
     next: AtomicUsize,
     open: Mutex<HashMap<usize, Stream>>,
     listeners: Mutex<Vec<OwnedFd>>,
@@ -44,7 +58,7 @@ impl Server {
         Arc::new(Self {
             handler,
             stopping: AtomicBool::new(false),
-            unproven: AtomicUsize::new(0),
+            driver_gone: AtomicBool::new(false),
             next: AtomicUsize::new(0),
             open: Mutex::default(),
             listeners: Mutex::default(),
@@ -60,14 +74,24 @@ impl Server {
         self.stopping.load(Ordering::Acquire)
     }
 
+    /// The application has ended, as far as this agent can tell.
+    pub(in crate::edge) fn driver_is_gone(&self) {
+        self.driver_gone.store(true, Ordering::Release);
+    }
+
+    pub(in crate::edge) fn is_driver_gone(&self) -> bool {
+        self.driver_gone.load(Ordering::Acquire)
+    }
+
     /// Serves other agents.
     pub(in crate::edge) fn listen_tcp(self: &Arc<Self>, listener: TcpListener) -> Result<()> {
         self.remember(listener.try_clone().map(OwnedFd::from))?;
+        let door = Door::new(UNPROVEN_MAX, UNPROVEN_MAX_EACH);
         self.spawn("clonos-tcp", move |server| {
-            server.accept(|| {
+            server.accept(&door, || {
                 let (stream, addr) = listener.accept()?;
-                stream.set_nodelay(true)?;
-                Ok((Stream::Tcp(stream), addr.to_string()))
+                connecting::prepare(&stream)?;
+                Ok(Guest { stream: Stream::Tcp(stream), peer: addr.to_string(), from: Some(addr.ip()) })
             });
         })
     }
@@ -75,8 +99,12 @@ impl Server {
     /// Serves workers.
     pub(in crate::edge) fn listen_unix(self: &Arc<Self>, listener: UnixListener) -> Result<()> {
         self.remember(listener.try_clone().map(OwnedFd::from))?;
+        let door = Door::new(UNPROVEN_WORKERS_MAX, UNPROVEN_WORKERS_MAX);
         self.spawn("clonos-unix", move |server| {
-            server.accept(|| Ok((Stream::Unix(listener.accept()?.0), "a worker".to_owned())));
+            server.accept(&door, || {
+                let stream = Stream::Unix(listener.accept()?.0);
+                Ok(Guest { stream, peer: "a worker".to_owned(), from: None })
+            });
         })
     }
 
@@ -100,11 +128,11 @@ impl Server {
         Ok(())
     }
 
-    fn accept(self: &Arc<Self>, mut next: impl FnMut() -> std::io::Result<(Stream, String)>) {
+    fn accept(self: &Arc<Self>, door: &Arc<Door>, mut next: impl FnMut() -> std::io::Result<Guest>) {
         while !self.is_stopping() {
             match next() {
                 Ok(_) if self.is_stopping() => return,
-                Ok((stream, peer)) => self.welcome(stream, peer),
+                Ok(guest) => self.welcome(door, guest),
                 Err(_) if self.is_stopping() => return,
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -114,20 +142,19 @@ impl Server {
         }
     }
 
-    fn welcome(self: &Arc<Self>, stream: Stream, peer: String) {
-        if self.unproven.fetch_add(1, Ordering::AcqRel) >= UNPROVEN_MAX {
-            self.unproven.fetch_sub(1, Ordering::AcqRel);
-            tracing::warn!(%peer, "too many connections wait to be authenticated; this one is closed");
+    fn welcome(self: &Arc<Self>, door: &Arc<Door>, guest: Guest) {
+        let Some(place) = door.enter(guest.from) else {
+            tracing::info!(peer = %guest.peer, "too many connections wait to be authenticated; one is closed");
             return;
-        }
-        let started = self.spawn("clonos-connection", move |server| server.serve(stream, peer));
+        };
+        let started = self.spawn("clonos-connection", move |server| server.serve(guest, place));
         if let Err(error) = started {
-            self.unproven.fetch_sub(1, Ordering::AcqRel);
             tracing::warn!(%error, "a connection was closed");
         }
     }
 
-    fn serve(self: &Arc<Self>, stream: Stream, peer: String) {
+    fn serve(self: &Arc<Self>, guest: Guest, place: Place) {
+        let Guest { stream, peer, .. } = guest;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         if let Ok(copy) = stream.try_clone() {
             locked(&self.open).insert(number, copy);
@@ -135,7 +162,7 @@ impl Server {
         let config = &self.handler.config;
         let timeout = Duration::from_millis(config.io_timeout_ms);
         let accepted = Connection::accept(stream, peer, &config.secret, timeout);
-        self.unproven.fetch_sub(1, Ordering::AcqRel);
+        drop(place);
         match accepted {
             Ok(connection) => self.converse(connection, number as u64),
             Err(error) => tracing::warn!(%error, "a connection was refused"),
@@ -155,6 +182,7 @@ impl Server {
                     break;
                 }
             };
+            self.handler.connections.close_idle();
             let reply = match request {
                 Request::Values(about) => self.handler.values_for(*about, number, &mut asked),
                 request => self.answer(request, &mut sessions),
@@ -226,6 +254,10 @@ impl Server {
             Request::Replicate { .. } => handler.replicated(request).map(|()| Reply::Done),
             Request::Permits { .. } => handler.registrar.permits(&handler.connections, &request),
             Request::UseOf(epoch) => handler.use_of(epoch).map(Reply::UseIs),
+            Request::Farewell => {
+                self.driver_is_gone();
+                Ok(Reply::Done)
+            }
             Request::Stats => Ok(Reply::Stats(handler.stats())),
             Request::ClusterStats => Ok(Reply::ClusterStats(cluster_stats(handler)?)),
             other => match &handler.registrar {

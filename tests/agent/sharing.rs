@@ -1,0 +1,77 @@
+//! Output commit of absorbed logs while a peer does not answer: it is waited for once, and by those of its
+//! epoch only.
+
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clonos::agent::protocol::{AgentInfo, Request};
+use clonos::edge::agent::Agent;
+use clonos::edge::net::Connection;
+use clonos::frame::Group;
+use clonos::id::{AgentId, Epoch, LogOffset, Partition};
+
+use crate::world::{SECRET, World, open, opening, task_in, text};
+
+/// The registry counts an agent as alive that answers nobody, while `during` runs.
+fn with_a_silent_agent(world: &World, during: impl FnOnce()) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    // On another host: the first to be asked.
+    let info = AgentInfo { id: AgentId(1), addr, host: "elsewhere".into(), driver: false };
+    let mut driver = Connection::tcp(world.driver.addr(), &SECRET, Duration::from_secs(5)).unwrap();
+    let over = AtomicBool::new(false);
+    driver.write(&Request::Register(info)).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                driver.write(&Request::Heartbeat { agent: AgentId(1), commits_seen: 0 }).unwrap();
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        during();
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+/// A consumer of an epoch absorbs a log and waits until it is stable; how long that takes.
+fn commits_after(world: &World, executor: &Agent, epoch: u64) -> Duration {
+    let mut worker = world.worker_of(executor);
+    let mut open_task = opening(&task_in(Epoch::Batch(epoch), 0), 1, epoch);
+    open_task.inside = true;
+    let session = worker.open(open_task).unwrap().session;
+    let blocks = vec![text("determinants")];
+    let group = Group {
+        operator: "upstream".into(),
+        partition: Partition(0),
+        hops: 1,
+        from: LogOffset::START,
+        blocks,
+    };
+    let absorbed = worker.start(&Request::Absorb { session, groups: vec![group] }).unwrap();
+    worker.wait(absorbed).unwrap();
+    let began = Instant::now();
+    let stable = worker.start(&Request::Commit { session }).unwrap();
+    worker.wait(stable).unwrap();
+    began.elapsed()
+}
+
+#[test]
+fn a_silent_peer_is_waited_for_once_and_by_no_other_epoch() {
+    let world = World::with(|config, _| config.io_timeout_ms = 2_000);
+    let executor = world.executor("executor");
+    // The first connections are made.
+    drop(open(&mut world.worker_of(&executor), &task_in(Epoch::Batch(100), 0), 1, 100));
+    with_a_silent_agent(&world, || {
+        let took: Vec<Duration> = std::thread::scope(|scope| {
+            let (world, executor) = (&world, &executor);
+            let waiting: Vec<_> =
+                (1..=3).map(|epoch| scope.spawn(move || commits_after(world, executor, epoch))).collect();
+            waiting.into_iter().map(|waiting| waiting.join().unwrap()).collect()
+        });
+        let most = took.iter().max().unwrap();
+        assert!(*most < Duration::from_millis(3_500), "one time-out, not one after the other: {took:?}");
+        let later = commits_after(&world, &executor, 4);
+        assert!(later < Duration::from_millis(1_000), "it is asked last now: {later:?}");
+    });
+}
