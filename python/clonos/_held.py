@@ -136,11 +136,15 @@ def reduced(value: Any, kind: type) -> tuple[Any, ...]:
     Exception
         Whatever the object raises if it cannot be pickled.
     """
-    # By the same means as Spark, which pickles some more.
-    spark = sys.modules.get("pyspark.cloudpickle")
-    table = copyreg.dispatch_table if spark is None else spark.CloudPickler.dispatch_table
-    reducer = table.get(kind)
-    found = value.__reduce_ex__(5) if reducer is None else reducer(value)
+    reducer = copyreg.dispatch_table.get(kind)
+    try:
+        found = value.__reduce_ex__(5) if reducer is None else reducer(value)
+    except Exception:
+        # Spark pickles some more, such as views of dicts.
+        spark = sys.modules.get("pyspark.cloudpickle")
+        if spark is None or kind not in spark.CloudPickler.dispatch_table:
+            raise
+        found = spark.CloudPickler.dispatch_table[kind](value)
     if isinstance(found, str):
         return (found, None, None, None, None)
     return (*found[:5], *[None] * (5 - len(found)))

@@ -17,7 +17,7 @@ import re
 import tempfile
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -163,6 +163,7 @@ MAKERS: dict[str, Callable[[int], Any]] = {
     "frame": lambda n: pd.DataFrame({"a": [str(i // n) for i in range(600_000)]}),
     "proxy": lambda n: types.MappingProxyType({"a": n, "f": answer(0)}),
     "keys": lambda n: {n: answer(0)}.keys(),
+    "types": lambda n: [TypeVar(f"T{n}"), list[int], int | str],
     "enums": lambda n: {Colour.RED: n, Colour.BLUE: set(Colour)},
     "classes": lambda n: {Date, Number, Hidden, Node, answer(n), frozenset({Date, Number})},
     "tree": lambda n: Node(n, 30),
