@@ -4,34 +4,68 @@ Two functions of one name may be two functions (made by one factory, two lambdas
 a callable class), and one name may stand for another function after a restart. A fingerprint
 therefore covers, besides the bytecode, everything that the code refers to: closures, defaults,
 bound arguments, the state of the instance, globals, and the user's own helper functions and classes
-with all that these refer to.
+with all that these refer to. The state of any object is what a pickle of it would hold.
 
-It ends where a library begins. A function or class of an installed package counts by its name, an
-object of one by what it pickles to, and what cannot be pickled (a client, a lock) by its type.
+It ends where a library begins. A function or class of an installed package counts by its name, and
+an object of one that cannot be pickled (a client, a lock) by its type and its functions. What was
+not looked at is told, for those who must know two functions apart.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import pickle
 import sys
-import sysconfig
 import types
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import Any
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from clonos._pickled import stable_pickle
+from clonos import _held
+from clonos._held import is_users, name_of
+from clonos._names import names_in
+from clonos._pickled import BYTES_MAX, SIMPLE, StandIn, TooLargeError, stable_digest
 
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
-# Values nested deeper, and more of them, count by their type alone.
+# Values nested deeper, and more of them, count by their pickles, where functions are but names.
 DEPTH_MAX = 40
 VALUES_MAX = 200_000
-_SIMPLE = (bool, int, float, complex, str, bytes, bytearray, type(None), type(...), range)
+# With more items it is worth a try whether they are nothing but data, which is fast to pickle.
+LONG = 1_000
+_SIMPLE = frozenset(SIMPLE)
+_DESCRIPTORS = {staticmethod, classmethod, property, functools.cached_property}
+# Named by the class that they are a part of.
+_PARTS_OF_CLASSES = {
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+}
+_BOUND = {types.BuiltinFunctionType, types.MethodWrapperType}
+# Their objects hold what the user put into them, and nothing else.
+_HOLDERS = {"builtins", "collections", "functools", "types"}
+# Further than any object that is being noted.
+_NOWHERE = sys.maxsize
+
+
+class Fingerprint(NamedTuple):
+    """64 bits of a function, and what they do not tell: the type of something that it holds."""
+
+    code: int
+    unseen: str | None
 
 
 def code_fingerprint(fn: Callable[..., Any], version: str | None = None) -> int:
-    """Return 64 bits that change when `fn` changes: its code, or anything that it refers to.
+    """Return 64 bits that change when `fn` changes: its code, or anything that it refers to."""
+    return fingerprint(fn, version).code
+
+
+def fingerprint(fn: Callable[..., Any], version: str | None = None) -> Fingerprint:
+    """Return what tells `fn` from other functions.
 
     Bytecode differs between Python versions, so fingerprints are compared only between equal
     versions (`PYTHON_VERSION`).
@@ -42,26 +76,53 @@ def code_fingerprint(fn: Callable[..., Any], version: str | None = None) -> int:
     version : str, optional
         The user's name for this version of the function: nothing else counts then.
     """
-    walk = _Walk()
+    walk = _Walk(_Common())
     if version is None:
         walk.root(fn)
     else:
         walk.note("version", version)
-    return walk.result()
+    digest = walk.result()
+    return Fingerprint(int.from_bytes(digest[:8], "little"), walk.common.unseen)
+
+
+class _OpaqueError(Exception):
+    """An object's state cannot be had."""
+
+
+@dataclass
+class _Common:
+    """What all walks for one fingerprint share."""
+
+    left: int = VALUES_MAX
+    unseen: str | None = None
+    # Of functions and classes in sets; of one that is under way, nothing.
+    alone: dict[int, bytes] = field(default_factory=dict)
+
+
+# A broadcast does not change once it is made.
+_broadcasts: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 class _Walk:
     """Feeds a hash with everything that is reached from one function."""
 
-    def __init__(self) -> None:
-        self._hash = hashlib.blake2b(digest_size=8)
-        self._under_way: set[int] = set()
-        # Functions and classes that were noted, so that each counts once however often it is named.
-        self._noted: dict[int, int] = {}
-        self._left = VALUES_MAX
-
-    def result(self) -> int:
-        return int.from_bytes(self._hash.digest(), "little")
+    def __init__(self, common: _Common, *, item: bool = False) -> None:
+        self.common = common
+        self._hash = _new_hash()
+        # Objects that are being noted, outermost first, and the outermost that was met again.
+        self._under_way: dict[int, int] = {}
+        self._met = _NOWHERE
+        # Functions and classes count by number, and are looked at in turn at the end.
+        self._numbers: dict[int, int] = {}
+        self._pending: list[tuple[Any, bool, bool]] = []
+        # What was noted, so that it is looked at once however many hold it.
+        self._noted: dict[int, tuple[bytes, Any]] = {}
+        # Whether this is an item of a set, whose digest must not depend on other items.
+        self._item = item
+        # Whether what is looked at has a name of its own, in a module or an importable class.
+        self._named = False
+        # In how many objects of libraries it is.
+        self._within = 0
 
     def note(self, kind: str, text: str | bytes = b"") -> None:
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
@@ -73,67 +134,106 @@ class _Walk:
         inner = fn
         while isinstance(inner, functools.partial):
             inner = inner.func
-        inner = getattr(inner, "__wrapped__", inner)
-        inner = getattr(inner, "__func__", inner)
+        inner = _held.attributes(inner).get("__wrapped__", inner)
+        if type(inner) is types.MethodType:
+            inner = inner.__func__
         if not isinstance(inner, types.FunctionType):
             inner = vars(type(inner)).get("__call__")
         if isinstance(inner, types.FunctionType):
-            self._function(inner, 0, own=True)
+            self._refer(inner, own=True)
         self.value(fn, 0)
+
+    def result(self) -> bytes:
+        """Return the digest of all that was noted, and of the functions and classes in it."""
+        done = 0
+        while done < len(self._pending):
+            thing, own, self._named = self._pending[done]
+            done += 1
+            self.note("body", str(done))
+            if isinstance(thing, types.FunctionType):
+                self._function(thing, own)
+            else:
+                self._class(thing)
+        return bytes(self._hash.digest())
 
     def value(self, value: Any, depth: int) -> None:
         """Note a value of any type."""
-        self._left -= 1
         kind = type(value)
         if kind in _SIMPLE:
-            self.note(kind.__name__, value if isinstance(value, bytes) else repr(value))
-        elif id(value) in self._under_way:
-            # A function that refers to itself, or an object that holds itself.
-            self.note("again", _name(value))
-        elif id(value) in self._noted:
-            self.note("noted", str(self._noted[id(value)]))
+            self.note(kind.__name__, value if kind is bytes else _text(value))
         elif kind in {tuple, list} and all(type(item) in _SIMPLE for item in value):
             # However many there are.
-            self.note(kind.__name__, repr(value))
-        elif depth > DEPTH_MAX or self._left < 0:
-            self.note("deep", _name(kind))
+            self.note(kind.__name__, _text(value))
+        elif kind is types.FunctionType or issubclass(kind, type):
+            self._refer(value)
+        elif id(value) in self._noted:
+            self.note("composed", self._noted[id(value)][0])
+        elif id(value) in self._under_way:
+            # An object that holds itself.
+            place = self._under_way[id(value)]
+            self._met = min(self._met, place)
+            self.note("again", str(len(self._under_way) - place))
         else:
-            self._under_way.add(id(value))
-            self._composed(value, kind, depth + 1)
-            self._under_way.discard(id(value))
-            if kind is types.FunctionType or isinstance(value, type):
-                self._noted[id(value)] = len(self._noted)
+            self._compose(value, kind, depth)
+
+    def _compose(self, value: Any, kind: type, depth: int) -> None:
+        self.common.left -= 1
+        place = len(self._under_way)
+        outer, met = self._hash, self._met
+        self._hash, self._met = _new_hash(), _NOWHERE
+        self._under_way[id(value)] = place
+        try:
+            if depth > DEPTH_MAX or self.common.left < 0:
+                self._far(value, kind)
+            else:
+                self._composed(value, kind, depth + 1)
+            digest = self._hash.digest()
+            if self._met >= place:
+                self._noted[id(value)] = (digest, value)
+                self._met = _NOWHERE
+        finally:
+            del self._under_way[id(value)]
+            self._hash, self._met = outer, min(met, self._met)
+        self.note("composed", digest)
 
     def _composed(self, value: Any, kind: type, depth: int) -> None:
+        long = kind in {tuple, list, dict} and len(value) > LONG
+        if long and self._pickle(value, kind, _held.data):
+            return
         if kind in {tuple, list}:
             self.note(kind.__name__, str(len(value)))
             self._all(value, depth)
         elif kind in {set, frozenset}:
-            self._unordered("set", [(item,) for item in value], depth)
+            self._set(value, depth)
         elif kind in {dict, types.MappingProxyType}:
-            self._unordered("dict", list(value.items()), depth)
+            self._dict(value, depth)
         elif kind is functools.partial:
             self.note("partial")
             self._all((value.func, value.args, value.keywords), depth)
         elif kind is types.MethodType:
             self.note("method")
-            self._all((value.__func__, value.__self__), depth)
-        elif kind is types.FunctionType:
-            self._function(value, depth)
-        elif kind in {staticmethod, classmethod, property, functools.cached_property}:
+            self.value(value.__func__, depth)
+            if not _held.is_of_library(value):
+                self.value(value.__self__, depth)
+        elif kind in _DESCRIPTORS:
             self.note(kind.__name__)
             parts = ("__func__", "fget", "fset", "func")
             self._all([getattr(value, part) for part in parts if hasattr(value, part)], depth)
-        elif isinstance(value, functools._lru_cache_wrapper):
+        elif kind is functools._lru_cache_wrapper:
             self.note("cached")
             self.value(value.__wrapped__, depth)
-        elif isinstance(value, type):
-            self._class(value, depth)
-        elif kind is types.ModuleType or kind in {
-            types.BuiltinFunctionType,
-            types.WrapperDescriptorType,
-        }:
-            self.note("name", _name(value))
+        elif kind is types.ModuleType:
+            self.note("module", value.__name__)
+        elif kind in _BOUND:
+            self.note("bound", name_of(value))
+            if not (type(value.__self__) is types.ModuleType or _held.is_of_library(value)):
+                self.value(value.__self__, depth)
+        elif kind in _PARTS_OF_CLASSES:
+            self.note("part", f"{name_of(value.__objclass__)}.{value.__name__}")
+        elif kind is types.CodeType:
+            self._code(value)
+        elif kind is pickle.PickleBuffer:
+            self._buffer(value)
         else:
             self._instance(value, kind, depth)
 
@@ -141,58 +241,142 @@ class _Walk:
         for value in values:
             self.value(value, depth)
 
-    def _unordered(self, kind: str, items: list[tuple[Any, ...]], depth: int) -> None:
-        """Note items whose order means nothing, or depends on the process."""
+    def _set(self, value: Any, depth: int) -> None:
+        """Note a set, whose order depends on the process."""
+        # Each item may need as much, so that it does not matter which of them comes first.
+        common, left, used = self.common, self.common.left, 0
+        share = max(left, 0) // (len(value) + 1)
         digests = []
-        for item in items:
-            walk = _Walk()
-            walk._under_way, walk._left = self._under_way, self._left
-            walk._noted = self._noted
-            noted = len(self._noted)
-            walk._all(item, depth)
-            # What one item noted is not noted for another: which of them comes first depends on
-            # the process.
-            while len(self._noted) > noted:
-                self._noted.popitem()
-            self._left = walk._left
-            digests.append(walk._hash.digest())
-        self.note(kind, b"".join(sorted(digests)))
+        for item in value:
+            common.left = share
+            digests.append(self._alone(item, depth))
+            used += share - common.left
+        common.left = left - used
+        self.note("set", b"".join(sorted(digests)))
 
-    def _function(self, fn: types.FunctionType, depth: int, own: bool = False) -> None:
-        wrapped = getattr(fn, "__wrapped__", None)
-        if not (own or _is_users(getattr(fn, "__module__", None)) or wrapped is not None):
-            self.note("function", _name(fn))
+    def _dict(self, value: Any, depth: int) -> None:
+        """Note a dict, whose order means nothing."""
+        if not all(type(key) in _SIMPLE for key in value):
+            self.note("dict", str(len(value)))
+            items = [(self._alone(key, depth), item) for key, item in value.items()]
+            for digest, item in sorted(items, key=lambda pair: pair[0]):
+                self.note("key", digest)
+                self.value(item, depth)
+        elif all(type(item) in _SIMPLE for item in value.values()):
+            # However many there are.
+            self.note("dict", "\n".join(sorted(map(_text, value.items()))))
+        else:
+            self.note("dict", str(len(value)))
+            for key in sorted(value, key=_text):
+                self.note("key", _text(key))
+                self.value(value[key], depth)
+
+    def _alone(self, value: Any, depth: int) -> bytes:
+        """Return a digest of what has no place among others."""
+        walk = _Walk(self.common, item=True)
+        walk._under_way, walk._named, walk._within = self._under_way, self._named, self._within
+        walk.value(value, depth)
+        self._met = min(self._met, walk._met)
+        return bytes(walk._hash.digest())
+
+    def _far(self, value: Any, kind: type) -> None:
+        """Note what is nested too deeply, or is one of too many."""
+        self.note("far", name_of(kind))
+        self._pickle(value, kind, _held.by_name)
+
+    def _pickle(self, value: Any, kind: type, stand_in: StandIn) -> bool:
+        """Note the pickle of a value; return whether it has one."""
+        try:
+            digest = stable_digest(value, stand_in)
+        except TooLargeError:
+            self.note("large")
+            self._miss(kind)
+            return True
+        if digest is not None:
+            self.note("pickle", digest)
+        elif stand_in is _held.by_name:
+            self._miss(kind)
+        return digest is not None
+
+    def _buffer(self, value: pickle.PickleBuffer) -> None:
+        with value.raw() as raw:
+            self.note("buffer", str(raw.nbytes))
+            self._hash.update(raw[:BYTES_MAX])
+            if raw.nbytes > BYTES_MAX:
+                self._miss(pickle.PickleBuffer)
+
+    def _miss(self, kind: type) -> None:
+        """Remember that something was not looked at, unless its name tells it from others."""
+        if not self._named and self.common.unseen is None:
+            self.common.unseen = name_of(kind)
+
+    def _refer(self, thing: Any, own: bool = False) -> None:
+        """Note a function or class."""
+        if not own and _held.counts_by_name(thing):
+            self.note("named", name_of(thing))
+        elif self._item:
+            alone = self.common.alone
+            if id(thing) not in alone:
+                alone[id(thing)] = b""
+                walk = _Walk(self.common)
+                walk._named = self._named
+                walk._refer(thing)
+                alone[id(thing)] = walk.result()
+            self.note("alone", alone[id(thing)])
+        else:
+            if id(thing) not in self._numbers:
+                self._numbers[id(thing)] = len(self._numbers)
+                self._pending.append((thing, own, self._named))
+            self.note("number", str(self._numbers[id(thing)]))
+
+    def _function(self, fn: types.FunctionType, own: bool) -> None:
+        if not own and not is_users(fn.__module__):
+            # Made by a library for the user, whose functions it may hold.
+            self.note("made", name_of(fn))
+            self._all((fn.__defaults__, fn.__kwdefaults__, fn.__dict__), 0)
+            self._cells(fn)
             return
         self.note("function")
         self._code(fn.__code__)
-        self._all((fn.__defaults__, fn.__kwdefaults__), depth)
-        for cell in fn.__closure__ or ():
-            try:
-                self.value(cell.cell_contents, depth)
-            except ValueError:
-                self.note("empty cell")
-        names = set(_names(fn.__code__))
+        self._all((fn.__defaults__, fn.__kwdefaults__, fn.__dict__), 0)
+        self._cells(fn)
+        named = self._named
+        self._named |= _held.is_found(fn.__module__)
+        names = set(names_in(fn.__code__))
         for name in sorted(names & fn.__globals__.keys()):
             if not name.startswith("__"):
                 self.note("global", name)
-                self._global(fn.__globals__[name], names, depth)
+                self._global(fn.__globals__[name], names)
         for name in sorted(names - fn.__globals__.keys()):
             # Imported inside the function.
-            if isinstance(sys.modules.get(name), types.ModuleType) and _is_users(name):
-                self._global(sys.modules[name], names, depth)
+            if isinstance(sys.modules.get(name), types.ModuleType) and is_users(name):
+                self._global(sys.modules[name], names)
+        self._named = named
 
-    def _global(self, value: Any, names: set[str], depth: int) -> None:
-        if isinstance(value, types.ModuleType) and _is_users(value.__name__):
+    def _cells(self, fn: types.FunctionType) -> None:
+        for cell in fn.__closure__ or ():
+            try:
+                held = cell.cell_contents
+            except ValueError:
+                self.note("empty cell")
+            else:
+                self.value(held, 0)
+
+    def _global(self, value: Any, names: set[str]) -> None:
+        if isinstance(value, types.ModuleType) and is_users(value.__name__):
             # What a function takes from a module of the user's own, as in `helpers.clean(text)`.
             self.note("module", value.__name__)
             for name in sorted(names & vars(value).keys()):
                 if not name.startswith("__") and vars(value)[name] is not value:
-                    self._global(vars(value)[name], names, depth)
+                    self._global(vars(value)[name], names)
         else:
-            self.value(value, depth)
+            self.value(value, 0)
 
     def _code(self, code: types.CodeType) -> None:
         self.note("code", code.co_code)
+        self.note("except", code.co_exceptiontable)
+        counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+        self.note("counts", repr(counts))
         self.note("names", "\0".join(code.co_names + code.co_varnames))
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
@@ -200,38 +384,89 @@ class _Walk:
             else:
                 self.value(constant, 0)
 
-    def _class(self, kind: type, depth: int) -> None:
-        self.note("class", _name(kind))
-        if not _is_users(kind.__module__):
-            return
-        self._all(kind.__bases__, depth)
+    def _class(self, kind: type) -> None:
+        self.note("class", name_of(kind))
+        self._named |= _held.is_imported(kind)
+        self._all(kind.__bases__, 0)
         for name, member in sorted(vars(kind).items()):
             if name not in _NO_PART_OF_A_CLASS:
                 self.note("member", name)
-                self.value(member, depth)
+                self.value(member, 0)
 
     def _instance(self, value: Any, kind: type, depth: int) -> None:
-        self.note("instance", _name(kind))
-        fn = getattr(value, "__wrapped__", None)
-        if _is_users(kind.__module__):
-            self._class(kind, depth)
-            self.value(_state(value), depth)
-        elif kind.__module__.partition(".")[0] in _PLUMBING:
-            # Handles of Spark, and our own wrapper of the user's function.
-            if isinstance(fn, types.FunctionType):
-                self.value(fn, depth)
+        self.note("instance", name_of(kind))
+        users = is_users(kind.__module__)
+        wrapped = _held.wrapped_function(value, kind)
+        if users:
+            self.value(kind, depth)
+        if wrapped is not None:
+            self.value(wrapped, depth)
+        elif _held.is_broadcast(kind):
+            self._broadcast(value, kind)
+        elif _held.is_handle(value, kind):
+            return
+        elif users or not self._pickle(value, kind, _held.plain):
+            self._state(value, kind, depth, library=not users and kind.__module__ not in _HOLDERS)
+
+    def _state(self, value: Any, kind: type, depth: int, library: bool) -> None:
+        before = self._hash.copy()
+        sizes = [len(part) for part in self._grown()]
+        self._within += library
+        try:
+            self._reduced(value, kind, depth)
+        except _OpaqueError:
+            if self._within > library:
+                # What holds a lock in an object of its own is a client as a whole, whose other
+                # objects may be as short-lived.
+                raise
         else:
-            pickled = stable_pickle(value)
-            if pickled is not None:
-                self.note("pickle", pickled)
-            elif isinstance(value, (dict, list, set, frozenset)):
-                # As a defaultdict whose default is a lambda.
-                self.value(getattr(value, "default_factory", None), depth)
-                plain = dict if isinstance(value, dict) else list
-                self.value(plain(value), depth)
+            return
+        finally:
+            self._within -= library
+        self._hash = before
+        for part, size in zip(self._grown(), sizes, strict=True):
+            while len(part) > size:
+                part.pop() if isinstance(part, list) else part.popitem()
+        self._miss(kind)
+        for name, held in sorted(_held.attributes(value).items(), key=lambda part: str(part[0])):
+            if not library or type(held) in _CALLED or issubclass(type(held), type):
+                self.note("attribute", str(name))
+                self.value(held, depth)
+
+    def _grown(self) -> tuple[Any, ...]:
+        return self._numbers, self._pending, self._noted
+
+    def _reduced(self, value: Any, kind: type, depth: int) -> None:
+        try:
+            made_by, arguments, state, items, pairs = _held.reduced(value, kind)
+            items = None if items is None else list(items)
+            pairs = None if pairs is None else list(pairs)
+        except Exception:  # noqa: BLE001 - whatever a library raises when asked to pickle a lock
+            raise _OpaqueError from None
+        if pairs is not None and not issubclass(kind, OrderedDict):
+            pairs = dict(pairs)
+        reduce: Any = kind.__reduce__
+        if reduce is set.__reduce__ or reduce is frozenset.__reduce__:
+            arguments = set(*arguments)
+        self._all((made_by, arguments, state, items, pairs), depth)
+
+    def _broadcast(self, value: Any, kind: type) -> None:
+        found = _broadcasts.get(value)
+        if found is None:
+            try:
+                walk = _Walk(_Common())
+                walk.value(_held.broadcast_value(value), 0)
+                found = (walk.result(), walk.common.unseen)
+            except Exception:  # noqa: BLE001 - it was destroyed, or is no longer what it was
+                found = (b"", "Broadcast")
+            else:
+                _broadcasts[value] = found
+        self.note("broadcast", found[0])
+        if found[1] is not None:
+            self._miss(kind)
 
 
-_PLUMBING = {"pyspark", "py4j", "clonos", "logging"}
+_CALLED = {types.FunctionType, types.BuiltinFunctionType}
 # Written by the interpreter, not by the user.
 _NO_PART_OF_A_CLASS = {
     "__dict__",
@@ -250,90 +485,13 @@ _NO_PART_OF_A_CLASS = {
 }
 
 
-def _state(value: Any) -> Any:
-    slots = [
-        name
-        for kind in type(value).__mro__
-        for name in _as_names(vars(kind).get("__slots__", ()))
-        if name not in {"__dict__", "__weakref__"}
-    ]
-    held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        held[" items"] = list(value) if isinstance(value, (list, tuple)) else set(value)
-    elif isinstance(value, dict):
-        held[" items"] = dict(value)
-    elif isinstance(value, _SIMPLE):
-        held[" value"] = repr(value)
-    return held | getattr(value, "__dict__", {})
+def _new_hash() -> Any:
+    return hashlib.blake2b(digest_size=16)
 
 
-def _as_names(slots: Any) -> Iterable[str]:
-    return (slots,) if isinstance(slots, str) else slots
-
-
-def _name(value: Any) -> str:
-    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-    return f"{getattr(value, '__module__', '')}.{name or type(value).__qualname__}"
-
-
-@functools.cache
-def _library_folders() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return tuple(str(Path(folder).resolve()) for folder in folders)
-
-
-@functools.cache
-def _is_users(module: str | None) -> bool:
-    """Whether a module is the user's own, and not part of Python or of an installed package."""
-    if module is None or module in {"__main__", "__mp_main__"}:
-        return True
-    if module == "builtins" or module.partition(".")[0] in sys.stdlib_module_names | _PLUMBING:
-        return False
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None:
-        # Made in a notebook, or gone.
-        return module not in sys.modules
-    return not str(Path(file).resolve()).startswith(_library_folders())
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
-
-
-def mentions(fn: Callable[..., Any], name: str) -> bool:
-    """Whether `name` stands in the code of `fn`, or of functions it names, of any depth."""
-    seen: set[int] = set()
-    pending: list[Any] = [fn]
-    while pending:
-        candidate = pending.pop()
-        while isinstance(candidate, functools.partial):
-            candidate = candidate.func
-        code = _code_of(candidate) if callable(candidate) else None
-        if code is None or id(code) in seen:
-            continue
-        seen.add(id(code))
-        names = set(_names(code))
-        if name in names:
-            return True
-        scope = getattr(candidate, "__globals__", {})
-        named = (scope[other] for other in names if other in scope)
-        pending.extend(value for value in named if isinstance(value, types.FunctionType))
-        for cell in getattr(candidate, "__closure__", None) or ():
-            try:
-                pending.append(cell.cell_contents)
-            except ValueError:
-                continue
-    return False
-
-
-def _code_of(fn: Callable[..., Any]) -> types.CodeType | None:
-    code = getattr(fn, "__code__", None)
-    if code is None:
-        # A method, or an instance whose class can be called.
-        method = getattr(fn, "__func__", None) or vars(type(fn)).get("__call__")
-        code = getattr(method, "__code__", None)
-    return code if isinstance(code, types.CodeType) else None
+def _text(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError:
+        # An integer of more digits than Python writes.
+        return repr(stable_digest(value))

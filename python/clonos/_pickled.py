@@ -1,68 +1,92 @@
-"""Pickles that depend on nothing but the value: not on what is shared in it, nor on the process."""
+"""Digests of pickles, of the value alone: not of what is shared in it, nor of the process."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import pickle
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
-# Objects larger than this are told apart by the hash of so much of them.
+# What is larger, or holds more objects, takes too long to be looked at each time.
 BYTES_MAX = 256 << 20
-OPCODES_MAX = 500_000
+OBJECTS_MAX = 5_000_000
+SIMPLE = (bool, int, float, complex, str, bytes, bytearray, type(None), type(...), range)
+_PLAIN = frozenset({*SIMPLE, tuple, list})
+_SETS = frozenset({set, frozenset})
+# What is pickled in the place of an object: ``None`` for the object itself.
+StandIn = Callable[[Any, type], Any]
 
 
-class _TooLargeError(Exception):
-    pass
+class NotPlainError(Exception):
+    """Raised by a `StandIn`: the pickle does not tell what this object is."""
 
 
-# The pickler that is written in Python, whose methods can be replaced.
-_PythonPickler: Any = pickle._Pickler
+class TooLargeError(Exception):
+    """The value is too large to be looked at."""
 
 
-class _Pickler(_PythonPickler):  # type: ignore[misc]
-    """Writes sets in an order of their own, and equal values equally, whoever else holds them.
+class _Pickler(pickle.Pickler):
+    """Writes sets in an order of their own, and equal values equally, whoever else holds them."""
 
-    The C pickler cannot: it asks nobody about sets, and refers back to objects by identity.
-    """
+    def __init__(self, stand_in: StandIn, *, fast: bool) -> None:
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._large = hashlib.blake2b(digest_size=16)
+        super().__init__(_Writer(self._digest), protocol=5, buffer_callback=self._buffer)
+        self.fast = fast
+        self._stand_in = stand_in
+        self._objects = 0
 
-    dispatch: ClassVar[dict[Any, Any]] = dict(_PythonPickler.dispatch)
+    def persistent_id(self, obj: Any) -> Any:
+        self._objects += 1
+        kind = type(obj)
+        if kind in _PLAIN:
+            if self._objects > OBJECTS_MAX:
+                raise TooLargeError
+            return None
+        if kind in _SETS:
+            return "set", sorted(_digest(item, self._stand_in) for item in obj)
+        return self._stand_in(obj, kind)
 
-    def __init__(self, file: io.BytesIO, buffers: Any) -> None:
-        super().__init__(file, protocol=5, buffer_callback=buffers)
-        self.fast = True
-        self._saves = 0
-        self._nested = 0
-
-    def save(self, obj: Any, save_persistent_id: bool = True) -> None:
-        self._saves += 1
-        if self._saves > OPCODES_MAX:
-            raise _TooLargeError
-        self._nested += 1
-        super().save(obj, save_persistent_id)
-        self._nested -= 1
-
-    def _save_set(self, obj: Any) -> None:
-        super().save(sorted(stable_pickle(item) or repr(item).encode() for item in obj))
-
-    dispatch[set] = _save_set
-    dispatch[frozenset] = _save_set
-
-
-def stable_pickle(value: Any) -> bytes | None:
-    """Return bytes that equal values of one type have in every process, or ``None``.
-
-    ``None`` stands for what cannot be pickled, or is too large to be looked at each time.
-    """
-    file = io.BytesIO()
-    digest = hashlib.blake2b(digest_size=16)
-
-    def buffer(out_of_band: pickle.PickleBuffer) -> bool:
-        digest.update(out_of_band.raw()[:BYTES_MAX])
+    def _buffer(self, out_of_band: pickle.PickleBuffer) -> bool:
+        with out_of_band.raw() as raw:
+            if raw.nbytes > BYTES_MAX:
+                raise TooLargeError
+            self._large.update(raw)
         return False
 
+    def digest(self) -> bytes:
+        return self._digest.digest() + self._large.digest()
+
+
+class _Writer:
+    def __init__(self, digest: Any) -> None:
+        self.write = digest.update
+
+
+def _digest(value: Any, stand_in: StandIn) -> bytes:
+    pickler = _Pickler(stand_in, fast=True)
     try:
-        _Pickler(file, buffer).dump(value)
+        pickler.dump(value)
+    except (ValueError, RecursionError):
+        # It holds itself: then what is shared in it must count.
+        pickler = _Pickler(stand_in, fast=False)
+        pickler.dump(value)
+    return pickler.digest()
+
+
+def stable_digest(value: Any, stand_in: StandIn = lambda _value, _kind: None) -> bytes | None:
+    """Return bytes that equal values of one type have in every process, or ``None``.
+
+    ``None`` stands for what cannot be pickled, or not without a look at what `stand_in` refuses.
+
+    Raises
+    ------
+    TooLargeError
+        If it would take too long.
+    """
+    try:
+        return _digest(value, stand_in)
+    except TooLargeError:
+        raise
     except Exception:  # noqa: BLE001 - whatever a library raises when asked to pickle a lock
         return None
-    return file.getvalue() + digest.digest()

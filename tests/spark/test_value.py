@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +25,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.functions import arrow_udf, pandas_udf, udf
 from pyspark.sql.types import DoubleType
 
-from clonos import causal
+from clonos import _code, _pickled, causal
 from clonos.errors import ConfigError
 
 pytestmark = pytest.mark.timeout(180)
@@ -151,6 +152,30 @@ def test_two_functions_do_not_share(spark: Any, asked: Path) -> None:
     row = keys(spark, 1, 1).select(one("key").alias("one"), two("key").alias("two")).first()
     assert 10 <= row.one < 11
     assert 20 <= row.two < 21
+
+
+@pytest.mark.parametrize("declared", [True, False], ids=["udf", "function"])
+def test_functions_that_hold_two_tables_do_not_share(
+    spark: Any, session: Any, declared: bool
+) -> None:
+    def within(table: Any) -> Any:
+        get = table.get
+        return causal(udf(get)) if declared else causal("string", per="value")(get)
+
+    def reads(broadcast: Any) -> Any:
+        return causal("string", per="value")(lambda key: broadcast.value[key])
+
+    tables = [{"a": f"{n}a", "b": f"{n}b"} for n in (1, 2)]
+    columns = [within(table) for table in tables]
+    columns += [reads(spark.sparkContext.broadcast(table)) for table in tables]
+    words = spark.createDataFrame([("a",), ("b",)], "word string")
+    expected = [(f"1{w}", f"2{w}", f"1{w}", f"2{w}") for w in "ab"]
+    with session.epoch("tables"):
+        rows = words.select(*(column("word").alias("v") for column in columns)).collect()
+        assert sorted(map(tuple, rows)) == expected
+        for column, answers in zip(columns, zip(*expected, strict=True), strict=True):
+            in_turn = words.select(column("word").alias("v")).collect()
+            assert sorted(row.v for row in in_turn) == list(answers)
 
 
 @pytest.mark.parametrize("kind", ["async", "pandas", "arrow"])
@@ -286,6 +311,23 @@ def test_what_cannot_be_kept_is_refused_by_name(spark: Any) -> None:
         causal(per="value")(pandas_udf(of_batches, DoubleType()))
     with pytest.raises(ConfigError, match="per="):
         causal("double", per="column")(none)
+
+
+def test_what_is_too_large_to_be_told_apart_needs_a_version(
+    spark: Any, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = np.arange(5_000)
+
+    def number(key: int) -> int:
+        return int(numbers[key])
+
+    monkeypatch.setattr(_code, "BYTES_MAX", 10_000)
+    monkeypatch.setattr(_pickled, "BYTES_MAX", 10_000)
+    with pytest.raises(ConfigError, match=r"holds a numpy.ndarray.*setup=.*code_version="):
+        causal(udf(number, "int"))("id")
+    versioned = causal("int", per="value", code_version="1")(number)
+    assert spark.range(3).select(versioned("id")).collect() == [(0,), (1,), (2,)]
+    assert spark.range(3).select(causal("int")(number)("id")).collect() == [(0,), (1,), (2,)]
 
 
 def test_one_name_over_two_types_is_two_functions(session: Any) -> None:

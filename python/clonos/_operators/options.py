@@ -62,6 +62,17 @@ class Options:
             refused("per='value' needs record='result': an answer is recorded as a whole")
 
 
+def check_seen(uid: str, unseen: str | None) -> None:
+    """Refuse a function that would share its answers with another that looks the same."""
+    if unseen is not None:
+        refused(
+            f"{uid} holds a {unseen}, which cannot be told from another one, and with "
+            "per='value' functions that are equal share their answers: make a client, a "
+            "connection or a lock in the workers, with setup=make_client; else name what the "
+            "function is with code_version=, or use per='row'"
+        )
+
+
 def refused(message: str) -> NoReturn:
     """Raise `ConfigError`."""
     raise ConfigError(message, "CONFIG")

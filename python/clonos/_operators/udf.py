@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ov
 
 from clonos import _services
 from clonos._calls import Calls, signature_of, telling_of_setup
-from clonos._code import code_fingerprint, mentions
+from clonos._code import fingerprint
 from clonos._config import Flush, OnError, Per, Record
+from clonos._names import mentions
 from clonos._operators.declaration import (
     ASYNC,
     ROW,
@@ -24,7 +25,7 @@ from clonos._operators.declaration import (
     session_conf,
 )
 from clonos._operators.groups import AGGREGATES
-from clonos._operators.options import Options, refused
+from clonos._operators.options import Options, check_seen, refused
 from clonos._uses import check_uid, new_use
 from clonos.errors import NotRecordedWarning
 
@@ -276,13 +277,12 @@ class CausalUDF(Generic[P, R]):
 
         config = current_config()
         options, kind = self._options, self._declared.kind
+        shared = of_use.get("per") == "value"
+        code, unseen = fingerprint(self._with_options(), options.code_version)
+        if shared:
+            check_seen(self.uid, unseen)
         return UdfSpec(
-            use=new_use(
-                self.uid,
-                code_fingerprint(self._with_options(), options.code_version),
-                named=options.uid is not None,
-                shared=of_use.get("per") == "value",
-            ),
+            use=new_use(self.uid, code, named=options.uid is not None, shared=shared),
             kind=kind,
             record=options.record,
             flush=options.flush,
@@ -426,7 +426,8 @@ def causal(
     code_version : str, optional
         Your name for this version of the function. By default a function has changed when its code
         has, or anything that it refers to: closures, defaults, globals, helpers and classes of your
-        own, the state of an instance. With a version, only another version is a change.
+        own, the state of an instance. With a version, only another version is a change, and
+        functions of one ``uid`` and version share their answers with ``per="value"``.
     retries : int or tenacity.Retrying
         Further tries after an exception, with back-off; or what `tenacity` says.
     on_error : {"raise", "null", "record"}
