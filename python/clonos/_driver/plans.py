@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from clonos._driver import spark_private
+from clonos._driver.spark_plans import Plans
 from clonos._uses import Placed, find_mark
 
 if TYPE_CHECKING:
@@ -27,19 +27,15 @@ _PLANS_MAX = 16
 
 def plan_uses(spark: SparkSession) -> Callable[[int, int], list[PlacedUse] | None]:
     """Return what tells the uses in an execution's plan, in order; ``None`` if it is not known."""
-    plans = spark_private.Plans(spark)
+    plans = Plans(spark)
     # The first tasks of a job all ask at once, and a plan does not change.
     known: OrderedDict[tuple[int, int], list[PlacedUse]] = OrderedDict()
     turn = threading.Lock()
 
     def uses(executions: list[int]) -> Iterator[Placed]:
-        marks: dict[int, Placed | None] = {}
         for execution in executions:
             for function in plans.functions(execution):
-                if function.identity not in marks:
-                    pickled = function.pickled()
-                    marks[function.identity] = None if pickled is None else find_mark(pickled)
-                placed = marks[function.identity]
+                placed = find_mark(function.pickled)
                 if placed is not None:
                     yield placed._replace(over=function.over, tables=function.tables)
 
@@ -51,9 +47,10 @@ def plan_uses(spark: SparkSession) -> Callable[[int, int], list[PlacedUse] | Non
                 return known[execution, root]
             found: list[PlacedUse] = []
             with contextlib.suppress(Exception):
-                found.extend(uses([execution] if execution == root else [root, execution]))
-                if found:
-                    known[execution, root] = found
+                # All of a plan, or nothing: a part would be taken for the whole.
+                found = list(uses([execution] if execution == root else [root, execution]))
+            if found:
+                known[execution, root] = found
             if len(known) > _PLANS_MAX:
                 known.popitem(last=False)
             return found or None
