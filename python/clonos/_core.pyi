@@ -263,7 +263,9 @@ class Agent:
         host: str,
         port: int,
         stage_tasks: Callable[[int], int | None],
-        plan_uses: Callable[[int, int], list[tuple[str, int, str, int, bool, int, int]] | None],
+        plan_uses: Callable[
+            [int, int], list[tuple[str, int, str, int, bool, int, int, int, int]] | None
+        ],
     ) -> Agent: ...
     def refuse_query(self, query: str, setting: str, reason: str) -> None:
         """Open no task of a query any more, until it begins anew."""

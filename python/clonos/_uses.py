@@ -11,6 +11,7 @@ found again, and what stands twice in a query is called once.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 import secrets
@@ -31,7 +32,11 @@ _MARK = re.compile(
 
 
 class Placed(NamedTuple):
-    """A use that was found in a plan, with hashes of what it is asked over and of its tables."""
+    """A use that was found in a plan, with hashes of what it is asked over.
+
+    `over` is of the plan below it, `tables` of what its arguments are made of there; `exact` and
+    `shape` are what a restarted program knows that plan by.
+    """
 
     operator: str
     code: int
@@ -40,6 +45,8 @@ class Placed(NamedTuple):
     named: bool
     over: int = 0
     tables: int = 0
+    exact: int = 0
+    shape: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,18 @@ def find_mark(pickled: bytes) -> Placed | None:
     return Placed(
         operator.decode(), int(code, 16), python.decode(), int(token, 16), named == b"named"
     )
+
+
+def function_identity(pickled: bytes) -> str:
+    """Return what is the same for a function that is made again, of what Spark pickled.
+
+    A causal one is its operator and its code: it has another mark each time.
+    """
+    found = _MARK.findall(pickled)
+    if not found:
+        return hashlib.blake2b(pickled, digest_size=16).hexdigest()
+    _token, code, _python, _named, operator = found[-1]
+    return f"{operator.decode()} {code.decode()}"
 
 
 def check_uid(uid: str | None) -> None:

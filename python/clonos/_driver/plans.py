@@ -12,36 +12,36 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from clonos._driver import spark_private
+from clonos._driver.spark_plans import Plans
 from clonos._uses import Placed, find_mark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Operator, code, Python version, token, whether the user named it, hashes of what it is asked over
-# and of the tables in that.
-PlacedUse = tuple[str, int, str, int, bool, int, int]
+# See `Placed`.
+PlacedUse = tuple[str, int, str, int, bool, int, int, int, int]
 # Executions whose plans are remembered.
 _PLANS_MAX = 16
 
 
 def plan_uses(spark: SparkSession) -> Callable[[int, int], list[PlacedUse] | None]:
     """Return what tells the uses in an execution's plan, in order; ``None`` if it is not known."""
-    plans = spark_private.Plans(spark)
+    plans = Plans(spark)
     # The first tasks of a job all ask at once, and a plan does not change.
     known: OrderedDict[tuple[int, int], list[PlacedUse]] = OrderedDict()
     turn = threading.Lock()
 
     def uses(executions: list[int]) -> Iterator[Placed]:
-        marks: dict[int, Placed | None] = {}
         for execution in executions:
             for function in plans.functions(execution):
-                if function.identity not in marks:
-                    pickled = function.pickled()
-                    marks[function.identity] = None if pickled is None else find_mark(pickled)
-                placed = marks[function.identity]
+                placed = find_mark(function.pickled)
                 if placed is not None:
-                    yield placed._replace(over=function.over, tables=function.tables)
+                    yield placed._replace(
+                        over=function.over,
+                        tables=function.tables,
+                        exact=function.exact,
+                        shape=function.shape,
+                    )
 
     def of_execution(execution: int, root: int) -> list[PlacedUse] | None:
         # A batch that `foreachBatch` hands out is computed by what is asked of it, so its own plan
@@ -51,9 +51,10 @@ def plan_uses(spark: SparkSession) -> Callable[[int, int], list[PlacedUse] | Non
                 return known[execution, root]
             found: list[PlacedUse] = []
             with contextlib.suppress(Exception):
-                found.extend(uses([execution] if execution == root else [root, execution]))
-                if found:
-                    known[execution, root] = found
+                # All of a plan, or nothing: a part would be taken for the whole.
+                found = list(uses([execution] if execution == root else [root, execution]))
+            if found:
+                known[execution, root] = found
             if len(known) > _PLANS_MAX:
                 known.popitem(last=False)
             return found or None

@@ -1,0 +1,269 @@
+"""Python functions in Spark's plans, and what each is asked over.
+
+Private names of Spark, seen in 4.3: ``SQLExecution.getQueryExecution``, ``TreePattern``,
+``PythonUDF.func().command()``, ``InlineCTE``, ``ColumnPruning`` and the rules beside it,
+``TreeNode.treeString``, ``HadoopFsRelation.location().allFiles()``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clonos._uses import function_identity
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Spark cuts off what has more fields than its setting says.
+_FIELDS_MAX = 2**31 - 1
+_FUNCTIONS = {"PythonUDF", "PythonUDAF", "PythonUDTF"}
+_SUBQUERIES = {"ScalarSubquery", "ListQuery", "Exists", "LateralSubquery"}
+# Nodes that choose rows, or put them elsewhere, and leave each as it is.
+_OF_ROWS = {
+    "Filter",
+    "Sort",
+    "Repartition",
+    "RepartitionByExpression",
+    "RebalancePartitions",
+    "GlobalLimit",
+    "LocalLimit",
+    "ResolvedHint",
+}
+
+
+class PlannedFunction(NamedTuple):
+    """A Python function in a plan.
+
+    `pickled` is what Spark sends to a worker, `over` a hash of its arguments and of the plan below
+    it, `tables` one of what the arguments are made of, whichever rows of that; both hashes are of
+    use in this process only. A restarted program finds the function again by hashes of 32 bits:
+    `exact` is one of the plan as each process has it, `shape` of that without numbers.
+    """
+
+    pickled: bytes
+    over: int
+    tables: int
+    exact: int
+    shape: int
+
+
+class Plans:
+    """Finds Python functions in the plans of SQL executions."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._java = _Java(spark._jvm)
+
+    def functions(self, execution: int) -> list[PlannedFunction]:
+        """Functions in the order in which the analysed plan has them, depth first."""
+        query = self._java.execution(execution)
+        if query is None:
+            return []
+        plan = query.analyzed()
+        walk = _Walk(self._java)
+        found = walk.of_plan(plan)
+        if not self._java.may_hold(plan):
+            # A command that writes has what it writes as an inner child.
+            for inner in _each(plan.innerChildren()):
+                found += walk.of_plan(inner)
+        return found
+
+
+class _Java:
+    """What is looked up in the JVM once: each step of a name is a round trip."""
+
+    def __init__(self, jvm: Any) -> None:
+        catalyst = jvm.org.apache.spark.sql.catalyst
+        self.identity = jvm.java.lang.System.identityHashCode
+        self.byte = jvm.scala.reflect.ClassTag.Byte()
+        patterns = catalyst.trees.TreePattern
+        self._function, self._generator = patterns.PYTHON_UDF(), patterns.GENERATOR()
+        self._shared = patterns.CTE()
+        self.execution = jvm.org.apache.spark.sql.execution.SQLExecution.getQueryExecution
+        self.project = catalyst.plans.logical.Project
+        self._unnamed = catalyst.analysis.EliminateSubqueryAliases.apply
+        optimizer = catalyst.optimizer
+        self.simplify = (
+            optimizer.ColumnPruning.apply,
+            optimizer.CollapseProject.apply,
+            optimizer.RemoveNoopOperators.apply,
+        )
+        self._inline = optimizer.InlineCTE
+
+    def may_hold(self, node: Any) -> bool:
+        """Whether a plan or an expression may have a Python function in it, or a table function."""
+        return bool(node.containsPattern(self._function) or node.containsPattern(self._generator))
+
+    def plain(self, plan: Any) -> Any:
+        """Return the plan without names of tables: each common table stands where it is used."""
+        if plan.containsPattern(self._shared):
+            plan = self._inline(True, False, False).apply(plan)
+        return self._unnamed(plan)
+
+
+class _Below(NamedTuple):
+    """Functions of a plan: all, and those by which its rows are made and not only chosen."""
+
+    functions: list[PlannedFunction]
+    making: list[PlannedFunction]
+
+
+class _Walk:
+    """A walk through the plan of one execution."""
+
+    def __init__(self, java: _Java) -> None:
+        self.java = java
+        # By what is equal for two mentions of one function.
+        self._pickled: dict[int, bytes] = {}
+
+    def of_plan(self, plan: Any) -> list[PlannedFunction]:
+        """Functions of a plan and of those below it."""
+        return self._of_node(self.java.plain(plan)).functions
+
+    def _of_node(self, plan: Any) -> _Below:
+        if not self.java.may_hold(plan):
+            return _Below([], [])
+        children = list(_each(plan.children()))
+        found = [self._of_node(child) for child in children]
+        below = _Below(
+            [function for child in found for function in child.functions],
+            [function for child in found for function in child.making],
+        )
+        node = _Node(self.java, children, below)
+        functions: list[PlannedFunction] = []
+        for expression in _each(plan.expressions()):
+            functions += self._of_expression(expression, node)
+        functions += below.functions
+        chooses = str(plan.nodeName()) in _OF_ROWS
+        return _Below(functions, below.making if chooses else functions)
+
+    def _of_expression(self, expression: Any, node: _Node) -> list[PlannedFunction]:
+        if not self.java.may_hold(expression):
+            return []
+        inside = [
+            function
+            for child in _each(expression.children())
+            for function in self._of_expression(child, node)
+        ]
+        name = str(expression.nodeName())
+        if name in _SUBQUERIES:
+            inside += self.of_plan(expression.plan())
+        if name not in _FUNCTIONS:
+            return inside
+        hashes = node.below(expression, inside)
+        return [PlannedFunction(self._command(expression.func()), *hashes), *inside]
+
+    def _command(self, function: Any) -> bytes:
+        identity = int(self.java.identity(function))
+        if identity not in self._pickled:
+            command = function.command()
+            if not isinstance(command, bytes):
+                command = bytes(command.toArray(self.java.byte))
+            self._pickled[identity] = command
+        return self._pickled[identity]
+
+
+class _Node:
+    """A node with functions: what they are asked over."""
+
+    def __init__(self, java: _Java, children: list[Any], below: _Below) -> None:
+        self._java = java
+        self._children = children
+        self._below = below
+
+    def below(self, function: Any, inside: list[PlannedFunction]) -> tuple[int, int, int, int]:
+        """Hashes of all below a function; see `PlannedFunction`.
+
+        `inside` are the functions in its arguments.
+        """
+        arguments = [str(argument.sql()) for argument in _each(function.children())]
+        all_of = _identities([*inside, *self._below.functions])
+        making = _identities([*inside, *self._below.making])
+        over = _digest(*arguments, *all_of, *self._leaves, *self._texts, *self._hashes)
+        tables = _digest(*making, *self._leaves, *self._made_of(function))
+        exact = _digest(*arguments, *all_of, *self._files, *self._texts)
+        # The text has the names of functions.
+        shape = _digest(*(re.sub("[0-9]+", "", text) for text in (*arguments, *self._texts)))
+        return over, tables, exact % 2**32, shape % 2**32
+
+    @functools.cached_property
+    def _texts(self) -> list[str]:
+        return [_text(child) for child in self._children]
+
+    @functools.cached_property
+    def _hashes(self) -> list[str]:
+        """What the text of an expression leaves out. A function has another one each time."""
+        return [] if self._below.functions else _hashes(self._children)
+
+    @functools.cached_property
+    def _tables(self) -> list[Any]:
+        return [leaf for child in self._children for leaf in _each(child.collectLeaves())]
+
+    @functools.cached_property
+    def _locations(self) -> list[Any]:
+        found = []
+        for leaf in self._tables:
+            if str(leaf.nodeName()) == "LogicalRelation":
+                with contextlib.suppress(Exception):
+                    found.append(leaf.relation().location())
+        return found
+
+    @functools.cached_property
+    def _files(self) -> list[str]:
+        return [str(location.rootPaths().toString()) for location in self._locations]
+
+    @functools.cached_property
+    def _leaves(self) -> list[str]:
+        """Tables of one shape are told apart by hashes, and files by when they were written."""
+        found = _hashes(self._tables)
+        for location in self._locations:
+            with contextlib.suppress(Exception):
+                found.append(str(location.allFiles().toString()))
+        return found
+
+    @functools.cached_property
+    def _rows(self) -> Any:
+        """Return the only child, without what chooses among its rows."""
+        plan = self._children[0]
+        while str(plan.nodeName()) in _OF_ROWS:
+            plan = plan.children().apply(0)
+        return plan
+
+    def _made_of(self, function: Any) -> list[str]:
+        """Spark adds columns to plans that others are built on: those do not count."""
+        if len(self._children) != 1:
+            return self._texts
+        plan = self._java.project(function.references().toSeq(), self._rows)
+        for simplify in self._java.simplify:
+            plan = simplify(plan)
+        return [_text(plan)]
+
+
+def _text(plan: Any) -> str:
+    """Return a plan as text, whatever its columns are called, with all of them."""
+    text = plan.canonicalized().treeString(True, False, _FIELDS_MAX, False, False)
+    # The addresses of objects, of what has no text.
+    return re.sub(r"@[0-9a-f]+", "@", str(text))
+
+
+def _hashes(plans: list[Any]) -> list[str]:
+    return [str(plan.semanticHash()) for plan in plans]
+
+
+def _identities(functions: list[PlannedFunction]) -> list[str]:
+    return [function_identity(function.pickled) for function in functions]
+
+
+def _digest(*parts: str) -> int:
+    known = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        known.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
+    return int.from_bytes(known.digest(), "little")
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    return (sequence.apply(index) for index in range(sequence.size()))

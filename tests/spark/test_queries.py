@@ -1,0 +1,144 @@
+"""Which query a function is used in: two that are nearly the same, and one that is made again."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import functions as sf
+
+from clonos import causal
+
+ROWS = 40
+pytestmark = pytest.mark.timeout(180)
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class Failed(Exception):
+    """Ends an epoch that is to be run again."""
+
+
+def fail() -> None:
+    raise Failed
+
+
+@causal("double")
+def drawn(_x: Any) -> float:
+    return random.random()
+
+
+def values(df: Any) -> list[tuple[Any, ...]]:
+    return sorted(map(tuple, df.collect()))
+
+
+def answers(rows: list[tuple[Any, ...]]) -> set[float]:
+    return {row[1] for row in rows}
+
+
+def again(session: Any, make: Callable[[], Any]) -> tuple[Any, Any]:
+    """Run `make` in an epoch that fails after it, and once more in the same epoch."""
+    found = []
+    try:
+        with session.epoch("again"):
+            found.append(make())
+            fail()
+    except Failed:
+        with session.epoch("again"):
+            found.append(make())
+    return found[0], found[1]
+
+
+def below(n: int) -> Any:
+    """Plain function of one name, whatever it does."""
+    return sf.udf(lambda x: (x + n) % 20, "long")
+
+
+def by_a_function(spark: Any, n: int) -> Any:
+    return spark.range(20).select("id", below(n)("id").alias("c"))
+
+
+def by_an_operator(spark: Any, n: int) -> Any:
+    def moved(frames: Any) -> Any:
+        for frame in frames:
+            yield frame.assign(c=(frame["id"] + n) % 20)
+
+    return spark.range(20).mapInPandas(moved, "id long, c long")
+
+
+def by_a_column_of_many(spark: Any, n: int) -> Any:
+    others = [(sf.col("id") + i).alias(f"c{i}") for i in range(30)]
+    return spark.range(20).select("id", *others, ((sf.col("id") + n) % 20).alias("c"))
+
+
+@pytest.mark.parametrize("of", [by_a_function, by_an_operator, by_a_column_of_many])
+def test_queries_that_differ_in_one_place_below_are_two_uses(
+    spark: Any, session: Any, of: Callable[[Any, int], Any]
+) -> None:
+    def in_turn() -> list[Any]:
+        return [values(of(spark, n).select("id", drawn("c"))) for n in (0, 7)]
+
+    first, second = again(session, in_turn)
+    assert first == second
+    assert not answers(first[0]) & answers(first[1])
+
+
+def test_a_file_that_is_overwritten_is_another_table(
+    spark: Any, session: Any, tmp_path: Any
+) -> None:
+    def written(n: int) -> Any:
+        table = spark.range(20).select("id", ((sf.col("id") + n) % 20).alias("c"))
+        table.write.mode("overwrite").parquet(str(tmp_path / "table"))
+        return values(spark.read.parquet(str(tmp_path / "table")).select("id", drawn("c")))
+
+    with session.epoch("overwritten"):
+        first, second = written(0), written(7)
+    assert not answers(first) & answers(second)
+
+
+def test_one_use_over_two_derived_columns_is_two_uses_in_sql(spark: Any, session: Any) -> None:
+    spark.udf.register("drawn", drawn)
+    spark.range(20).createOrReplaceTempView("numbers")
+
+    def derived(n: int) -> list[Any]:
+        below = f"SELECT id, (id + {n}) % 20 AS c FROM numbers"
+        return values(spark.sql(f"SELECT id, drawn(c) FROM ({below}) t"))
+
+    with session.epoch("derived"):
+        first, second, third = (derived(n) for n in (0, 7, 0))
+    assert first == third
+    assert not answers(first) & answers(second)
+
+
+def test_a_column_over_two_derived_columns_is_two_uses(spark: Any, session: Any) -> None:
+    column = drawn("c")
+
+    def derived(n: int, rows: str = "id >= 0") -> list[Any]:
+        table = spark.range(20).selectExpr("id", f"(id + {n}) % 20 AS c")
+        return values(table.where(rows).select("id", column))
+
+    with session.epoch("derived"):
+        first, second, some = derived(0), derived(7), derived(0, "id > 10")
+    assert not answers(first) & answers(second)
+    # The same table, if fewer rows of it.
+    assert some == first[11:]
+
+
+def test_a_frame_that_is_ordered_by_what_lies_deeper_has_its_answers(
+    spark: Any, session: Any
+) -> None:
+    table = spark.range(0, ROWS, 1, 2).selectExpr("id", "-id AS other")
+    answered = table.select("id").where("id >= 0").select("id", drawn("id"))
+    with session.epoch("ordered"):
+        assert values(answered) == values(answered.orderBy(table["other"]))
+
+
+def test_a_common_table_that_is_asked_twice_is_asked_once(spark: Any, session: Any) -> None:
+    spark.udf.register("drawn", drawn)
+    spark.range(ROWS).createOrReplaceTempView("numbers")
+    query = "WITH t AS (SELECT * FROM numbers) SELECT id, drawn(id) FROM t"
+    with session.epoch("common"):
+        assert values(spark.sql(query)) == values(spark.sql(query))
