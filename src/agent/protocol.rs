@@ -3,9 +3,12 @@
 //! One request, one reply, in order, on an authenticated connection. Logs that may be large are read
 //! in pieces of at most [`PIECE_BYTES`].
 
+mod opening;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub use self::opening::{AgentInfo, AgentStanding, Grant, HeldCopy, Layout, OpenTask, Opened};
 pub use super::code::{Code, Execution, Placed, Plan, Use};
 pub use super::stats::{
     AgentStats, AgentSummary, ClusterStats, HeldStats, OperatorStats, Recovery, TaskStats, Totals,
@@ -20,147 +23,6 @@ use crate::task::Summary;
 pub const PROTOCOL_VERSION: u32 = 5;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 16 << 20;
-
-/// A worker opens a task's log.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct OpenTask {
-    /// The task; its operator is the name of the function, not yet of the log.
-    pub task: TaskId,
-    /// Which use of the operator this is.
-    pub used: Use,
-    /// The SQL execution, if it is part of one.
-    pub execution: Option<Execution>,
-    /// Hash of the application id.
-    pub app: u64,
-    /// Spark stage.
-    pub stage: u32,
-    /// Spark's `taskAttemptId`, unique within the application.
-    pub attempt: u64,
-    /// Names the opener within the attempt. The same open, sent again, has the same name.
-    pub worker: u64,
-    /// Whether what it does stays inside the causal domain: its determinants travel in its frames.
-    pub inside: bool,
-}
-
-/// What a worker gets to know when its task is open.
-#[derive(Debug, Clone)]
-pub struct Opened {
-    /// The task whose log this is: where one attempt computes several parts of its input one after the
-    /// other, as `coalesce` has it do, the parts after the first have logs of their own.
-    pub task: TaskId,
-    /// Names the open task in later messages.
-    pub session: u64,
-    /// Fencing number of this attempt.
-    pub generation: Generation,
-    /// The task's log so far.
-    pub prior: Vec<Bytes>,
-    /// Whether it was recorded by this same stage.
-    pub same_stage: bool,
-    /// Whether this epoch was recorded with another number of partitions.
-    pub layout_changed: bool,
-    /// Whether rows may be recorded in the logs of other uses, which the pool has too.
-    pub pooled: bool,
-    /// Which run of the epoch this is.
-    pub run: u32,
-    /// Whether something was published that can be read nowhere any more.
-    pub lost: bool,
-    /// Tasks of the stage, where known.
-    pub tasks: Option<u32>,
-    /// Whether all frames of an earlier attempt can be read.
-    pub has_frames: bool,
-}
-
-/// Under which stage a log was recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Layout {
-    /// Hash of the application id.
-    pub app: u64,
-    /// Spark stage.
-    pub stage: u32,
-    /// Tasks of the stage, where known.
-    pub tasks: Option<u32>,
-    /// The function.
-    pub code: Code,
-    /// What it was asked over, where known.
-    pub plan: Option<Plan>,
-}
-
-impl Layout {
-    /// Whether both are one stage of one application.
-    #[must_use]
-    pub const fn same_stage(&self, other: &Self) -> bool {
-        self.app == other.app && self.stage == other.stage
-    }
-}
-
-/// An agent as others reach it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AgentInfo {
-    /// Its id.
-    pub id: AgentId,
-    /// `ip:port`.
-    pub addr: String,
-    /// Name of its host, or its address, so that copies go to other hosts first.
-    pub host: String,
-    /// Whether it is the driver's.
-    pub driver: bool,
-}
-
-/// A log as one agent has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldCopy {
-    /// Its length.
-    pub end: LogOffset,
-    /// Whether it has all that was published while the registry counted on it. One that is being made again
-    /// has not.
-    pub whole: bool,
-}
-
-/// What the registry takes an agent for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum AgentStanding {
-    /// It is not known: it is to register.
-    Unknown,
-    /// It lives.
-    Alive,
-    /// It was silent when its answer was needed. Others have gone on without it, so it is to end.
-    Dead,
-}
-
-/// The registry's answer to an open.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Grant {
-    /// The task; see [`Opened`].
-    pub task: TaskId,
-    /// Fencing number of the new attempt.
-    pub generation: Generation,
-    /// Who holds the log now.
-    pub holders: Vec<AgentInfo>,
-    /// Whether anything was ever published.
-    pub published: bool,
-    /// Whether an attempt opened the task before this one: any agent may have absorbed its log.
-    pub reopened: bool,
-    /// Whether what agents have of the log is to be disregarded: it belongs to inputs that are gone.
-    pub discarded: bool,
-    /// Who holds all frames of an earlier attempt.
-    pub frames: Option<AgentInfo>,
-    /// All agents that are alive, for choosing peers.
-    pub agents: Vec<AgentInfo>,
-    /// This attempt's layout.
-    pub layout: Layout,
-    /// Whether the log was recorded by this same stage.
-    pub same_stage: bool,
-    /// Whether the epoch was recorded with another number of partitions.
-    pub layout_changed: bool,
-    /// See [`Opened`].
-    pub pooled: bool,
-    /// See [`Opened`].
-    pub run: u32,
-    /// What was committed since the agent heard of it last.
-    pub committed: Vec<Commit>,
-    /// Commits so far.
-    pub commits: u64,
-}
 
 /// Spark has committed an epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use clonos::agent::protocol::{AgentInfo, AgentStanding, Code, Layout, Plan, Reply, Request};
+use clonos::agent::protocol::{AgentInfo, AgentStanding, Code, Layout, Reply, Request};
 use clonos::agent::registry::AGENT_SILENCE_MS_MAX;
 use clonos::edge::net::Connection;
 use clonos::error::Error;
@@ -96,13 +96,8 @@ fn nothing_is_decided_without_a_holder_that_lives_and_does_not_answer() {
 }
 
 fn replicated(generation: Generation, all: bool) -> Request {
-    let layout = Layout {
-        app: APP,
-        stage: 1,
-        tasks: None,
-        code: Code { fingerprint: 0, python: 0 },
-        plan: Plan::default(),
-    };
+    let layout =
+        Layout { app: APP, stage: 1, tasks: None, code: Code { fingerprint: 0, python: 0 }, plan: None };
     Request::Replicate {
         task: task(0),
         generation,

@@ -42,10 +42,9 @@ pub(crate) struct Job {
     outputs: BTreeMap<(usize, usize), Output>,
     /// Order-independent checksums of outputs, as Spark keeps them.
     sums: BTreeMap<(usize, usize), u64>,
-    /// What became visible, by task of the last stage and place.
     visible: BTreeMap<(usize, usize), i64>,
     finished: Vec<usize>,
-    /// Logs of the attempts whose output counts, kept where no host's death reaches them.
+    /// Logs of the attempts whose output counts, where no host's death reaches them.
     truth: BTreeMap<TaskId, Vec<Bytes>>,
     attempts: u64,
     crashes: usize,
@@ -494,7 +493,6 @@ impl Job {
         }
     }
 
-    /// After the commit nothing is left.
     fn check_forgotten(&self) -> Check {
         let left = self.cluster.hosts.iter().any(|host| host.store.holds(&epoch()));
         if left { Err("logs are left after their epoch's commit".into()) } else { Ok(()) }

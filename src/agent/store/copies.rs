@@ -83,6 +83,19 @@ impl Store {
         self.fence(task, generation)
     }
 
+    /// Raises the fence for a new attempt; `reopened_at` is its agent, where its determinants travel in frames.
+    pub fn fence_for(
+        &mut self,
+        task: &TaskId,
+        generation: Generation,
+        reopened_at: Option<AgentInfo>,
+    ) -> Option<HeldCopy> {
+        match reopened_at {
+            Some(holder) => self.reopened(task, generation, holder),
+            None => self.fence(task, generation),
+        }
+    }
+
     /// The agent that had the log that counts is gone, and the log with it.
     pub fn nobody_confirms(&mut self, task: &TaskId) {
         self.reopened.remove(task);

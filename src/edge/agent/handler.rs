@@ -144,6 +144,19 @@ impl Handler {
 
     // For other agents.
 
+    /// One piece of a log that is here; with `whole`, only of a copy that is not being made.
+    pub(in crate::edge) fn read_copy(
+        &self,
+        task: &TaskId,
+        from: LogOffset,
+        whole: bool,
+    ) -> Result<Vec<Bytes>> {
+        if whole && !locked(&self.store).is_whole(task) {
+            return Err(Error::CausalLogLost { task: task.clone() });
+        }
+        self.read(task, from)
+    }
+
     pub(in crate::edge) fn replicated(&self, request: Request) -> Result<()> {
         let Request::Replicate { task, generation, layout, reset, mut from, blocks, all } = request else {
             return Err(unexpected());

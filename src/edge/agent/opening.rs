@@ -163,11 +163,7 @@ impl Handler {
     ) -> Result<Option<HeldCopy>> {
         let (generation, reopened_at) = (grant.generation, inside.then(|| self.info.clone()));
         if holder.id == self.info.id {
-            let mut store = locked(&self.store);
-            return Ok(match reopened_at {
-                Some(own) => store.reopened(task, generation, own),
-                None => store.fence(task, generation),
-            });
+            return Ok(locked(&self.store).fence_for(task, generation, reopened_at));
         }
         let fence = Request::Fence { task: task.clone(), generation, reopened_at };
         match self.connections.call(&holder.addr, &fence)? {

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use super::handler::{Handler, Session, unexpected};
 use crate::agent::protocol::{AgentInfo, PIECE_BYTES, PoolEntry, PoolPiece, PoolPlace, Reply, Request};
 use crate::edge::disk::Rescued;
-use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::id::LogOffset;
 
@@ -83,12 +82,10 @@ impl Handler {
         let mut holders: Vec<AgentInfo> = entry.holders.clone();
         holders.sort_by_key(|holder| holder.id != self.info.id);
         self.first_of(&holders, |holder| {
-            let task = entry.task.clone();
             if holder.id == self.info.id {
-                let whole = locked(&self.store).is_whole(&task);
-                return if whole { self.read(&task, from) } else { Err(Error::CausalLogLost { task }) };
+                return self.read_copy(&entry.task, from, true);
             }
-            let read = Request::Read { task, from, whole: true };
+            let read = Request::Read { task: entry.task.clone(), from, whole: true };
             match self.connections.call(&holder.addr, &read)? {
                 Reply::Blocks(piece) => Ok(piece),
                 _ => Err(unexpected()),

@@ -240,16 +240,9 @@ impl Server {
             Request::Pool { session, at } => {
                 handler.pool(sessions.get_mut(&session).ok_or_else(|| not_open(session))?, at)
             }
-            Request::Read { task, whole: true, .. } if !locked(&handler.store).is_whole(&task) => {
-                Err(Error::CausalLogLost { task })
-            }
-            Request::Read { task, from, .. } => handler.read(&task, from).map(Reply::Blocks),
+            Request::Read { task, from, whole } => handler.read_copy(&task, from, whole).map(Reply::Blocks),
             Request::Fence { task, generation, reopened_at } => {
-                let mut store = locked(&handler.store);
-                Ok(Reply::Fenced(match reopened_at {
-                    Some(holder) => store.reopened(&task, generation, holder),
-                    None => store.fence(&task, generation),
-                }))
+                Ok(Reply::Fenced(locked(&handler.store).fence_for(&task, generation, reopened_at)))
             }
             Request::Replicate { .. } => handler.replicated(request).map(|()| Reply::Done),
             Request::Permits { .. } => handler.registrar.permits(&handler.connections, &request),
