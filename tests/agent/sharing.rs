@@ -13,6 +13,14 @@ use clonos::id::{AgentId, Epoch, LogOffset, Partition};
 
 use crate::world::{SECRET, World, open, opening, task_in, text};
 
+struct SetWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// The registry counts an agent as alive that answers nobody, while `during` runs.
 fn with_a_silent_agent(world: &World, during: impl FnOnce()) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -29,8 +37,9 @@ fn with_a_silent_agent(world: &World, during: impl FnOnce()) {
                 std::thread::sleep(Duration::from_millis(200));
             }
         });
+        // Also if it fails: the thread is waited for.
+        let _over = SetWhenDropped(&over);
         during();
-        over.store(true, Ordering::Relaxed);
     });
 }
 
