@@ -73,7 +73,16 @@ fn group(folder: &Path, window: usize) {
 fn record(thread: u32, offset: LogOffset, block: Bytes) -> SegmentRecord {
     let (query, operator) = ("bench".into(), "append".into());
     let task = TaskId { query, operator, epoch: Epoch::Batch(0), partition: Partition(thread) };
-    SegmentRecord { task, generation: Generation(1), app: 1, stage: 1, tasks: None, offset, block }
+    SegmentRecord {
+        task,
+        generation: Generation(1),
+        app: 1,
+        stage: 1,
+        tasks: None,
+        plan: None,
+        offset,
+        block,
+    }
 }
 
 /// Best of several rounds, in blocks per second.

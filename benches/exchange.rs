@@ -132,7 +132,7 @@ fn in_memory() {
     let frame = Bytes::from(vec![7_u8; FRAME]);
     let total = 256 << 20;
     let log = task(0).in_flight();
-    let layout = Layout { app: 1, stage: 1, tasks: None, code: Code::default() };
+    let layout = Layout { app: 1, stage: 1, tasks: None, code: Code::default(), plan: None };
     let appended = || {
         let mut store = Store::new(1 << 30);
         store.begin(&log, Generation(1), layout).unwrap();

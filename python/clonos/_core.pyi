@@ -261,7 +261,9 @@ class Agent:
         host: str,
         port: int,
         stage_tasks: Callable[[int], int | None],
-        plan_uses: Callable[[int, int], list[tuple[str, int, str, int, bool, int, int]] | None],
+        plan_uses: Callable[
+            [int, int], list[tuple[str, int, str, int, bool, int, int, int, int]] | None
+        ],
     ) -> Agent: ...
     def begin_run(self, query: str, epoch: int | str | None = None) -> None:
         """The program begins an epoch, or all those of a query, anew."""

@@ -32,7 +32,11 @@ _MARK = re.compile(
 
 
 class Placed(NamedTuple):
-    """A use that was found in a plan, with hashes of what it is asked over and of its tables."""
+    """A use that was found in a plan, with hashes of what it is asked over.
+
+    `over` is of the plan below it, `tables` of what its arguments are made of there; `exact` and
+    `shape` are what a restarted program knows that plan by.
+    """
 
     operator: str
     code: int
@@ -41,6 +45,8 @@ class Placed(NamedTuple):
     named: bool
     over: int = 0
     tables: int = 0
+    exact: int = 0
+    shape: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,20 @@ pub struct Placed {
     pub used: Use,
     /// A hash over its arguments and the plan that it is asked over; of use in one process only.
     pub over: u64,
-    /// A hash over the tables in that plan; likewise.
+    /// A hash over what its arguments are made of, whichever rows of that; likewise.
     pub tables: u64,
+    /// The plan that it is asked over, as a later process knows it.
+    pub plan: Plan,
+}
+
+/// What a restarted program knows a plan by: hashes of what does not differ from process to process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Plan {
+    /// Of the plan, the functions in it, and the files that it reads.
+    pub exact: u32,
+    /// Of the same without numbers, and with the names of the functions: what is left of a query that is
+    /// asked of another day.
+    pub shape: u32,
 }
 
 /// The SQL execution that a task belongs to.

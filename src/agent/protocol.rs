@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-pub use super::code::{Code, Execution, Placed, Use};
+pub use super::code::{Code, Execution, Placed, Plan, Use};
 pub use super::stats::{
     AgentStats, AgentSummary, ClusterStats, HeldStats, OperatorStats, Recovery, TaskStats, Totals,
 };
@@ -81,6 +81,8 @@ pub struct Layout {
     pub tasks: Option<u32>,
     /// The function.
     pub code: Code,
+    /// What it was asked over, where known.
+    pub plan: Option<Plan>,
 }
 
 impl Layout {

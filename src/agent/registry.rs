@@ -141,7 +141,7 @@ impl Registry {
         entry.holders.insert(agent);
         self.newest = self.newest.max(generation);
         let name = first_part(&task.operator);
-        self.uses_of(&task).recovered(name, layout.code);
+        self.uses_of(&task).recovered(name, layout.code, layout.plan);
         self.tasks.insert(task, entry);
     }
 
@@ -154,13 +154,14 @@ impl Registry {
         tasks: Option<u32>,
         now_ms: u64,
     ) -> Granted {
-        let layout = Layout { app: open.app, stage: open.stage, tasks, code: open.used.code };
         let agents = self.alive(now_ms);
         self.begin_batch(&open.task);
         let execution = open.execution.map(|execution| execution.id);
         let Some(named) = self.uses_of(&open.task).name(&open.task.operator, open.used, execution) else {
             return Granted::Busy;
         };
+        let layout =
+            Layout { app: open.app, stage: open.stage, tasks, code: open.used.code, plan: named.plan };
         let first = TaskId { operator: named.operator, ..open.task.clone() };
         let part = self.part(&first, open);
         let task = part_of(&first, part);

@@ -7,12 +7,13 @@ use pyo3::prelude::*;
 use super::client::{epoch, epoch as client_epoch, epoch_object};
 use super::config::PySessionConfig;
 use super::door::enter;
-use crate::agent::protocol::{Code, Execution, Placed, Use};
+use crate::agent::protocol::{Code, Execution, Placed, Plan, Use};
 use crate::edge::agent::{Agent, AgentConfig, Role};
 use crate::error::Error;
 
-/// Operator, code, Python version, token, whether the user named it, hashes of what it is asked over and of its tables.
-type PlacedUse = (String, u64, String, u64, bool, u64, u64);
+/// Operator, code, Python version, token, whether the user named it; hashes of what it is asked over: in this
+/// process, whichever rows of it, as a later process has it, and without numbers.
+type PlacedUse = (String, u64, String, u64, bool, u64, u64, u32, u32);
 
 /// The driver's agent, with the registry.
 #[pyclass(name = "Agent", module = "clonos._core", frozen)]
@@ -40,12 +41,14 @@ impl PyAgent {
                 let arguments = (execution.id, execution.root);
                 plan_uses.call1(py, arguments).and_then(|uses| uses.extract(py)).ok().flatten()
             })?;
-            let placed = |(operator, code, python, token, named, over, tables): PlacedUse| Placed {
-                operator: operator.into(),
-                used: Use { code: Code::new(code, &python), token, named },
-                over,
-                tables,
-            };
+            let placed =
+                |(operator, code, python, token, named, over, tables, exact, shape): PlacedUse| Placed {
+                    operator: operator.into(),
+                    used: Use { code: Code::new(code, &python), token, named },
+                    over,
+                    tables,
+                    plan: Plan { exact, shape },
+                };
             Some(uses.into_iter().map(placed).collect())
         };
         let session = config.config.clone();

@@ -68,6 +68,7 @@ fn append_for_ever(writer: &DiskWriter, log: &RecoveredTask) {
             app: 1,
             stage: 1,
             tasks: None,
+            plan: None,
             offset,
             block,
         };
@@ -101,6 +102,7 @@ fn child() {
                     app: 1,
                     stage: 1,
                     tasks: None,
+                    plan: None,
                     code: Code::default(),
                     blocks: Vec::new(),
                 }

@@ -18,9 +18,8 @@ from clonos._uses import Placed, find_mark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Operator, code, Python version, token, whether the user named it, hashes of what it is asked over
-# and of the tables in that.
-PlacedUse = tuple[str, int, str, int, bool, int, int]
+# See `Placed`.
+PlacedUse = tuple[str, int, str, int, bool, int, int, int, int]
 # Executions whose plans are remembered.
 _PLANS_MAX = 16
 
@@ -37,7 +36,12 @@ def plan_uses(spark: SparkSession) -> Callable[[int, int], list[PlacedUse] | Non
             for function in plans.functions(execution):
                 placed = find_mark(function.pickled)
                 if placed is not None:
-                    yield placed._replace(over=function.over, tables=function.tables)
+                    yield placed._replace(
+                        over=function.over,
+                        tables=function.tables,
+                        exact=function.exact,
+                        shape=function.shape,
+                    )
 
     def of_execution(execution: int, root: int) -> list[PlacedUse] | None:
         # A batch that `foreachBatch` hands out is computed by what is asked of it, so its own plan

@@ -41,12 +41,15 @@ class PlannedFunction(NamedTuple):
 
     `pickled` is what Spark sends to a worker, `over` a hash of its arguments and of the plan below
     it, `tables` one of what the arguments are made of, whichever rows of that; both hashes are of
-    use in this process only.
+    use in this process only. A restarted program finds the function again by hashes of 32 bits:
+    `exact` is one of the plan as each process has it, `shape` of that without numbers.
     """
 
     pickled: bytes
     over: int
     tables: int
+    exact: int
+    shape: int
 
 
 class Plans:
@@ -151,8 +154,8 @@ class _Walk:
             inside += self.of_plan(expression.plan())
         if name not in _FUNCTIONS:
             return inside
-        over, tables = node.below(expression, inside)
-        return [PlannedFunction(self._command(expression.func()), over, tables), *inside]
+        hashes = node.below(expression, inside)
+        return [PlannedFunction(self._command(expression.func()), *hashes), *inside]
 
     def _command(self, function: Any) -> bytes:
         identity = int(self.java.identity(function))
@@ -172,35 +175,54 @@ class _Node:
         self._children = children
         self._below = below
 
-    def below(self, function: Any, inside: list[PlannedFunction]) -> tuple[int, int]:
-        """Hashes of all below a function, and of what its arguments are made of.
+    def below(self, function: Any, inside: list[PlannedFunction]) -> tuple[int, int, int, int]:
+        """Hashes of all below a function; see `PlannedFunction`.
 
         `inside` are the functions in its arguments.
         """
         arguments = [str(argument.sql()) for argument in _each(function.children())]
         all_of = _identities([*inside, *self._below.functions])
         making = _identities([*inside, *self._below.making])
-        over = _digest(*arguments, *all_of, *self._leaves, *self._texts)
-        return over, _digest(*making, *self._leaves, *self._made_of(function))
+        over = _digest(*arguments, *all_of, *self._leaves, *self._texts, *self._hashes)
+        tables = _digest(*making, *self._leaves, *self._made_of(function))
+        exact = _digest(*arguments, *all_of, *self._files, *self._texts)
+        # The text has the names of functions.
+        shape = _digest(*(re.sub("[0-9]+", "", text) for text in (*arguments, *self._texts)))
+        return over, tables, exact % 2**32, shape % 2**32
 
     @functools.cached_property
     def _texts(self) -> list[str]:
-        texts = [_text(child) for child in self._children]
-        if not self._below.functions:
-            # What the text of an expression leaves out.
-            texts += [str(child.semanticHash()) for child in self._children]
-        return texts
+        return [_text(child) for child in self._children]
+
+    @functools.cached_property
+    def _hashes(self) -> list[str]:
+        """What the text of an expression leaves out. A function has another one each time."""
+        return [] if self._below.functions else _hashes(self._children)
+
+    @functools.cached_property
+    def _tables(self) -> list[Any]:
+        return [leaf for child in self._children for leaf in _each(child.collectLeaves())]
+
+    @functools.cached_property
+    def _locations(self) -> list[Any]:
+        found = []
+        for leaf in self._tables:
+            if str(leaf.nodeName()) == "LogicalRelation":
+                with contextlib.suppress(Exception):
+                    found.append(leaf.relation().location())
+        return found
+
+    @functools.cached_property
+    def _files(self) -> list[str]:
+        return [str(location.rootPaths().toString()) for location in self._locations]
 
     @functools.cached_property
     def _leaves(self) -> list[str]:
         """Tables of one shape are told apart by hashes, and files by when they were written."""
-        found = []
-        for child in self._children:
-            for leaf in _each(child.collectLeaves()):
-                found.append(str(leaf.semanticHash()))
-                if str(leaf.nodeName()) == "LogicalRelation":
-                    with contextlib.suppress(Exception):
-                        found.append(str(leaf.relation().location().allFiles().toString()))
+        found = _hashes(self._tables)
+        for location in self._locations:
+            with contextlib.suppress(Exception):
+                found.append(str(location.allFiles().toString()))
         return found
 
     @functools.cached_property
@@ -226,6 +248,10 @@ def _text(plan: Any) -> str:
     text = plan.canonicalized().treeString(True, False, _FIELDS_MAX, False, False)
     # The addresses of objects, of what has no text.
     return re.sub(r"@[0-9a-f]+", "@", str(text))
+
+
+def _hashes(plans: list[Any]) -> list[str]:
+    return [str(plan.semanticHash()) for plan in plans]
 
 
 def _identities(functions: list[PlannedFunction]) -> list[str]:

@@ -12,8 +12,9 @@
 //! 2. A use over the same plan as an earlier one of this run, by the same code, is that query made again, and is
 //!    given its log. (Two tables in turn have two logs.)
 //! 3. Uses are given the logs of the run before that were recorded by the same code: those that were
-//!    recorded over the same plan, if that is known, and the others in the order in which they stand in
-//!    the plan.
+//!    recorded over the same plan, in the order in which they were begun, and then those over a plan of
+//!    the same shape, or over one that is not known. A log over another plan is another query's: the program
+//!    may have skipped that, or may be about to ask it.
 //! 4. Logs that are left belong to code that is gone. A use without a log is given the first of them,
 //!    so that replay refuses it as changed, and never another function's answers. If the user gave the
 //!    operator its name, this goes for all logs of that name by other code, but those of the other uses in
@@ -25,7 +26,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::agent::protocol::{Code, Placed, Use};
+use crate::agent::protocol::{Code, Placed, Plan, Use};
 use crate::id::{Epoch, EpochKey};
 
 /// Stands before the number of a log among those of one operator.
@@ -52,6 +53,8 @@ struct Log {
     code: Code,
     /// What it was first asked over, and how often that stood in its plan; not known of recovered logs.
     over: Option<(u64, usize)>,
+    /// The same, as it is known after a restart too.
+    plan: Option<Plan>,
     /// Whether the run before left it, and no use of this run has it yet.
     waiting: bool,
     /// Whether it was there before this run.
@@ -74,6 +77,8 @@ pub(super) struct Named {
     pub(super) operator: Arc<str>,
     /// Logs of the same code of which any could have been meant.
     pub(super) others: Vec<Arc<str>>,
+    /// What the log is recorded over, where known.
+    pub(super) plan: Option<Plan>,
 }
 
 /// The uses of one epoch.
@@ -117,15 +122,16 @@ impl Uses {
     }
 
     /// A log was found in a checkpoint.
-    pub(super) fn recovered(&mut self, name: &str, code: Code) {
+    pub(super) fn recovered(&mut self, name: &str, code: Code, plan: Option<Plan>) {
         let (operator, index) = parse(name);
         let logs = &mut self.operators.entry(operator.into()).or_default().logs;
         while logs.len() <= index {
             // A log before the first that is found had nothing published: no use waits for it.
-            logs.push(Log { code: Code::default(), over: None, waiting: false, earlier: false });
+            logs.push(Log::new(Code::default(), None));
         }
         if let Some(log) = logs.get_mut(index) {
-            *log = Log { code, over: None, waiting: true, earlier: true };
+            let plan = plan.or(log.plan);
+            *log = Log { waiting: true, earlier: true, ..Log::new(code, plan) };
         }
     }
 
@@ -160,6 +166,7 @@ impl Uses {
                 used: placed.used,
                 tables: self.tables_of(placed.used, Some(execution)).to_vec(),
                 over: Some(placed.over),
+                plan: Some(placed.plan),
             });
             let uses = uses.collect();
             self.operators.entry(Arc::clone(operator)).or_default().bind(uses, self.is_execution);
@@ -181,7 +188,10 @@ impl Uses {
         self.executions.extend(execution);
         let known = self.operators.entry(Arc::clone(operator)).or_default();
         if find(&known.bound, used.token, &tables).is_none() {
-            known.bind(vec![Asked { used, tables: tables.clone(), over: None }], self.is_execution);
+            known.bind(
+                vec![Asked { used, tables: tables.clone(), over: None, plan: None }],
+                self.is_execution,
+            );
         }
         known.named(operator, used, &tables, |known| &known.bound)
     }
@@ -207,11 +217,30 @@ fn of_any(bound: &BTreeMap<Key, Bound>, token: u64) -> impl Iterator<Item = &Bou
     bound.range((token, None)..=(token, Some(u64::MAX))).map(|(_, bound)| bound)
 }
 
-/// A use of one plan: all that it is asked over, and a hash of the plan below it.
+/// A use of one plan: all that it is asked over, and the plan below it.
 struct Asked {
     used: Use,
     tables: Vec<u64>,
     over: Option<u64>,
+    plan: Option<Plan>,
+}
+
+impl Asked {
+    /// Whether a log that other code, or another query, recorded is out of the question.
+    fn may_be_of(&self, code: &Code, plan: Option<Plan>) -> bool {
+        self.used.code.may_be(code) && may_be_over(self.plan, plan)
+    }
+}
+
+/// Whether both may be one query, if perhaps with other numbers in it.
+fn may_be_over(one: Option<Plan>, other: Option<Plan>) -> bool {
+    one.zip(other).is_none_or(|(one, other)| one.shape == other.shape)
+}
+
+impl Log {
+    const fn new(code: Code, plan: Option<Plan>) -> Self {
+        Self { code, over: None, plan, waiting: false, earlier: false }
+    }
 }
 
 impl Operator {
@@ -236,8 +265,10 @@ impl Operator {
                 tables.iter().filter_map(of_tables).map(|bound| bound.log).collect()
             }
         };
+        let plan = self.logs.get(bound.log).and_then(|log| log.plan);
         if bound.uncertain {
-            let same_code = |log: &Log| log.earlier && log.code.may_be(&used.code);
+            let same_code =
+                |log: &Log| log.earlier && log.code.may_be(&used.code) && may_be_over(plan, log.plan);
             logs.extend(
                 self.logs.iter().enumerate().filter(|(_, log)| same_code(log)).map(|(index, _)| index),
             );
@@ -248,6 +279,7 @@ impl Operator {
         Some(Named {
             operator: name_of(operator, bound.log),
             others: others.map(|log| name_of(operator, log)).collect(),
+            plan,
         })
     }
 
@@ -257,7 +289,7 @@ impl Operator {
         let mut new: Vec<(&Asked, Option<Made>)> = Vec::new();
         let mut seen: HashMap<(Code, u64), usize> = HashMap::new();
         for asked in &uses {
-            let Asked { used, tables, over } = asked;
+            let Asked { used, tables, over, .. } = asked;
             let made = over.map(|over| {
                 let times = seen.entry((used.code, over)).or_insert(0);
                 *times += 1;
@@ -271,19 +303,20 @@ impl Operator {
                 None => new.push((asked, made)),
             }
         }
-        new.retain(|(asked, made)| match self.same_plan(asked.used, *made) {
-            Some(log) => {
-                self.take(asked, Bound { log, uncertain: false }, *made);
-                false
-            }
-            None => true,
-        });
+        for known in [Self::same_plan, Self::same_query] {
+            new.retain(|(asked, made)| match known(self, asked, *made) {
+                Some(log) => {
+                    self.take(asked, Bound { log, uncertain: false }, *made);
+                    false
+                }
+                None => true,
+            });
+        }
         let mut left = Vec::new();
-        let certain = self.certain(&new);
-        for (asked, made) in new {
-            let code = asked.used.code;
-            match self.logs.iter().position(|log| log.waiting && log.code.may_be(&code)) {
-                Some(log) => self.take(asked, Bound { log, uncertain: !certain.contains(&code) }, made),
+        let uncertain: Vec<bool> = new.iter().map(|(asked, _)| self.is_uncertain(asked, &new)).collect();
+        for ((asked, made), uncertain) in new.into_iter().zip(uncertain) {
+            match self.logs.iter().position(|log| log.waiting && asked.may_be_of(&log.code, log.plan)) {
+                Some(log) => self.take(asked, Bound { log, uncertain }, made),
                 None => left.push((asked, made)),
             }
         }
@@ -292,11 +325,11 @@ impl Operator {
         for (asked, made) in left {
             let Use { code, named, .. } = asked.used;
             let gone = |(index, log): (usize, &Log)| {
-                let replaced = named && !is_execution && !log.code.may_be(&code);
-                log.waiting || (replaced && !held.contains(&index))
+                let replaced = named && !is_execution && !held.contains(&index);
+                !log.code.may_be(&code) && (log.waiting || replaced)
             };
             let log = self.logs.iter().enumerate().position(gone).unwrap_or_else(|| {
-                self.logs.push(Log { code, over: None, waiting: false, earlier: false });
+                self.logs.push(Log::new(code, asked.plan));
                 self.logs.len() - 1
             });
             held.insert(log);
@@ -309,24 +342,32 @@ impl Operator {
     }
 
     /// A log that the run before left, by the same code over the same plan.
-    fn same_plan(&self, used: Use, made: Option<Made>) -> Option<usize> {
-        let (_, over, times) = made?;
-        let same = |log: &Log| log.waiting && log.over == Some((over, times)) && log.code.may_be(&used.code);
+    fn same_plan(&self, _asked: &Asked, made: Option<Made>) -> Option<usize> {
+        let (code, over, times) = made?;
+        let same = |log: &Log| log.waiting && log.over == Some((over, times)) && log.code.may_be(&code);
         self.logs.iter().position(same)
     }
 
-    /// Codes of which no more logs wait than uses ask: which is whose is certain then.
-    fn certain(&self, uses: &[(&Asked, Option<Made>)]) -> HashSet<Code> {
-        let asking = |code: Code| uses.iter().filter(|(asked, _)| asked.used.code.may_be(&code)).count();
-        let waiting =
-            |code: Code| self.logs.iter().filter(|log| log.waiting && log.code.may_be(&code)).count();
-        uses.iter().map(|(asked, _)| asked.used.code).filter(|code| waiting(*code) <= asking(*code)).collect()
+    /// A log that the run before left, by the same code over the same query: tables are others in each
+    /// run where the program makes them.
+    fn same_query(&self, asked: &Asked, _made: Option<Made>) -> Option<usize> {
+        let plan = asked.plan?;
+        let same = |log: &Log| log.waiting && log.plan == Some(plan) && log.code.may_be(&asked.used.code);
+        self.logs.iter().position(same)
+    }
+
+    /// Whether more logs wait that may be this use's than uses ask for them.
+    fn is_uncertain(&self, asked: &Asked, uses: &[(&Asked, Option<Made>)]) -> bool {
+        let asking = uses.iter().filter(|(other, _)| asked.may_be_of(&other.used.code, other.plan));
+        let waiting = self.logs.iter().filter(|log| log.waiting && asked.may_be_of(&log.code, log.plan));
+        waiting.count() > asking.count()
     }
 
     fn take(&mut self, asked: &Asked, bound: Bound, made: Option<Made>) {
         if let Some(taken) = self.logs.get_mut(bound.log) {
             taken.waiting = false;
             taken.over = taken.over.or(made.map(|(_, over, times)| (over, times)));
+            taken.plan = taken.plan.or(asked.plan);
         }
         let token = asked.used.token;
         if asked.tables.is_empty() {

@@ -10,7 +10,7 @@ use crate::id::{EpochKey, Generation, LogOffset, TaskId};
 
 /// A copy's layout: of no stage, until the task is opened here.
 const NO_CODE: Code = Code { fingerprint: 0, python: 0 };
-const NO_LAYOUT: Layout = Layout { app: 0, stage: 0, tasks: None, code: NO_CODE };
+const NO_LAYOUT: Layout = Layout { app: 0, stage: 0, tasks: None, code: NO_CODE, plan: None };
 
 impl Store {
     /// Holds a block that came with a frame.

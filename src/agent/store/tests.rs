@@ -7,7 +7,8 @@ use crate::agent::protocol::Code;
 use crate::config::SpillPolicy;
 use crate::id::{Epoch, Partition};
 
-const LAYOUT: Layout = Layout { app: 1, stage: 2, tasks: Some(3), code: Code { fingerprint: 0, python: 0 } };
+const CODE: Code = Code { fingerprint: 0, python: 0 };
+const LAYOUT: Layout = Layout { app: 1, stage: 2, tasks: Some(3), code: CODE, plan: None };
 const MEMORY: u64 = 1_000;
 
 fn task(operator: &str, epoch: u64, partition: u32) -> TaskId {

@@ -220,6 +220,7 @@ impl Handler {
             app: layout.app,
             stage: 0,
             tasks: None,
+            plan: None,
             offset: at,
             block: block.clone(),
         }

@@ -273,7 +273,8 @@ fn recover(handler: &Handler) -> Result<()> {
     let mut registry = locked(&local.registry);
     let mut store = locked(&handler.store);
     for found in handler.disk.recover()? {
-        let layout = Layout { app: found.app, stage: found.stage, tasks: found.tasks, code: found.code };
+        let (tasks, code, plan) = (found.tasks, found.code, found.plan);
+        let layout = Layout { app: found.app, stage: found.stage, tasks, code, plan };
         let places = found.blocks.iter().filter_map(|block| match &block.place {
             Place::Spilled(place) => Some(*place),
             Place::Memory(_) => None,

@@ -60,6 +60,7 @@ impl Handler {
             app: layout.app,
             stage: layout.stage,
             tasks: layout.tasks,
+            plan: layout.plan,
             offset: at,
             block: block.clone(),
         })

@@ -392,6 +392,7 @@ impl Shared {
                 app: 0,
                 stage: 0,
                 tasks: None,
+                plan: None,
                 offset: *offset,
                 block,
             };

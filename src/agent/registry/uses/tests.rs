@@ -15,7 +15,17 @@ fn placed(fingerprint: u64, token: u64) -> Placed {
 }
 
 fn asked_over(fingerprint: u64, token: u64, over: u64) -> Placed {
-    Placed { operator: "f".into(), used: used(fingerprint, token), over, tables: over }
+    Placed { operator: "f".into(), used: used(fingerprint, token), over, tables: over, plan: Plan::default() }
+}
+
+/// Asked over a table that no later run has, in a query that it has.
+fn in_query(fingerprint: u64, token: u64, exact: u32, shape: u32) -> Placed {
+    Placed { plan: Plan { exact, shape }, ..placed(fingerprint, token) }
+}
+
+/// What a use of known plan is given.
+fn alone(operator: &str) -> Named {
+    Named { operator: operator.into(), others: vec![], plan: Some(Plan::default()) }
 }
 
 fn name(uses: &mut Uses, fingerprint: u64, token: u64) -> String {
@@ -63,7 +73,7 @@ fn changed_code_is_given_the_log_of_the_code_that_is_gone() {
 fn under_a_name_that_the_user_gave_other_code_is_changed_code_at_once() {
     let mut uses = Uses::default();
     let named = |fingerprint, token| Use { named: true, ..used(fingerprint, token) };
-    let placed = |used| Placed { operator: "f".into(), used, over: 0, tables: 0 };
+    let placed = |used| Placed { operator: "f".into(), used, over: 0, tables: 0, plan: Plan::default() };
     uses.plan(7, &[placed(named(1, 10)), placed(named(2, 11))]);
     assert_eq!(name(&mut uses, 2, 11), "f#2");
     uses.plan(8, &[placed(named(3, 20))]);
@@ -75,7 +85,7 @@ fn two_tables_in_turn_have_two_logs_under_a_name_that_the_user_gave_too() {
     let mut uses = Uses::default();
     let named = |token, over| {
         let used = Use { named: true, ..used(1, token) };
-        Placed { operator: "f".into(), used, over, tables: over }
+        Placed { operator: "f".into(), used, over, tables: over, plan: Plan::default() }
     };
     uses.plan(7, &[named(10, 1)]);
     uses.plan(8, &[named(11, 2)]);
@@ -114,8 +124,8 @@ fn two_tables_in_turn_are_told_apart_in_the_next_run() {
     uses.plan(9, &[asked_over(1, 20, 6)]);
     uses.plan(10, &[asked_over(1, 21, 5)]);
     let named = |uses: &mut Uses, token| uses.name(&"f".into(), used(1, token), None).unwrap();
-    assert_eq!(named(&mut uses, 20), Named { operator: "f#2".into(), others: vec![] });
-    assert_eq!(named(&mut uses, 21), Named { operator: "f".into(), others: vec![] });
+    assert_eq!(named(&mut uses, 20), alone("f#2"));
+    assert_eq!(named(&mut uses, 21), alone("f"));
 }
 
 #[test]
@@ -175,7 +185,6 @@ fn a_column_is_one_use_wherever_it_stands_in_a_query() {
     let mut uses = Uses::default();
     let f = "f".into();
     let of = |uses: &mut Uses, execution| uses.name(&f, used(1, 10), Some(execution)).unwrap();
-    let alone = |operator: &str| Named { operator: operator.into(), others: vec![] };
     // What is filtered by it, and what is then shown with it.
     uses.plan(7, &[asked_over(1, 10, 5)]);
     uses.plan(8, &[asked_over(1, 10, 6), asked_over(1, 10, 5)]);
@@ -196,7 +205,7 @@ fn a_column_over_two_tables_in_turn_and_then_in_one_query_searches_both_logs() {
     uses.plan(8, &[asked_over(1, 10, 6)]);
     uses.plan(9, &[asked_over(1, 10, 5), asked_over(1, 10, 6)]);
     let both = uses.name(&"f".into(), used(1, 10), Some(9)).unwrap();
-    assert_eq!(both, Named { operator: "f#2".into(), others: vec!["f".into()] });
+    assert_eq!(both, Named { others: vec!["f".into()], ..alone("f#2") });
 }
 
 #[test]
@@ -205,7 +214,7 @@ fn where_a_plan_is_not_known_the_rows_of_all_tables_may_be_meant() {
     uses.plan(7, &[asked_over(1, 10, 5)]);
     uses.plan(8, &[asked_over(1, 10, 6)]);
     let either = uses.name(&"f".into(), used(1, 10), Some(9)).unwrap();
-    assert_eq!(either, Named { operator: "f".into(), others: vec!["f#2".into()] });
+    assert_eq!(either, Named { others: vec!["f#2".into()], ..alone("f") });
     uses.begin_run();
     assert_eq!(uses.name(&"f".into(), used(1, 10), Some(10)).unwrap(), either);
 }
@@ -217,7 +226,7 @@ fn a_plan_that_spark_rewrites_over_the_same_tables_is_the_same_use() {
     uses.plan(7, &[over(5)]);
     uses.plan(8, &[over(6)]);
     let logs = [7, 8].map(|execution| uses.name(&"f".into(), used(1, 10), Some(execution)).unwrap());
-    assert_eq!(logs, ["f"; 2].map(|operator| Named { operator: operator.into(), others: vec![] }));
+    assert_eq!(logs, ["f"; 2].map(alone));
 }
 
 #[test]
@@ -232,7 +241,7 @@ fn a_micro_batch_knows_its_uses_by_their_tokens() {
         }
         uses.plan(execution, &[asked_over(1, 10, execution), asked_over(1, 11, execution)]);
         let logs = [11, 10].map(|token| uses.name(&f, used(1, token), Some(execution)).unwrap());
-        assert_eq!(logs, ["f#2", "f"].map(|operator| Named { operator: operator.into(), others: vec![] }));
+        assert_eq!(logs, ["f#2", "f"].map(alone));
     }
 }
 
@@ -266,8 +275,8 @@ fn a_task_that_a_run_left_behind_takes_nothing_from_the_next() {
 #[test]
 fn logs_of_a_checkpoint_wait_for_their_uses() {
     let mut uses = Uses::default();
-    uses.recovered("f#2", code(5));
-    uses.recovered("f", code(4));
+    uses.recovered("f#2", code(5), None);
+    uses.recovered("f", code(4), None);
     uses.plan(1, &[placed(5, 1), placed(4, 2)]);
     assert_eq!(name(&mut uses, 5, 1), "f#2");
     assert_eq!(name(&mut uses, 4, 2), "f");
@@ -276,7 +285,7 @@ fn logs_of_a_checkpoint_wait_for_their_uses() {
 #[test]
 fn what_was_not_published_leaves_its_place_empty() {
     let mut uses = Uses::default();
-    uses.recovered("f#2", code(2));
+    uses.recovered("f#2", code(2), None);
     uses.plan(1, &[placed(1, 1), placed(2, 2)]);
     assert_eq!(name(&mut uses, 2, 2), "f#2");
     assert_eq!(name(&mut uses, 1, 1), "f#3");
@@ -285,6 +294,57 @@ fn what_was_not_published_leaves_its_place_empty() {
 #[test]
 fn another_python_version_makes_other_bytecode_of_the_same_function() {
     let mut uses = Uses::default();
-    uses.recovered("f", Code { fingerprint: 9, python: 0x030c });
+    uses.recovered("f", Code { fingerprint: 9, python: 0x030c }, None);
     assert_eq!(name(&mut uses, 1, 1), "f");
+}
+
+#[test]
+fn two_queries_over_tables_that_are_made_again_are_told_apart() {
+    let mut uses = Uses::default();
+    uses.plan(7, &[in_query(1, 10, 1, 1)]);
+    uses.plan(8, &[in_query(1, 11, 2, 2)]);
+    uses.begin_run();
+    // Each comes alone, and in another order.
+    uses.plan(9, &[in_query(1, 20, 2, 2)]);
+    uses.plan(10, &[in_query(1, 21, 1, 1)]);
+    let named = |uses: &mut Uses, token| uses.name(&"f".into(), used(1, token), None).unwrap();
+    let of = |operator, exact| Named { plan: Some(Plan { exact, shape: exact }), ..alone(operator) };
+    assert_eq!([20, 21].map(|token| named(&mut uses, token)), [of("f#2", 2), of("f", 1)]);
+}
+
+#[test]
+fn one_query_over_several_tables_is_found_again_in_its_order() {
+    let mut uses = Uses::default();
+    for token in [10, 11, 12] {
+        uses.plan(token, &[in_query(1, token, 5, 5)]);
+    }
+    uses.begin_run();
+    for (token, log) in [(20, "f"), (21, "f#2"), (22, "f#3")] {
+        uses.plan(token, &[in_query(1, token, 5, 5)]);
+        let named = uses.name(&"f".into(), used(1, token), None).unwrap();
+        assert_eq!((&*named.operator, named.others), (log, vec![]));
+    }
+}
+
+#[test]
+fn the_log_of_a_query_that_is_skipped_is_not_given_to_another() {
+    let mut uses = Uses::default();
+    uses.recovered("f", code(1), Some(Plan { exact: 1, shape: 1 }));
+    uses.plan(9, &[in_query(1, 20, 2, 2)]);
+    assert_eq!(name(&mut uses, 1, 20), "f#2");
+    // Nor is it gone.
+    uses.plan(10, &[in_query(1, 21, 1, 1)]);
+    assert_eq!(name(&mut uses, 1, 21), "f");
+}
+
+#[test]
+fn a_query_with_other_numbers_in_it_has_the_log_of_its_shape() {
+    let mut uses = Uses::default();
+    uses.recovered("f", code(1), Some(Plan { exact: 1, shape: 1 }));
+    uses.recovered("f#2", code(1), Some(Plan { exact: 2, shape: 2 }));
+    uses.recovered("f#3", code(1), Some(Plan { exact: 3, shape: 2 }));
+    uses.plan(9, &[in_query(1, 20, 4, 2)]);
+    let named = uses.name(&"f".into(), used(1, 20), None).unwrap();
+    // Which of the two is not known.
+    assert_eq!((&*named.operator, named.others), ("f#2", vec!["f#3".into()]));
 }

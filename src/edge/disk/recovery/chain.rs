@@ -8,7 +8,7 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::RecoveredTask;
-use crate::agent::protocol::Code;
+use crate::agent::protocol::{Code, Plan};
 use crate::causal_log::{BlockRef, Place, SpillRef};
 use crate::determinant::BlockReader;
 use crate::edge::disk::segment::SegmentRecord;
@@ -24,6 +24,7 @@ pub(super) struct Entry {
     tasks: Option<u32>,
     /// The function, if the block says it.
     code: Option<Code>,
+    plan: Option<Plan>,
     offset: LogOffset,
     /// Stands for the block when two are compared.
     hash: u128,
@@ -46,6 +47,7 @@ impl Entry {
             stage: record.stage,
             tasks: record.tasks,
             code: code_of(&record.block),
+            plan: record.plan,
             offset: record.offset,
             hash: xxh3_128(&record.block),
             place: SpillRef { file, pos, len },
@@ -149,6 +151,7 @@ impl Chain {
             stage: recorded.map_or(0, |e| e.stage),
             tasks: recorded.and_then(|e| e.tasks),
             code: self.entries.iter().rev().find_map(|entry| entry.code).unwrap_or_default(),
+            plan: self.entries.iter().rev().find_map(|entry| entry.plan),
             blocks: self.entries.iter().map(block).collect(),
         }
     }

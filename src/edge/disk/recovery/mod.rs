@@ -19,7 +19,7 @@ pub use report::{SegmentReport, TaskReport, read_segment};
 
 use self::chain::{Chain, Entry};
 use super::segment::{FileTable, SegmentScan, Step, epoch_files, read_block, segment_files};
-use crate::agent::protocol::Code;
+use crate::agent::protocol::{Code, Plan};
 use crate::causal_log::{BlockRef, SpillRef};
 use crate::error::{Error, Result};
 use crate::id::{EpochKey, Generation, TaskId};
@@ -51,6 +51,8 @@ pub struct RecoveredTask {
     pub tasks: Option<u32>,
     /// The function that recorded it last.
     pub code: Code,
+    /// What that was asked over, where known.
+    pub plan: Option<Plan>,
     /// The log, from its start and without gaps; all blocks are `Place::Spilled`.
     pub blocks: Vec<BlockRef>,
 }

@@ -6,7 +6,7 @@
 //!
 //! record :=  mark C1 'R' 'E' 'C' | len u32 | crc32 u32 (of payload) | durable u64
 //!            | crc32 u32 (of the 20 bytes before) | payload (len bytes)
-//! payload := postcard { task, generation, app, stage, tasks, offset } | block (the rest)
+//! payload := postcard { task, generation, app, stage, tasks, plan, offset } | block (the rest)
 //! ```
 //!
 //! `durable` is the length of the file that was on disk for certain when the record was written,
@@ -19,6 +19,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::SegmentRecord;
+use crate::agent::protocol::Plan;
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, TaskId};
 
@@ -85,6 +86,7 @@ struct RecordMeta<'a> {
     app: u64,
     stage: u32,
     tasks: Option<u32>,
+    plan: Option<Plan>,
     offset: LogOffset,
 }
 
@@ -110,6 +112,7 @@ impl Payload {
             app: record.app,
             stage: record.stage,
             tasks: record.tasks,
+            plan: record.plan,
             offset: record.offset,
         })
         .map_err(|e| unencodable(&e))?;
@@ -198,6 +201,7 @@ pub(super) fn decode_payload(payload: &Bytes) -> std::result::Result<SegmentReco
         app: meta.app,
         stage: meta.stage,
         tasks: meta.tasks,
+        plan: meta.plan,
         offset: meta.offset,
         block: payload.slice_ref(block),
     })

@@ -50,6 +50,7 @@ pub use writer::DiskWriter;
 
 use bytes::Bytes;
 
+use crate::agent::protocol::Plan;
 use crate::id::{Generation, LogOffset, TaskId};
 
 /// The setting whose path segments are written to, for error messages.
@@ -68,6 +69,8 @@ pub struct SegmentRecord {
     pub stage: u32,
     /// Number of tasks of that stage, where known.
     pub tasks: Option<u32>,
+    /// What the function was asked over, where known.
+    pub plan: Option<Plan>,
     /// Position of the block in the task's log, in bytes.
     pub offset: LogOffset,
     /// The block. Empty: the record only says that the generation was opened.

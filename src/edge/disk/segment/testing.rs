@@ -135,6 +135,7 @@ pub(crate) fn record(partition: u32, generation: u64, offset: u64, block: &[u8])
         app: APP,
         stage: 3,
         tasks: Some(4),
+        plan: None,
         offset: LogOffset(offset),
         block: Bytes::copy_from_slice(block),
     }

@@ -1,0 +1,125 @@
+"""Epochs of several steps that are run again: each step finds its answers, and no other's."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+
+from clonos import causal
+
+pytestmark = pytest.mark.timeout(300)
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@causal("double", uid="drawn")
+def drawn(_x: Any) -> float:
+    return random.random()
+
+
+def values(df: Any) -> list[list[Any]]:
+    return sorted(map(list, df.collect()))
+
+
+def of_numbers(spark: Any) -> Any:
+    return values(spark.range(10).select("id", drawn("id")))
+
+
+def of_others(spark: Any) -> Any:
+    renamed = spark.range(5, 15).withColumnRenamed("id", "number")
+    return values(renamed.select("number", drawn("number")))
+
+
+def of_orders(spark: Any) -> Any:
+    """Another query, with keys that the first has too."""
+    orders = spark.range(10).selectExpr("id AS key", "id * 7 AS customer")
+    return values(orders.select("key", drawn("key")))
+
+
+def of_rows(spark: Any) -> Any:
+    """One query over two tables that each run makes anew."""
+    found = []
+    for first in (0, 5):
+        made = spark.createDataFrame([(n,) for n in range(first, first + 10)], "id long")
+        found.append(values(made.select("id", drawn("id"))))
+    return found
+
+
+PROGRAM = """
+import json, os, sys
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+sys.path.insert(0, {tests!r})
+import test_steps as tests
+import clonos
+cloudpickle.register_pickle_by_value(tests)
+builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.log.level", "OFF").getOrCreate()
+session = clonos.attach(spark, checkpoint_dir={logs!r})
+with session.epoch("nightly"):
+    print("ANSWERS", json.dumps([getattr(tests, step)(spark) for step in sys.argv[2:]]), flush=True)
+    if sys.argv[1] == "die":
+        os._exit(9)
+session.stop()
+spark.stop()
+"""
+
+
+def run(folder: Path, end: str, *steps: str) -> list[Any]:
+    program = PROGRAM.format(tests=str(Path(__file__).parent), logs=str(folder / "logs"))
+    command = [sys.executable, "-c", program, end, *steps]
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    told = [line for line in ran.stdout.splitlines() if line.startswith("ANSWERS")]
+    assert told, ran.stderr[-3000:]
+    found: list[Any] = json.loads(told[0].removeprefix("ANSWERS"))
+    return found
+
+
+def test_steps_with_equal_keys_are_found_again_by_a_restarted_driver(tmp_path: Path) -> None:
+    steps = ("of_numbers", "of_others", "of_rows")
+    assert run(tmp_path, "die", *steps) == run(tmp_path, "live", *steps)
+
+
+def test_a_step_that_is_skipped_leaves_its_answers_to_nobody(tmp_path: Path) -> None:
+    (first,) = run(tmp_path, "die", "of_numbers")
+    second, third = run(tmp_path, "live", "of_orders", "of_numbers")
+    assert third == first
+    assert not {row[1] for row in first} & {row[1] for row in second}
+
+
+@pytest.mark.parametrize("other", ["a selection", "a table"])
+def test_a_batch_in_which_one_function_is_asked_twice_comes_through(
+    spark: Any, session: Any, tmp_path: Path, other: str
+) -> None:
+    spark.range(10).write.parquet(str(tmp_path / "in"))
+    seen: list[Any] = []
+
+    def write(batch: Any, _number: int) -> None:
+        first = values(batch.select("id", drawn("id")))
+        table = batch.where("id > 3") if other == "a selection" else spark.range(6)
+        seen.append([first, values(table.select("id", drawn("id")))])
+        if len(seen) == 1:
+            raise KeyError
+
+    def start() -> None:
+        lines = spark.readStream.schema("id long").parquet(str(tmp_path / "in"))
+        query = (
+            lines.writeStream.foreachBatch(session.foreach_batch(write))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    with pytest.raises(Exception, match="KeyError"):
+        start()
+    start()
+    assert seen[0] == seen[1]
