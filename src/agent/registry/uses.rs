@@ -14,7 +14,8 @@
 //! 3. Uses are given the logs of the run before that were recorded by the same code: those that were
 //!    recorded over the same plan, in the order in which they were begun, and then those over a plan of
 //!    the same shape, or over one that is not known. A log over another plan is another query's: the program
-//!    may have skipped that, or may be about to ask it.
+//!    may have skipped that, or may be about to ask it. Once one query of a shape was found again as it was,
+//!    one with other numbers is another query, too: a loop over days that leaves out those that are done.
 //! 4. Logs that are left belong to code that is gone. A use without a log is given the first of them,
 //!    so that replay refuses it as changed, and never another function's answers. If the user gave the
 //!    operator its name, this goes for all logs of that name by other code, but those of the other uses in
@@ -69,6 +70,8 @@ struct Operator {
     made: HashMap<Made, usize>,
     /// Logs of the uses of earlier runs.
     before: BTreeMap<Key, Bound>,
+    /// Shapes of the queries that this run has made as they were made before.
+    found_again: HashSet<u32>,
 }
 
 /// The name of a use's log, and of others in which its rows may be recorded.
@@ -114,6 +117,7 @@ impl Uses {
         for operator in self.operators.values_mut() {
             operator.before.append(&mut operator.bound);
             operator.made.clear();
+            operator.found_again.clear();
             for log in &mut operator.logs {
                 log.waiting = true;
                 log.earlier = true;
@@ -227,8 +231,11 @@ struct Asked {
 
 impl Asked {
     /// Whether a log that other code, or another query, recorded is out of the question.
-    fn may_be_of(&self, code: &Code, plan: Option<Plan>) -> bool {
-        self.used.code.may_be(code) && may_be_over(self.plan, plan)
+    fn may_be_of(&self, code: &Code, plan: Option<Plan>, found_again: &HashSet<u32>) -> bool {
+        let is_found_again = |plan: Plan| found_again.contains(&plan.shape);
+        let is_another =
+            self.plan != plan && self.plan.zip(plan).is_some_and(|(plan, _)| is_found_again(plan));
+        self.used.code.may_be(code) && may_be_over(self.plan, plan) && !is_another
     }
 }
 
@@ -306,6 +313,7 @@ impl Operator {
         for known in [Self::same_plan, Self::same_query] {
             new.retain(|(asked, made)| match known(self, asked, *made) {
                 Some(log) => {
+                    self.found_again.extend(asked.plan.map(|plan| plan.shape));
                     self.take(asked, Bound { log, uncertain: false }, *made);
                     false
                 }
@@ -315,7 +323,8 @@ impl Operator {
         let mut left = Vec::new();
         let uncertain: Vec<bool> = new.iter().map(|(asked, _)| self.is_uncertain(asked, &new)).collect();
         for ((asked, made), uncertain) in new.into_iter().zip(uncertain) {
-            match self.logs.iter().position(|log| log.waiting && asked.may_be_of(&log.code, log.plan)) {
+            let may_be = |log: &Log| log.waiting && asked.may_be_of(&log.code, log.plan, &self.found_again);
+            match self.logs.iter().position(may_be) {
                 Some(log) => self.take(asked, Bound { log, uncertain }, made),
                 None => left.push((asked, made)),
             }
@@ -358,8 +367,9 @@ impl Operator {
 
     /// Whether more logs wait that may be this use's than uses ask for them.
     fn is_uncertain(&self, asked: &Asked, uses: &[(&Asked, Option<Made>)]) -> bool {
-        let asking = uses.iter().filter(|(other, _)| asked.may_be_of(&other.used.code, other.plan));
-        let waiting = self.logs.iter().filter(|log| log.waiting && asked.may_be_of(&log.code, log.plan));
+        let may_be = |code, plan| asked.may_be_of(code, plan, &self.found_again);
+        let asking = uses.iter().filter(|(other, _)| may_be(&other.used.code, other.plan));
+        let waiting = self.logs.iter().filter(|log| log.waiting && may_be(&log.code, log.plan));
         waiting.count() > asking.count()
     }
 

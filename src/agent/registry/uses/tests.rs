@@ -348,3 +348,18 @@ fn a_query_with_other_numbers_in_it_has_the_log_of_its_shape() {
     // Which of the two is not known.
     assert_eq!((&*named.operator, named.others), ("f#2", vec!["f#3".into()]));
 }
+
+#[test]
+fn where_one_query_of_a_shape_was_found_again_one_with_other_numbers_is_new() {
+    let mut uses = Uses::default();
+    uses.recovered("f", code(1), Some(Plan { exact: 1, shape: 7 }));
+    uses.recovered("f#2", code(1), Some(Plan { exact: 2, shape: 7 }));
+    // The first day is left out, as it is done; the second is made again, and then comes the third.
+    uses.plan(9, &[in_query(1, 20, 2, 7)]);
+    uses.plan(10, &[in_query(1, 21, 3, 7)]);
+    let third = uses.name(&"f".into(), used(1, 21), None).unwrap();
+    assert_eq!((&*third.operator, third.others), ("f#3", vec![]));
+    // The first may be made yet.
+    uses.plan(11, &[in_query(1, 22, 1, 7)]);
+    assert_eq!([20, 22].map(|token| name(&mut uses, 1, token)), ["f#2", "f"]);
+}
