@@ -5,13 +5,15 @@
 //! Name-Based Mappings to Increase Hit Rates*, 1998).
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::protocol::AgentInfo;
 use crate::id::{AgentId, TaskId};
 
-/// All agents but `own`, best first: other hosts, then other agents on this host, then the driver's.
+/// All agents but `own`, best first: one on each other host, then the second on each and so on, then other
+/// agents on this host, then the driver's. So no two of the first copies are lost with one host.
 #[must_use]
 pub fn candidates(task: &TaskId, own: AgentId, host: &str, agents: &[AgentInfo]) -> Vec<AgentInfo> {
     let name = task.to_string();
@@ -21,7 +23,16 @@ pub fn candidates(task: &TaskId, own: AgentId, host: &str, agents: &[AgentInfo])
         // The driver is everyone's neighbour: it comes last, so that it does not hold everything.
         (agent.driver, agent.host == host, Reverse(weight), agent.id)
     });
-    others
+    let mut before: HashMap<String, usize> = HashMap::new();
+    let place = |agent: AgentInfo| {
+        let same_host = before.entry(agent.host.clone()).or_insert(0);
+        *same_host += 1;
+        ((agent.driver, agent.host == host, *same_host), agent)
+    };
+    let mut placed: Vec<_> = others.into_iter().map(place).collect();
+    // Stable: among those of one place the weight decides.
+    placed.sort_by_key(|(place, _)| *place);
+    placed.into_iter().map(|(_, agent)| agent).collect()
 }
 
 #[cfg(test)]
@@ -44,6 +55,19 @@ mod tests {
         let chosen = candidates(&task(0), AgentId(4), "a", &agents);
         let ids: Vec<u64> = chosen.iter().map(|agent| agent.id.0).collect();
         assert_eq!(ids, [3, 2, 1]);
+    }
+
+    #[test]
+    fn no_two_of_the_first_copies_are_on_one_host() {
+        let agents: Vec<_> = (1..=9).map(|id| agent(id, &format!("h{}", id % 3), false)).collect();
+        for partition in 0..50 {
+            let chosen = candidates(&task(partition), AgentId(99), "x", &agents);
+            for some in chosen.chunks(3) {
+                let mut hosts: Vec<&str> = some.iter().map(|agent| agent.host.as_str()).collect();
+                hosts.sort_unstable();
+                assert_eq!(hosts, ["h0", "h1", "h2"]);
+            }
+        }
     }
 
     #[test]

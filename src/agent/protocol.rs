@@ -407,6 +407,8 @@ pub enum Reply {
     Registered {
         /// The application's number among those that attached to its checkpoint folder.
         incarnation: u64,
+        /// Commits so far: none of them is news to an agent that begins.
+        commits: u64,
     },
     /// To `UseOf`: another number for each use.
     UseIs(u64),

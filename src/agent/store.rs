@@ -155,7 +155,7 @@ impl Store {
         task: &TaskId,
         generation: Generation,
         layout: Layout,
-        blocks: impl IntoIterator<Item = SpillRef>,
+        blocks: impl IntoIterator<Item = (SpillRef, u128)>,
     ) {
         self.remove(task);
         self.versions += 1;

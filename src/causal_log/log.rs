@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::error::{Error, Result};
 use crate::id::{ChannelId, LogOffset};
@@ -37,6 +38,8 @@ pub struct BlockRef {
     pub len: u32,
     /// Where its bytes are.
     pub place: Place,
+    /// Stands for the bytes where they are on disk only.
+    pub hash: Option<u128>,
 }
 
 impl BlockRef {
@@ -72,12 +75,12 @@ impl CausalLog {
         Self::default()
     }
 
-    /// A log of blocks that are on disk already.
+    /// A log of blocks that are on disk already, each with its [`block_hash`].
     #[must_use]
-    pub fn from_spilled(blocks: impl IntoIterator<Item = SpillRef>) -> Self {
+    pub fn from_spilled(blocks: impl IntoIterator<Item = (SpillRef, u128)>) -> Self {
         let mut log = Self::new();
-        for spilled in blocks {
-            log.push(spilled.len, Place::Spilled(spilled));
+        for (spilled, hash) in blocks {
+            log.push(spilled.len, Place::Spilled(spilled), Some(hash));
         }
         log
     }
@@ -89,12 +92,12 @@ impl CausalLog {
     pub fn append(&mut self, block: Bytes) -> Result<LogOffset> {
         let len = block_len(block.len())?;
         self.memory_bytes += u64::from(len);
-        Ok(self.push(len, Place::Memory(block)))
+        Ok(self.push(len, Place::Memory(block), None))
     }
 
-    fn push(&mut self, len: u32, place: Place) -> LogOffset {
+    fn push(&mut self, len: u32, place: Place, hash: Option<u128>) -> LogOffset {
         let offset = self.end;
-        self.blocks.push(BlockRef { offset, len, place });
+        self.blocks.push(BlockRef { offset, len, place, hash });
         self.end = offset.plus(u64::from(len));
         offset
     }
@@ -130,11 +133,6 @@ impl CausalLog {
         self.cursors.insert(channel, to.min(self.end));
     }
 
-    /// Drops what is known of `channel`.
-    pub fn forget(&mut self, channel: ChannelId) {
-        self.cursors.remove(&channel);
-    }
-
     /// Takes a copy's blocks that start at `from`, keeping what is new; the new bytes.
     ///
     /// # Errors
@@ -167,9 +165,8 @@ impl CausalLog {
         let own = own.ok().and_then(|index| self.blocks.get(index));
         let same = own.is_some_and(|own| match &own.place {
             Place::Memory(bytes) => bytes == block,
-            // Spilled bytes are not read back for this: the length must do, and their checksum
-            // is verified when they are.
-            Place::Spilled(_) => own.len as usize == block.len(),
+            // Spilled bytes are not read back for this.
+            Place::Spilled(_) => own.len as usize == block.len() && own.hash == Some(block_hash(block)),
         });
         if same { Ok(()) } else { Err(Error::LogFork { at }) }
     }
@@ -186,24 +183,6 @@ impl CausalLog {
         self.end.0 - self.memory_bytes
     }
 
-    /// Indices of the oldest blocks in memory that together have `want_bytes`, or all of them.
-    #[must_use]
-    pub fn spill_candidates(&self, want_bytes: u64) -> Vec<usize> {
-        let mut found = 0;
-        let in_memory = |(_, block): &(usize, &BlockRef)| matches!(block.place, Place::Memory(_));
-        self.blocks
-            .iter()
-            .enumerate()
-            .filter(in_memory)
-            .take_while(|(_, block)| {
-                let wanted = found < want_bytes;
-                found += u64::from(block.len);
-                wanted
-            })
-            .map(|(index, _)| index)
-            .collect()
-    }
-
     /// The block at `index`.
     #[must_use]
     pub fn block(&self, index: usize) -> Option<&BlockRef> {
@@ -213,12 +192,19 @@ impl CausalLog {
     /// Notes that the block at `index` is on disk; its memory is given up.
     pub fn mark_spilled(&mut self, index: usize, spilled: SpillRef) {
         if let Some(block) = self.blocks.get_mut(index)
-            && matches!(block.place, Place::Memory(_))
+            && let Place::Memory(bytes) = &block.place
         {
             self.memory_bytes -= u64::from(block.len);
+            block.hash = Some(block_hash(bytes));
             block.place = Place::Spilled(spilled);
         }
     }
+}
+
+/// What stands for a block when its bytes are not at hand.
+#[must_use]
+pub fn block_hash(block: &[u8]) -> u128 {
+    xxh3_128(block)
 }
 
 /// A block's length as logs and spill files state it.

@@ -59,13 +59,17 @@ class Again(Exception):
 
 def in_another_order(session: Any) -> tuple[list[float], list[float]]:
     """Answers to equal rows, and those given to them in another order when the epoch runs again."""
-    words = session.spark.range(0, 60, 1, 4).selectExpr("string(id % 3) word")
+
+    def asked(partitions: int) -> list[Any]:
+        words = session.spark.range(0, 60, 1, partitions).selectExpr("string(id % 3) word")
+        found: list[Any] = words.select("word", drawn("word").alias("v")).collect()
+        return found
+
     with suppress(Again), session.epoch("ordered"):
-        rows = words.repartition(3).select("word", drawn("word").alias("v")).collect()
+        rows = asked(4)
         raise Again
     with session.epoch("ordered"):
-        ordered = words.orderBy("word").coalesce(1)
-        again = ordered.select("word", drawn("word").alias("v")).collect()
+        again = asked(1)
     return [row.v for row in rows], [row.v for row in again]
 
 

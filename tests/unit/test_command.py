@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 from clonos import _processes, cli
 from clonos._driver import java
+from clonos._temporary import private_folder, write_private
+from clonos.cli.inspection import sessions
 
 
 @pytest.mark.parametrize("package", sorted(cli.PACKAGES))
@@ -77,3 +80,13 @@ def test_processes_are_told_apart() -> None:
     assert (_processes.parent(child.pid), _processes.started_at(child.pid)) == (0, "0")
     now, most = _processes.memory(os.getpid())
     assert 0 < now <= most
+
+
+def test_what_another_version_left_behind_is_passed_over() -> None:
+    folder = private_folder("0123456789abcdef")
+    try:
+        write_private(folder / "session", b"of another version")
+        found = sessions()
+    finally:
+        shutil.rmtree(folder)
+    assert all(config.app_id for config in found)

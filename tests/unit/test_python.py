@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import clonos
-from clonos import _code, _config, _core, _services, causal, errors
+from clonos import _config, _core, _names, _services, causal, errors
 from clonos.cli.commands import app
 from clonos.errors import ClonosError, ConfigError
 
@@ -91,8 +91,8 @@ def helper() -> str:
 
 
 def test_a_name_is_found_in_functions_that_are_called() -> None:
-    assert _code.mentions(lambda: helper(), "idempotency_key")  # noqa: PLW0108
-    assert not _code.mentions(lambda: len("x"), "idempotency_key")
+    assert _names.mentions(lambda: helper(), "idempotency_key")  # noqa: PLW0108
+    assert not _names.mentions(lambda: len("x"), "idempotency_key")
 
 
 def test_every_error_is_one_of_ours_with_a_condition() -> None:

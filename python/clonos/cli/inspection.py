@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,12 @@ def run(path: Path | None, as_json: bool) -> int:
 
 def sessions() -> list[_core.SessionConfig]:
     """Return the sessions of this user on this machine; one that was killed may be among them."""
-    root = private_folder()
-    return [
-        _core.SessionConfig.from_bytes(file.read_bytes()) for file in sorted(root.glob("*/session"))
-    ]
+    found = []
+    for file in sorted(private_folder().glob("*/session")):
+        # What another version of Clonos has left there, none of ours can speak to.
+        with contextlib.suppress(ClonosError, OSError):
+            found.append(_core.SessionConfig.from_bytes(file.read_bytes()))
+    return found
 
 
 def _sessions() -> tuple[list[dict[str, Any]], list[str]]:

@@ -358,7 +358,7 @@ fn a_recovered_log_in_place_of_one_in_memory_frees_it() {
     let mut store = Store::new(MEMORY);
     let score = task("score", 1, 0);
     with_log(&mut store, &score, &[100]);
-    store.recovered(&score, Generation(2), LAYOUT, [SpillRef { file: 1, pos: 0, len: 100 }]);
+    store.recovered(&score, Generation(2), LAYOUT, [(SpillRef { file: 1, pos: 0, len: 100 }, 0)]);
     check(&store, &[]);
 }
 
@@ -448,7 +448,12 @@ fn apply(store: &mut Store, under_way: &mut Vec<Victims>, op: &Op) {
             // At the start, before anything else is here.
             if store.end(&log_of(log)).is_none() {
                 let place = |pos| SpillRef { file: 2, pos, len: 40 };
-                store.recovered(&log_of(log), Generation(1), LAYOUT, (0..blocks as u64).map(place));
+                store.recovered(
+                    &log_of(log),
+                    Generation(1),
+                    LAYOUT,
+                    (0..blocks as u64).map(|at| (place(at), 0)),
+                );
             }
         }
         Op::Commit(number, below) => {

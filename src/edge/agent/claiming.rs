@@ -128,11 +128,11 @@ impl Handler {
         for found in found {
             let (tasks, code, plan) = (found.tasks, found.code, found.plan);
             let layout = Layout { app: found.app, stage: found.stage, tasks, code, plan };
-            let places = found.blocks.iter().filter_map(|block| match &block.place {
-                Place::Spilled(place) => Some(*place),
-                Place::Memory(_) => None,
+            let places = found.blocks.iter().filter_map(|block| match (&block.place, block.hash) {
+                (Place::Spilled(place), Some(hash)) => Some((*place, hash)),
+                _ => None,
             });
-            let places: Vec<SpillRef> = places.collect();
+            let places: Vec<(SpillRef, u128)> = places.collect();
             let generation = found.generation.max(Generation(1));
             store.recovered(&found.task, generation, layout, places);
             registry.recovered(found.task, generation, layout, self.info.id);

@@ -142,7 +142,9 @@ impl Agent {
         let server = Server::new(Arc::clone(&handler));
         let agent = Self { server: Arc::clone(&server), socket: socket.clone(), addr: info.addr.clone() };
         // Before it can be asked for anything.
-        handler.disk.own(handler.registrar.register(&handler.connections, info)?);
+        let (incarnation, commits) = handler.registrar.register(&handler.connections, info)?;
+        handler.disk.own(incarnation);
+        handler.heard(&[], commits);
         server.listen_tcp(listener)?;
         server.listen_unix(bind_socket(&socket)?)?;
         if handler.config.spill_policy != SpillPolicy::Off {

@@ -1,6 +1,6 @@
 //! The way to the registry: in this process, if it is the driver's, else over a connection.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -22,6 +22,9 @@ pub type StageTasks = Box<dyn Fn(u32) -> Option<u32> + Send + Sync>;
 /// Tells the uses of causal functions in the plan of an execution, in their order there, if it knows.
 pub type PlanUses = Box<dyn Fn(Execution) -> Option<Vec<Placed>> + Send + Sync>;
 
+/// Stages whose number of tasks is remembered; older ones are over.
+const STAGES_MAX: usize = 4_096;
+
 /// The registry, or where it is.
 pub(in crate::edge) enum Registrar {
     /// This is the driver's agent.
@@ -38,7 +41,7 @@ pub(in crate::edge) struct LocalRegistry {
     /// Agents that should hold each log.
     copies: usize,
     /// Answers of `stage_tasks`: a stage's number of tasks does not change.
-    tasks: Mutex<HashMap<u32, Option<u32>>>,
+    tasks: Mutex<BTreeMap<u32, u32>>,
     limits: Mutex<RateLimits>,
     /// Queries in which nothing may be recorded, with the reason.
     refused: Mutex<HashMap<String, Error>>,
@@ -83,12 +86,16 @@ impl LocalRegistry {
 
     fn tasks_of(&self, stage: u32) -> Option<u32> {
         if let Some(known) = locked(&self.tasks).get(&stage) {
-            return *known;
+            return Some(*known);
         }
         // Asked without a lock: the answer comes from the user's process and may take its time.
-        let tasks = (self.stage_tasks)(stage);
-        locked(&self.tasks).insert(stage, tasks);
-        tasks
+        let tasks = (self.stage_tasks)(stage)?;
+        let mut known = locked(&self.tasks);
+        known.insert(stage, tasks);
+        if known.len() > STAGES_MAX {
+            known.pop_first();
+        }
+        Some(tasks)
     }
 
     /// Has the registry know the plan before one of its uses is given a log.
@@ -127,7 +134,8 @@ impl LocalRegistry {
         Some(match request {
             Request::Register(info) => {
                 registry.register(info.clone(), now_ms);
-                Ok(Reply::Registered { incarnation: self.incarnation.load(Ordering::Acquire) })
+                let (_, commits) = registry.commits_since(u64::MAX);
+                Ok(Reply::Registered { incarnation: self.incarnation.load(Ordering::Acquire), commits })
             }
             Request::Heartbeat { agent, commits_seen } => {
                 let (standing, committed, commits) = registry.heartbeat(*agent, *commits_seen, now_ms);
@@ -204,9 +212,9 @@ impl Registrar {
     }
 
     /// Tells where an agent is; the incarnation of its application.
-    pub(in crate::edge) fn register(&self, connections: &Connections, info: AgentInfo) -> Result<u64> {
+    pub(in crate::edge) fn register(&self, connections: &Connections, info: AgentInfo) -> Result<(u64, u64)> {
         match self.ask(connections, &Request::Register(info))? {
-            Reply::Registered { incarnation } => Ok(incarnation),
+            Reply::Registered { incarnation, commits } => Ok((incarnation, commits)),
             _ => Err(unexpected()),
         }
     }

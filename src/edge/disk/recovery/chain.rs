@@ -5,11 +5,10 @@ use std::fmt;
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use xxhash_rust::xxh3::xxh3_128;
 
 use super::RecoveredTask;
 use crate::agent::protocol::{Code, Plan};
-use crate::causal_log::{BlockRef, Place, SpillRef};
+use crate::causal_log::{BlockRef, Place, SpillRef, block_hash};
 use crate::determinant::BlockReader;
 use crate::edge::disk::segment::SegmentRecord;
 use crate::error::{Error, Result};
@@ -49,7 +48,7 @@ impl Entry {
             code: code_of(&record.block),
             plan: record.plan,
             offset: record.offset,
-            hash: xxh3_128(&record.block),
+            hash: block_hash(&record.block),
             place: SpillRef { file, pos, len },
         }
     }
@@ -143,6 +142,7 @@ impl Chain {
             offset: entry.offset,
             len: entry.place.len,
             place: Place::Spilled(entry.place),
+            hash: Some(entry.hash),
         };
         RecoveredTask {
             task,
