@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Spark cuts off what has more fields than its setting says.
 _FIELDS_MAX = 2**31 - 1
+# Verbose, no suffixes, all fields, no ids of operators, no indentation.
+_TREE_STRING = (True, False, _FIELDS_MAX, False, False)
 _FUNCTIONS = {"PythonUDF", "PythonUDAF", "PythonUDTF"}
 _SUBQUERIES = {"ScalarSubquery", "ListQuery", "Exists", "LateralSubquery"}
 # Nodes that choose rows, or put them elsewhere, and leave each as it is.
@@ -192,7 +194,7 @@ class _Node:
 
     @functools.cached_property
     def _texts(self) -> list[str]:
-        return [_text(child) for child in self._children]
+        return [self._text(child) for child in self._children]
 
     @functools.cached_property
     def _hashes(self) -> list[str]:
@@ -240,14 +242,23 @@ class _Node:
         plan = self._java.project(function.references().toSeq(), self._rows)
         for simplify in self._java.simplify:
             plan = simplify(plan)
-        return [_text(plan)]
+        return [self._text(plan)]
 
-
-def _text(plan: Any) -> str:
-    """Return a plan as text, whatever its columns are called, with all of them."""
-    text = plan.canonicalized().treeString(True, False, _FIELDS_MAX, False, False)
-    # The addresses of objects, of what has no text.
-    return re.sub(r"@[0-9a-f]+", "@", str(text))
+    def _text(self, plan: Any) -> str:
+        """Return a plan as text, with all of its columns."""
+        # Canonical plans have the sides of `>` and `+` in the order of their hashes, and a Python
+        # function has another hash each time.
+        named = self._java.may_hold(plan)
+        text = str((plan if named else plan.canonicalized()).treeString(*_TREE_STRING))
+        if named:
+            numbers: dict[str, int] = {}
+            text = re.sub(
+                "#([0-9]+)",
+                lambda found: f"#{numbers.setdefault(found[1], len(numbers))}",
+                text,
+            )
+        # The addresses of objects, of what has no text.
+        return re.sub(r"@[0-9a-f]+", "@", text)
 
 
 def _hashes(plans: list[Any]) -> list[str]:
