@@ -38,6 +38,10 @@ _OF_ROWS = {
 }
 
 
+# Nodes that move rows about: a program that is started again may do so otherwise.
+_MOVES = ("Repartition", "RebalancePartitions", "Sort ")
+
+
 class PlannedFunction(NamedTuple):
     """A Python function in a plan.
 
@@ -189,7 +193,7 @@ class _Node:
         tables = _digest(*making, *self._leaves, *self._made_of(function))
         exact = _digest(*arguments, *all_of, *self._files, *self._texts)
         # The text has the names of functions.
-        shape = _digest(*(re.sub("[0-9]+", "", text) for text in (*arguments, *self._texts)))
+        shape = _digest(*map(_shape, (*arguments, *self._texts)))
         return over, tables, exact % 2**32, shape % 2**32
 
     @functools.cached_property
@@ -259,6 +263,13 @@ class _Node:
             )
         # The addresses of objects, of what has no text.
         return re.sub(r"@[0-9a-f]+", "@", text)
+
+
+def _shape(text: str) -> str:
+    """Return what is left without numbers, and without what only moves rows about."""
+    nodes = (line.lstrip(" :+-") for line in text.splitlines())
+    kept = (node for node in nodes if not node.startswith(_MOVES))
+    return re.sub("[0-9]+", "", "\n".join(kept))
 
 
 def _hashes(plans: list[Any]) -> list[str]:
