@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -154,3 +155,19 @@ def test_a_query_is_the_same_however_its_functions_hash(spark: Any, session: Any
     for _ in range(5):
         first, second = again(session, filtered)
         assert second == first
+
+
+@pytest.mark.parametrize("separator", ["", "-", "_"], ids=["hex", "hyphens", "underscores"])
+def test_a_query_is_found_again_under_names_drawn_by_chance(
+    spark: Any, session: Any, separator: str
+) -> None:
+    """Spark's ML names columns so, and programs name temporary ones so."""
+
+    def named() -> Any:
+        name = "t_" + str(uuid.uuid4()).replace("-", separator)
+        table = spark.range(ROWS).withColumnRenamed("id", name).withColumn("other", sf.lit(1))
+        first = values(table.select(name, drawn(f"`{name}`")))
+        return first, values(table.where("other > 0").select(name, drawn(sf.col(f"`{name}`") + 1)))
+
+    first, second = again(session, named)
+    assert second == first

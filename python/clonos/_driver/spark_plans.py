@@ -37,9 +37,13 @@ _OF_ROWS = {
     "ResolvedHint",
 }
 
-
 # Nodes that move rows about: a program that is started again may do so otherwise.
 _MOVES = ("Repartition", "RebalancePartitions", "Sort ")
+# What Spark's ML puts into the names of columns, and what programs put into names of their own.
+_RANDOM_OF_STAGES = re.compile("(?<=[A-Za-z]_)[0-9a-f]{12}(?![0-9A-Za-z])")
+_RANDOM = re.compile(
+    "(?<![0-9A-Za-z])([0-9a-f]{8}([-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{8,})(?![0-9A-Za-z])"
+)
 
 
 class PlannedFunction(NamedTuple):
@@ -191,7 +195,8 @@ class _Node:
         making = _identities([*inside, *self._below.making])
         over = _digest(*arguments, *all_of, *self._leaves, *self._texts, *self._hashes)
         tables = _digest(*making, *self._leaves, *self._made_of(function))
-        exact = _digest(*arguments, *all_of, *self._files, *self._texts)
+        steady = (_RANDOM_OF_STAGES.sub("", text) for text in (*arguments, *self._texts))
+        exact = _digest(*all_of, *self._files, *steady)
         # The text has the names of functions.
         shape = _digest(*map(_shape, (*arguments, *self._texts)))
         return over, tables, exact % 2**32, shape % 2**32
@@ -266,10 +271,10 @@ class _Node:
 
 
 def _shape(text: str) -> str:
-    """Return what is left without numbers, and without what only moves rows about."""
+    """Return what is left without numbers and random names, and what only moves rows about."""
     nodes = (line.lstrip(" :+-") for line in text.splitlines())
     kept = (node for node in nodes if not node.startswith(_MOVES))
-    return re.sub("[0-9]+", "", "\n".join(kept))
+    return re.sub("[0-9]+", "", _RANDOM.sub("", "\n".join(kept)))
 
 
 def _hashes(plans: list[Any]) -> list[str]:
