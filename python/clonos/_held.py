@@ -5,7 +5,7 @@ from __future__ import annotations
 import copyreg
 import functools
 import hashlib
-import operator
+import os
 import sys
 import sysconfig
 import types
@@ -30,12 +30,32 @@ def is_users(module: str | None) -> bool:
 def _is_users(module: str) -> bool:
     if module in {"__main__", "__mp_main__"}:
         return True
-    if module == "builtins" or package_of(module) in sys.stdlib_module_names | _PLUMBING:
+    if is_of_python_or_spark(module):
         return False
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None:
         # Made in a notebook, or gone.
         return module not in sys.modules
+    return is_users_file(file)
+
+
+def is_of_python_or_spark(module: str) -> bool:
+    """Whether a module is Python's own, or carries the program."""
+    return is_of_python(module) or package_of(module) in _PLUMBING
+
+
+def is_of_python(module: str) -> bool:
+    """Whether a module is Python's own."""
+    return module == "builtins" or package_of(module) in sys.stdlib_module_names
+
+
+def is_installed(module: str | None) -> bool:
+    """Whether a module is part of an installed package, and not of Python."""
+    return module is not None and not is_users(module) and not is_of_python(module)
+
+
+def is_users_file(file: str) -> bool:
+    """Whether a file stands outside of the folders of Python and of installed packages."""
     return not str(Path(file).resolve()).startswith(_library_folders())
 
 
@@ -94,6 +114,9 @@ def attributes(value: Any) -> Mapping[str, Any]:
 
 def is_handle(value: Any, kind: type) -> bool:
     """Whether an object is a handle of something outside of the function."""
+    if kind is type(os.environ):
+        # It is another one on every host, and says nothing about what is read from it.
+        return True
     package = package_of(kind.__module__)
     if package != "pyspark" or is_broadcast(kind):
         return package in _HANDLES
@@ -150,17 +173,29 @@ def reduced(value: Any, kind: type) -> tuple[Any, ...]:
     return (*found[:5], *[None] * (5 - len(found)))
 
 
+def is_namespace(value: Any, kind: type, state: dict[Any, Any]) -> bool:
+    """Whether a part of an object's state is its attributes, whose order means nothing.
+
+    The dicts that an object hands out as its state by a method of its own are data, unless they
+    are attributes under their names.
+    """
+    handed_out = any(
+        getattr(kind, name) is not getattr(object, name)
+        for name in ("__getstate__", "__reduce__", "__reduce_ex__")
+    )
+    return not handed_out or state.keys() <= attributes(value).keys()
+
+
 def name_of(value: Any) -> str:
     """Return the name of a function, a class or a module, else that of its type."""
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     return f"{getattr(value, '__module__', '')}.{name or type(value).__qualname__}"
 
 
-def data(value: Any, kind: type) -> Any:
-    """Stand for what is not plain data, and for dicts, whose order means nothing."""
-    if kind is not dict or {type(key) for key in value} not in ({str}, {int}, set()):
+def data(_value: Any, kind: type) -> None:
+    """Refuse what is not plain data."""
+    if kind is not dict:
         raise NotPlainError
-    return "dict", sorted(value.items(), key=operator.itemgetter(0))
 
 
 def plain(value: Any, kind: type) -> Any:

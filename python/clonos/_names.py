@@ -1,4 +1,4 @@
-"""The names that stand in the code of functions."""
+"""The names that stand in the code of functions, and what these find there."""
 
 from __future__ import annotations
 
@@ -14,6 +14,23 @@ def names_in(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from names_in(constant)
+
+
+def closure(fn: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield what each cell of a function holds: one value, or none (yet)."""
+    for cell in getattr(fn, "__closure__", None) or ():
+        try:
+            yield (cell.cell_contents,)
+        except ValueError:
+            yield ()
+
+
+def docs(fn: types.FunctionType, names: set[str]) -> Iterator[str | None]:
+    """Yield the texts of a function and of those that it names, which may have been set since."""
+    yield fn.__doc__
+    named = [fn.__globals__[name] for name in sorted(names & fn.__globals__.keys())]
+    named += [value for held in closure(fn) for value in held]
+    yield from (value.__doc__ for value in named if isinstance(value, types.FunctionType))
 
 
 def mentions(fn: Callable[..., Any], name: str) -> bool:
@@ -34,11 +51,7 @@ def mentions(fn: Callable[..., Any], name: str) -> bool:
         scope = getattr(candidate, "__globals__", {})
         named = (scope[other] for other in names if other in scope)
         pending.extend(value for value in named if isinstance(value, types.FunctionType))
-        for cell in getattr(candidate, "__closure__", None) or ():
-            try:
-                pending.append(cell.cell_contents)
-            except ValueError:
-                continue
+        pending.extend(value for held in closure(candidate) for value in held)
     return False
 
 

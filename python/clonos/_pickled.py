@@ -90,3 +90,12 @@ def stable_digest(value: Any, stand_in: StandIn = lambda _value, _kind: None) ->
         raise
     except Exception:  # noqa: BLE001 - whatever a library raises when asked to pickle a lock
         return None
+
+
+def text_of(value: Any) -> str:
+    """Return a text that equal plain values have in every process."""
+    try:
+        return repr(value)
+    except ValueError:
+        # An integer of more digits than Python writes.
+        return repr(stable_digest(value))

@@ -48,6 +48,10 @@ class Words(set[str]):
     pass
 
 
+class Rules(dict[str, int]):
+    pass
+
+
 class Colour(enum.Enum):
     RED = 1
     BLUE = 2
@@ -175,6 +179,12 @@ MAKERS: dict[str, Callable[[int], Any]] = {
     "long number": lambda n: [10**5000 + n],
     "exceptions": exceptions,
     "refuses": Refuses,
+    "rules": lambda n: dict([("app", 1), ("apple", 2)][:: 3 - 2 * n]),
+    "rules of functions": lambda n: dict([(1, answer(0)), ("b", answer(1))][:: 3 - 2 * n]),
+    "long rules": lambda n: {i: [i] for i in range(2_000)[:: 3 - 2 * n]},
+    "rules in rows": lambda n: [dict([("a", 1), ("b", 2)][:: 3 - 2 * n])] * 2_000,
+    "counter": lambda n: collections.Counter("ab"[:: 3 - 2 * n]),
+    "rules in a class": lambda n: Rules([("a", 1), ("b", 2)][:: 3 - 2 * n]),
 }
 
 

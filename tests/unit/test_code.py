@@ -25,7 +25,7 @@ from held import MAKERS, broadcast, holder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clonos import _code, _pickled
+from clonos import _pickled, _walk
 from clonos._code import code_fingerprint, fingerprint
 from clonos._pickled import stable_digest
 
@@ -192,6 +192,18 @@ def test_what_is_held_counts_by_its_state(name: str) -> None:
         assert of(make(1)) != of(make(2))
 
 
+def test_the_order_of_names_means_nothing() -> None:
+    def made(names: str) -> Any:
+        scale, function = Scale(0), holder(0)
+        for name in names:
+            for holds_names in (scale, function):
+                setattr(holds_names, name, name)
+        return scale, function
+
+    assert of(holder(made("ab"))) == of(holder(made("ba")))
+    assert of(holder(made("ab"))) != of(holder(made("ac")))
+
+
 def test_what_is_held_counts_alike_in_every_process() -> None:
     program = Path(__file__).with_name("held.py")
     here = {name: of(holder(make(1))) for name, make in MAKERS.items()}
@@ -281,10 +293,10 @@ def test_a_broadcast_is_read_once_and_not_kept(monkeypatch: pytest.MonkeyPatch) 
 def test_what_is_large_is_told_or_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     large = [np.zeros(2000), np.ones(2000)]
     monkeypatch.setattr(_pickled, "BYTES_MAX", 10_000)
-    monkeypatch.setattr(_code, "BYTES_MAX", 10_000)
+    monkeypatch.setattr(_walk, "BYTES_MAX", 10_000)
     assert {fingerprint(holder(array)).unseen for array in large} == {"numpy.ndarray"}
     monkeypatch.undo()
-    monkeypatch.setattr(_code, "VALUES_MAX", 50)
+    monkeypatch.setattr(_walk, "VALUES_MAX", 50)
     many = [[{"key": [Scale(i), n]} for i in range(100)] for n in (1, 2)]
     assert of(holder(many[0])) != of(holder(many[1]))
     sets = [{(Scale(1).method, i, (n,)) for i in range(100)} for n in (1, 2)]
