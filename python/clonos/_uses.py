@@ -35,7 +35,7 @@ class Placed(NamedTuple):
     """A use that was found in a plan, with hashes of what it is asked over.
 
     `over` is of the plan below it, `tables` of what its arguments are made of there; `exact` and
-    `shape` are what a restarted program knows that plan by.
+    `shape` are what a restarted program knows that plan by, `borders` how its rows are cut.
     """
 
     operator: str
@@ -47,6 +47,7 @@ class Placed(NamedTuple):
     tables: int = 0
     exact: int = 0
     shape: int = 0
+    borders: int = 0
 
 
 @dataclass(frozen=True, slots=True)

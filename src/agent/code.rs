@@ -63,6 +63,16 @@ pub struct Plan {
     /// Of the same without numbers, and with the names of the functions: what is left of a query that is
     /// asked of another day.
     pub shape: u32,
+    /// Of what decides which rows come to which task: the files and how they are packed, and what moves rows.
+    pub borders: u32,
+}
+
+impl Plan {
+    /// Whether both are of one query, however its rows are cut.
+    #[must_use]
+    pub const fn is_query(&self, other: &Self) -> bool {
+        self.exact == other.exact && self.shape == other.shape
+    }
 }
 
 /// The SQL execution that a task belongs to.

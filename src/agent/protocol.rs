@@ -8,7 +8,7 @@ mod opening;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-pub use self::opening::{AgentInfo, AgentStanding, Grant, HeldCopy, Layout, OpenTask, Opened};
+pub use self::opening::{AgentInfo, AgentStanding, Grant, HeldCopy, Layout, OpenTask, Opened, Recording};
 pub use super::code::{Code, Execution, Placed, Plan, Use};
 pub use super::stats::{
     AgentStats, AgentSummary, ClusterStats, HeldStats, OperatorStats, Recovery, TaskStats, Totals,
@@ -20,7 +20,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, Partition, TaskId};
 use crate::task::Summary;
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 16 << 20;
 
@@ -355,13 +355,7 @@ pub enum Reply {
         /// Length of its log.
         end: LogOffset,
         /// See [`Opened`].
-        same_stage: bool,
-        /// See [`Opened`].
-        layout_changed: bool,
-        /// See [`Opened`].
-        pooled: bool,
-        /// See [`Opened`].
-        run: u32,
+        recording: Recording,
         /// See [`Opened`].
         lost: bool,
         /// See [`Opened`].

@@ -5,6 +5,7 @@
 mod agents;
 mod exchange;
 mod figures;
+mod moved;
 mod parts;
 mod repair;
 mod uses;
@@ -17,8 +18,8 @@ use agents::Known;
 use figures::Figures;
 
 use super::protocol::{
-    AgentInfo, Commit, Ending, Grant, Layout, OpenTask, OperatorStats, Placed, PoolEntry, Recovery,
-    TaskStats, Totals,
+    AgentInfo, Commit, Ending, Grant, Layout, OpenTask, OperatorStats, Placed, PoolEntry, Recording,
+    Recovery, TaskStats, Totals,
 };
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, Partition, TaskId};
@@ -37,6 +38,13 @@ struct Live {
     layout: Layout,
 }
 
+/// The attempt that asked for all that is recorded.
+#[derive(Debug, Clone, Copy)]
+struct CameBack {
+    run: u32,
+    layout: Layout,
+}
+
 #[derive(Debug)]
 struct Entry {
     generation: Generation,
@@ -52,6 +60,8 @@ struct Entry {
     attempts: HashMap<(u64, u64), Vec<u64>>,
     /// Logs of other uses in which this task's rows may be recorded.
     pooled: Vec<Arc<str>>,
+    /// Whether any of those could as well have been meant.
+    uncertain: bool,
     opens: u64,
     rows: u64,
     replayed: u64,
@@ -61,6 +71,8 @@ struct Entry {
     frames: Option<AgentId>,
     /// Whether what agents have of the log is to be disregarded.
     discarded: bool,
+    /// Where all that is recorded was asked for last.
+    came_back: Option<CameBack>,
     /// What the last attempt that came to its end had taken in.
     used: Vec<(String, u64)>,
     ran_live: u64,
@@ -75,6 +87,8 @@ pub enum Granted {
     Yes(Box<Grant>),
     /// An attempt of another stage has the task open: ask again, or give up.
     Busy,
+    /// The task is of a run of the epoch that is over.
+    Left,
 }
 
 /// The registry of one application.
@@ -150,7 +164,7 @@ impl Registry {
         self.begin_batch(&open.task);
         let execution = open.execution.map(|execution| execution.id);
         let Some(named) = self.uses_of(&open.task).name(&open.task.operator, open.used, execution) else {
-            return Granted::Busy;
+            return Granted::Left;
         };
         let layout =
             Layout { app: open.app, stage: open.stage, tasks, code: open.used.code, plan: named.plan };
@@ -161,13 +175,14 @@ impl Registry {
         if self.in_use(&task, live, |live| live.layout.app == open.app && live.layout.stage != open.stage) {
             return Granted::Busy;
         }
-        let pooled = named.others;
+        let (pooled, uncertain) = (named.others, named.uncertain);
         let entry = self.tasks.entry(first).or_insert_with(|| Entry::new(layout));
         let openers = entry.attempts.entry((open.app, open.attempt)).or_default();
         if openers.len() <= part {
             openers.push(open.worker);
         }
-        self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout)).pooled = pooled;
+        let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
+        (entry.pooled, entry.uncertain) = (pooled, uncertain);
         let live = Live { agent, layout };
         let mut grant = self.granted(task, live, agents, commits_seen);
         if open.inside && grant.reopened {
@@ -201,9 +216,15 @@ impl Registry {
         entry.generation = generation;
         entry.opens += 1;
         entry.live = Some(live);
-        let (published, same_stage) = (entry.published, entry.layout.same_stage(&layout));
-        let pooled = !entry.pooled.is_empty();
-        let holders = entry.holders.clone();
+        let recording = Recording {
+            same_stage: entry.layout.same_stage(&layout),
+            layout_changed,
+            pooled: !entry.pooled.is_empty(),
+            uncertain: entry.uncertain,
+            came_back: entry.came_back.is_some_and(|at| at.run == run && !at.layout.same_stage(&layout)),
+            run,
+        };
+        let (published, holders) = (entry.published, entry.holders.clone());
         Grant {
             task,
             generation,
@@ -214,10 +235,7 @@ impl Registry {
             frames,
             agents,
             layout,
-            same_stage,
-            layout_changed,
-            pooled,
-            run,
+            recording,
             committed,
             commits,
         }
@@ -234,7 +252,7 @@ impl Registry {
         }
     }
 
-    /// Whether the operator's epoch was recorded by a stage with another number of tasks, or by one whose
+    /// Whether the operator's epoch was recorded by a stage whose rows were cut otherwise, or by one whose
     /// tasks computed fewer partitions each.
     fn recorded_otherwise(&self, task: &TaskId, layout: &Layout) -> bool {
         let Some(tasks) = layout.tasks else { return false };
@@ -243,7 +261,7 @@ impl Registry {
         self.siblings(task).any(|(_, entry)| {
             entry.published
                 && !entry.layout.same_stage(layout)
-                && (is_another_part || entry.layout.tasks.is_some_and(|other| other != tasks))
+                && (is_another_part || entry.layout.is_cut_otherwise(layout, tasks))
         }) || self.siblings(task).any(|(_, entry)| {
             entry.layout.same_stage(layout) && entry.before_layout > LogOffset::START && entry.relaid
         })
@@ -286,7 +304,7 @@ impl Registry {
         if let Some((length, layout)) = adopted
             && !entry.layout.same_stage(&layout)
         {
-            entry.relaid = entry.layout.tasks != layout.tasks;
+            entry.relaid = entry.layout.tasks != layout.tasks || entry.layout.has_other_borders(&layout);
             entry.before_layout = length;
             entry.layout = layout;
         }
@@ -294,6 +312,9 @@ impl Registry {
     }
 
     /// An attempt is over; `agent` was its agent.
+    ///
+    /// # Errors
+    /// [`Error::Divergence`] if the attempt came to its end and rows have moved from one task to another.
     pub fn closed(
         &mut self,
         task: &TaskId,
@@ -302,7 +323,7 @@ impl Registry {
         ending: Ending,
         agent: AgentId,
         lost: bool,
-    ) {
+    ) -> Result<()> {
         self.figures.closed(&task.operator, summary, lost);
         self.totals.closed += 1;
         self.totals.rows += summary.rows;
@@ -315,18 +336,24 @@ impl Registry {
             self.totals.ran_replayed += u64::from(ending.recovery == Recovery::Replayed);
             self.totals.resent += u64::from(ending.recovery == Recovery::Resent);
         }
-        let Some(entry) = self.tasks.get_mut(task) else { return };
+        let run = self.uses_of(task).run;
+        let Some(entry) = self.tasks.get_mut(task) else { return Ok(()) };
         entry.rows = entry.rows.max(summary.rows);
         entry.replayed += summary.replayed;
         entry.live_rows += summary.live;
         entry.lost += u64::from(lost);
+        let mut ended = None;
         if entry.generation == generation {
-            entry.live = None;
+            ended = entry.live.take().filter(|_| ending.done).map(|live| live.layout);
+            if let Some(layout) = ended.filter(|_| summary.leftover == 0) {
+                entry.came_back = Some(CameBack { run, layout });
+            }
             entry.ended(ending, agent);
         }
         if !entry.holders.is_disjoint(&self.silent) || !entry.holders.is_disjoint(&self.dead) {
             self.short.insert(task.clone());
         }
+        ended.map_or(Ok(()), |layout| self.uses_of(task).moved.ended(task, &layout, run, summary))
     }
 
     /// Logs of other partitions that were recorded under another layout than `layout`.
@@ -448,6 +475,7 @@ impl Entry {
             live: None,
             attempts: HashMap::new(),
             pooled: Vec::new(),
+            uncertain: false,
             opens: 0,
             rows: 0,
             replayed: 0,
@@ -455,6 +483,7 @@ impl Entry {
             lost: 0,
             frames: None,
             discarded: false,
+            came_back: None,
             used: Vec::new(),
             ran_live: 0,
             ran_replayed: 0,

@@ -11,7 +11,7 @@ use super::client::{Opening, Publisher, PyClient, summary_dict};
 use super::config::PySessionConfig;
 use super::door::{enter, quick};
 use super::lock;
-use crate::agent::protocol::Ending;
+use crate::agent::protocol::{Ending, Recording};
 use crate::error::{Error, Result};
 use crate::task::{
     CallPosition, Caller, Plan, ResultTask, Summary, TaskMode, idempotency_key, place_of_batch,
@@ -64,15 +64,31 @@ impl PyResultTask {
         // A part of an attempt that computes several partitions in turn has a name of its own.
         let id = opened.task.clone();
         opening.options.task = opened.task.clone();
-        opening.options.layout_changed = opened.layout_changed;
-        opening.options.pooled = opened.pooled;
-        opening.options.app = opening.in_run(opened.run);
+        let Recording { same_stage, layout_changed, pooled, uncertain, came_back, run } = opened.recording;
+        opening.options.layout_changed = layout_changed;
+        opening.options.pooled = pooled;
+        opening.options.uncertain = uncertain;
+        opening.options.came_back = came_back;
+        opening.options.app = opening.in_run(run);
         let keyed = opening.options.keyed;
-        let mut task = ResultTask::new(opening.options, opened.prior, opened.same_stage)?;
-        if opened.layout_changed || opened.pooled {
+        let mut task = ResultTask::new(opening.options, opened.prior, same_stage)?;
+        if layout_changed || uncertain {
             task.supply_pool(publisher.pool(&id)?)?;
         }
         Ok(Self { task: Mutex::new(task), id, publisher, lost: opened.lost, keyed })
+    }
+}
+
+impl PyResultTask {
+    /// Finds the rows of a batch: in logs of others only where there are such, and the own one lacks some.
+    fn found(&self, offer: impl FnOnce(&mut ResultTask) -> Result<Plan>) -> Result<Plan> {
+        let mut task = lock(&self.task);
+        let plan = offer(&mut task)?;
+        if !plan.needs_pool {
+            return Ok(plan);
+        }
+        task.supply_pool(self.publisher.pool(&self.id)?)?;
+        task.look_again(plan)
     }
 }
 
@@ -107,7 +123,7 @@ impl PyResultTask {
 
     fn offer(&self, py: Python<'_>, columns: Vec<PyArray>) -> PyResult<PyPlan> {
         let columns = arrays(columns);
-        let plan = enter(py, || lock(&self.task).offer(&columns))?;
+        let plan = enter(py, || self.found(|task| task.offer(&columns)))?;
         let live_count = plan.live.len();
         if live_count > 0 {
             self.publisher.work.begin();

@@ -14,7 +14,7 @@ use super::config::PySessionConfig;
 use super::door::{enter, quick};
 use super::lock;
 use super::result_task::arrays;
-use crate::agent::protocol::{Ending, Recovery, Request};
+use crate::agent::protocol::{Ending, Recording, Recovery, Request};
 use crate::determinant::{batch_fingerprint, bytes_fingerprint, row_fingerprints};
 use crate::error::{Error, Result};
 use crate::frame::Group;
@@ -105,13 +105,15 @@ impl PyServiceTask {
             let (publisher, opened) = Publisher::open(client, &opening)?;
             let id = opened.task.clone();
             opening.options.task = opened.task.clone();
+            let Recording { same_stage, layout_changed, uncertain, came_back, run, .. } = opened.recording;
             // What was recorded by row under another use cannot be followed either.
-            opening.options.layout_changed = opened.layout_changed || opened.pooled;
-            opening.options.app = opening.in_run(opened.run);
+            opening.options.layout_changed = layout_changed || uncertain;
+            opening.options.came_back = came_back;
+            opening.options.app = opening.in_run(run);
             let prior = if opening.inside { opened.prior.clone() } else { Vec::new() };
             let recovery = if opened.prior.is_empty() { Recovery::Live } else { Recovery::Replayed };
             let keyed = opening.options.keyed;
-            let task = ServiceTask::new(opening.options, opened.prior, opened.same_stage)?;
+            let task = ServiceTask::new(opening.options, opened.prior, same_stage)?;
             Ok(Self {
                 inner: Mutex::new(Inner { task, random: None, rows: Vec::new() }),
                 id,

@@ -31,6 +31,11 @@ pub(super) fn of_several_stages(headers: &[Recorded], options: &TaskOptions) -> 
     })
 }
 
+/// Whether this stage wrote the log, and did not only take it over.
+pub(super) fn of_this_stage(headers: &[Recorded], options: &TaskOptions) -> bool {
+    headers.iter().any(|header| (header.app, header.stage) == (options.app, options.stage))
+}
+
 /// This attempt's header.
 pub(super) fn ours(options: &TaskOptions) -> Determinant<'_> {
     Determinant::Header {

@@ -68,6 +68,10 @@ pub struct TaskOptions {
     pub layout_changed: bool,
     /// Rows may be in the logs of other uses of the function, which the pool has.
     pub pooled: bool,
+    /// Any of those may as well be the log that is meant.
+    pub uncertain: bool,
+    /// Another stage of this run has asked for all recorded rows: these come no more, or some of them.
+    pub came_back: bool,
     /// Count equal rows, for idempotency keys and random numbers in result mode (60 ns per distinct
     /// row). Functions on whole batches, which have no current row, switch it off.
     pub count_occurrences: bool,
@@ -94,6 +98,8 @@ impl TaskOptions {
             allow_code_change: false,
             layout_changed: false,
             pooled: false,
+            uncertain: false,
+            came_back: false,
             count_occurrences: true,
             value_type: None,
         }

@@ -66,11 +66,12 @@ impl ResultTask {
         let mut standing = Standing::new(options.task.clone());
         header::check(&headers, &options, &mut standing)?;
         let of_several_stages = header::of_several_stages(&headers, &options);
+        let same_stage = same_stage && header::of_this_stage(&headers, &options);
         Ok(Self {
             next_number: recorded.next_number(),
             matcher: Matcher::new(
                 recorded,
-                options.layout_changed || options.pooled,
+                options.layout_changed || options.uncertain,
                 options.checks_ambiguity(),
             ),
             value_type: options.value_type.clone(),
@@ -254,8 +255,8 @@ impl ResultTask {
         }
         self.standing.finish();
         self.summary.leftover = (self.matcher.recorded.own() - self.own_used) as u64;
-        let elsewhere = self.options.layout_changed || self.options.pooled || self.of_several_stages;
-        if self.summary.leftover == 0 || elsewhere {
+        let elsewhere = self.options.layout_changed || self.options.pooled;
+        if self.summary.leftover == 0 || elsewhere || self.options.came_back || self.of_several_stages {
             return Ok(self.summary);
         }
         let (first, fingerprint) = self.matcher.first_unused();
@@ -270,7 +271,10 @@ impl ResultTask {
                 let row = self.summary.rows;
                 (DivergenceKind::RowsMissing, row, format!("the end of input after {row} rows"))
             }
-            None => return Ok(self.summary),
+            None => {
+                self.summary.unasked = self.summary.leftover;
+                return Ok(self.summary);
+            }
         };
         Err(self.standing.diverge(Claim { kind, row: Some(row), recorded, asked, advice: ROWS_ADVICE }))
     }
@@ -287,7 +291,8 @@ impl ResultTask {
             return Err(self.ambiguous(ambiguous));
         }
         plan.replayed = plan.rows - plan.live.len();
-        plan.needs_pool = self.options.layout_changed && !self.has_pool && !plan.live.is_empty();
+        let elsewhere = self.options.layout_changed || self.options.pooled;
+        plan.needs_pool = elsewhere && !self.has_pool && !plan.live.is_empty();
         Ok(())
     }
 

@@ -110,6 +110,7 @@ impl ServiceTask {
         let mut standing = Standing::new(options.task.clone());
         header::check(&headers, &options, &mut standing)?;
         let of_several_stages = header::of_several_stages(&headers, &options);
+        let same_stage = same_stage && header::of_this_stage(&headers, &options);
         let place = if headers.is_empty() { Place::Live } else { Place::Recorded(log.prologue()) };
         Ok(Self {
             standing,
@@ -382,7 +383,8 @@ impl ServiceTask {
         self.finish_inputs()?;
         self.standing.finish();
         self.summary.leftover += (self.log.fingerprints().len() - self.rows_used) as u64;
-        if self.summary.leftover == 0 || self.options.layout_changed || self.of_several_stages {
+        let TaskOptions { layout_changed, came_back, .. } = self.options;
+        if self.summary.leftover == 0 || layout_changed || came_back || self.of_several_stages {
             return Ok(self.summary);
         }
         let recorded = format!("{} more rows", self.summary.leftover);
@@ -396,6 +398,7 @@ impl ServiceTask {
             let kind = DivergenceKind::RowsMissing;
             return Err(self.diverge(Claim { kind, row: Some(row), recorded, asked, advice: ROWS_ADVICE }));
         }
+        self.summary.unasked = self.summary.leftover;
         Ok(self.summary)
     }
 

@@ -15,6 +15,8 @@ pub struct Summary {
     pub from_pool: u64,
     /// Recorded rows of this task's own log that were not asked for.
     pub leftover: u64,
+    /// Those of them that no other task, and no other stage, can be asked for.
+    pub unasked: u64,
     /// Calls made: rows of a function whose results are recorded, else calls of its services.
     pub calls: u64,
     /// Calls that were not made again: rows of a function whose results are recorded, else calls of

@@ -24,7 +24,7 @@ fn what_was_published_is_there_at_the_next_open() {
     let mut other = world.worker();
     let second = open(&mut other, &task(0), 1, 2);
     assert_eq!(second.prior, [text("one"), text("three")]);
-    assert!(second.same_stage && !second.layout_changed && !second.lost);
+    assert!(second.recording.same_stage && !second.recording.layout_changed && !second.lost);
     assert!(second.generation > first.generation);
     append(&mut other, second.session, &text("four")).unwrap();
     // The connection breaks: no close. The log stays.
@@ -192,7 +192,7 @@ fn another_stage_waits_for_the_one_that_has_the_task_open() {
     close(&mut first, opened.session);
     let second = second.join().unwrap();
     assert_eq!(second.prior, [text("a"), text("b")]);
-    assert!(!second.same_stage);
+    assert!(!second.recording.same_stage);
 }
 
 #[test]
@@ -267,11 +267,11 @@ fn another_number_of_tasks_is_another_layout_and_its_logs_are_the_pool() {
         close(&mut worker, opened.session);
     }
     let first = open(&mut worker, &task(0), 102, 20);
-    assert!(first.layout_changed && !first.same_stage);
+    assert!(first.recording.layout_changed && !first.recording.same_stage);
     assert_eq!(first.prior, [numbered(0, 50)]);
     append(&mut worker, first.session, &numbered(100, 50)).unwrap();
     let second = open(&mut worker, &task(1), 102, 21);
-    assert!(second.layout_changed);
+    assert!(second.recording.layout_changed);
     let pool = worker.pool(&task(1)).unwrap();
     // Partition 0 as it was recorded, without what the new layout added.
     let expected: Vec<_> = [0, 2, 3].map(|p| (Partition(p), vec![numbered(p.into(), 50)])).into();
@@ -286,7 +286,7 @@ fn the_same_number_of_tasks_in_another_stage_is_the_same_layout() {
     append(&mut worker, opened.session, &text("a")).unwrap();
     close(&mut worker, opened.session);
     let again = open(&mut worker, &task(0), 104, 2);
-    assert!(again.same_stage && !again.layout_changed);
+    assert!(again.recording.same_stage && !again.recording.layout_changed);
 }
 
 #[test]

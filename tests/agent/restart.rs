@@ -51,7 +51,7 @@ fn everything_acknowledged_is_there_after_everything_died() {
         let again = open(&mut worker, &task(partition), 104, u64::from(partition));
         let first = 100 * u64::from(partition);
         assert!(again.prior == (first..first + 10).map(|n| numbered(n, 3_000)).collect::<Vec<_>>());
-        assert!(!again.lost && !again.layout_changed);
+        assert!(!again.lost && !again.recording.layout_changed);
     }
 }
 
@@ -72,7 +72,7 @@ fn a_new_application_is_another_stage_and_may_be_another_layout() {
         worker.open(opening).unwrap()
     };
     let same = open_at(104, 50);
-    assert!(!same.same_stage && !same.layout_changed);
+    assert!(!same.recording.same_stage && !same.recording.layout_changed);
     drop(worker);
     driver.stop();
     let (driver, config) = start_driver(config, world.folder.path().join("third.sock"));
@@ -80,7 +80,7 @@ fn a_new_application_is_another_stage_and_may_be_another_layout() {
     let mut opening = crate::world::opening(&task(0), 102, 60);
     opening.app = APP + 2;
     let other = worker.open(opening).unwrap();
-    assert!(other.layout_changed);
+    assert!(other.recording.layout_changed);
     assert_eq!(other.prior, [numbered(0, 100)]);
     let pool = worker.pool(&task(0)).unwrap();
     assert_eq!(pool.len(), 3);

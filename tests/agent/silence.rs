@@ -149,7 +149,7 @@ fn a_pool_larger_than_any_message_comes_in_pieces() {
         close(&mut worker, opened.session);
     }
     let opened = open(&mut worker, &task(0), 102, 20);
-    assert!(opened.layout_changed);
+    assert!(opened.recording.layout_changed);
     let pool = worker.pool(&task(0)).unwrap();
     assert_eq!(pool.len(), logs as usize - 1);
     for (partition, log) in pool {

@@ -124,7 +124,7 @@ impl Cluster {
         let opened = self.open_granted(grant, host, inside);
         if opened.is_err() {
             let (summary, ending) = (Summary::default(), Ending::default());
-            self.registry.closed(task, generation, &summary, ending, own.id, false);
+            self.registry.closed(task, generation, &summary, ending, own.id, false)?;
         }
         opened.map(Some)
     }
@@ -458,8 +458,7 @@ impl Cluster {
         self.count.registry += 1;
         let own = self.hosts[session.host].info.id;
         let (task, generation, lost) = (&session.task, session.grant.generation, session.lost);
-        self.registry_of(session.host)?.closed(task, generation, &Summary::default(), ending, own, lost);
-        Ok(())
+        self.registry_of(session.host)?.closed(task, generation, &Summary::default(), ending, own, lost)
     }
 
     pub(crate) fn commit(&mut self) {

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import functions as sf
+from pyspark.sql.datasource import DataSource, DataSourceReader
 
+import clonos
 from clonos import causal
 
 ROWS = 40
@@ -171,3 +176,71 @@ def test_a_query_is_found_again_under_names_drawn_by_chance(
 
     first, second = again(session, named)
     assert second == first
+
+
+class Days(DataSource):
+    """Rows of which only an option tells the day."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "days"
+
+    def schema(self) -> str:
+        return "id long"
+
+    def reader(self, _schema: Any) -> DataSourceReader:
+        return DayReader(int(self.options["day"]))
+
+
+class DayReader(DataSourceReader):
+    def __init__(self, day: int) -> None:
+        self.day = day
+
+    def read(self, _partition: Any) -> Iterator[tuple[int]]:
+        return iter([(self.day * 100 + n,) for n in range(5)])
+
+
+def test_options_of_a_source_tell_its_queries_apart(spark: Any, session: Any) -> None:
+    spark.dataSource.register(Days)
+
+    def of(day: int) -> Any:
+        table = spark.read.format("days").option("day", day).load()
+        return values(table.select("id", drawn("id")))
+
+    recorded = []
+    with suppress(Failed), session.epoch("days"):
+        recorded += [of(1), of(2)]
+        fail()
+    with session.epoch("days"):
+        # The first is done. A third was not there before.
+        assert [of(2), len(of(3)), of(1)] == [recorded[1], 5, recorded[0]]
+
+
+def test_a_function_is_registered_though_it_is_the_first(tmp_path: Path) -> None:
+    """`register` is looked up before the causal function is made."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from clonos import causal\n"
+        "from pyspark.sql.udf import UDFRegistration\n"
+        "class Registration(UDFRegistration):\n"
+        "    sparkSession = None\n"
+        "    def __init__(self): pass\n"
+        "seen = []\n"
+        "from clonos._operators.udf import CausalUDF\n"
+        "CausalUDF.register = lambda function, spark, name: seen.append(name)\n"
+        "Registration().register('f', causal('long')(lambda x: x))\n"
+        "print(seen)\n"
+    )
+    ran = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True)
+    assert ran.stdout == "['f']\n"
+
+
+def test_rows_that_are_alike_as_text_have_keys_of_their_own(spark: Any, session: Any) -> None:
+    @causal("string", record="services")
+    def key() -> str:
+        return clonos.idempotency_key()
+
+    rows = [("Anna", "Maria, Lee"), ("Anna, Maria", "Lee"), (None, "null"), ("null", None)]
+    table = spark.createDataFrame(rows, "a string, b string")
+    found = [row[0] for row in table.select(key(row_key="*")).collect()]
+    assert len(set(found)) == len(rows)

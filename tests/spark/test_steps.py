@@ -7,6 +7,8 @@ import os
 import random
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,25 @@ def of_rows(spark: Any) -> Any:
     return found
 
 
+def of_tables(spark: Any) -> Any:
+    """One query over two tables, of which the first is empty."""
+    tables = [spark.createDataFrame(rows, "id int") for rows in ([], [(1,), (2,)])]
+    return [values(table.select("id", drawn("id"))) for table in tables]
+
+
+def of_days(*days: int) -> Callable[[Any], Any]:
+    """One query over each of some days."""
+
+    def asked(spark: Any) -> Any:
+        numbers = spark.range(100).selectExpr("id", "id % 5 AS day")
+        return [values(numbers.where(f"day = {day}").select("id", drawn("id"))) for day in days]
+
+    return asked
+
+
+first_days, third_day, all_days = of_days(1, 2), of_days(3), of_days(1, 2, 3)
+
+
 PROGRAM = """
 import json, os, sys
 from pyspark import cloudpickle
@@ -84,8 +105,14 @@ def run(folder: Path, end: str, *steps: str) -> list[Any]:
 
 
 def test_steps_with_equal_keys_are_found_again_by_a_restarted_driver(tmp_path: Path) -> None:
-    steps = ("of_numbers", "of_others", "of_rows")
+    steps = ("of_numbers", "of_others", "of_tables", "of_rows")
     assert run(tmp_path, "die", *steps) == run(tmp_path, "live", *steps)
+
+
+def test_days_that_are_done_in_turns_are_all_found_again(tmp_path: Path) -> None:
+    ((one, two),) = run(tmp_path, "die", "first_days")
+    ((three,),) = run(tmp_path, "die", "third_day")
+    assert run(tmp_path, "live", "all_days") == [[one, two, three]]
 
 
 def test_a_step_that_is_skipped_leaves_its_answers_to_nobody(tmp_path: Path) -> None:
@@ -123,3 +150,32 @@ def test_a_batch_in_which_one_function_is_asked_twice_comes_through(
         start()
     start()
     assert seen[0] == seen[1]
+
+
+def test_blocks_of_one_epoch_that_are_open_at_once_are_one(spark: Any, session: Any) -> None:
+    numbers = spark.range(10)
+    with session.epoch("night"):
+        first = of_numbers(spark)
+        with session.epoch("night"):
+            assert of_numbers(spark) == first
+        assert of_numbers(spark) == first
+        left = threading.Thread(target=in_epoch, args=(session, numbers.count))
+        left.start()
+        left.join()
+        assert of_numbers(spark) == first
+    with session.epoch("night"):
+        assert of_numbers(spark) != first
+
+
+def test_an_epoch_of_which_a_block_raised_is_not_committed(spark: Any, session: Any) -> None:
+    with session.epoch("night"):
+        first = of_numbers(spark)
+        with pytest.raises(ZeroDivisionError):
+            in_epoch(session, lambda: 1 / 0)
+    with session.epoch("night"):
+        assert of_numbers(spark) == first
+
+
+def in_epoch(session: Any, work: Callable[[], Any]) -> None:
+    with session.epoch("night"):
+        work()

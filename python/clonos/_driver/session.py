@@ -70,6 +70,8 @@ class Session:
         self._stopped = threading.Event()
         # How many threads are in each epoch.
         self._epochs: Counter[str] = Counter()
+        # Of those that are open, the ones of which some block has raised.
+        self._raised: set[str] = set()
         self._epochs_lock = threading.Lock()
         self._closing: list[Callable[[], None]] = []
         # Of the epochs that are open, on whichever threads.
@@ -106,7 +108,8 @@ class Session:
 
         When the block ends well the epoch is committed and its log dropped. If it raises, or the
         driver dies, the log stays: run it again under the same name (with ``checkpoint_dir``, in
-        another process too), and it goes on with what was recorded.
+        another process too), and it goes on with what was recorded. Blocks of one name that are
+        open at the same time, in threads or one in the other, are one: it ends with the last.
 
         Parameters
         ----------
@@ -135,16 +138,32 @@ class Session:
         strays = Strays(self._executions())
         self._strays.append(strays)
         try:
-            yield
-        finally:
-            with self._epochs_lock:
-                self._epochs[name] -= 1
-            context.setLocalProperty(EPOCH_PROPERTY, before or "")
-            self._strays.remove(strays)
-            strays.see(self._executions())
-            strays.warn(name)
-        self.check(BATCH_QUERY, name)
-        self._agent.commit_epoch(BATCH_QUERY, name)
+            try:
+                yield
+            finally:
+                context.setLocalProperty(EPOCH_PROPERTY, before or "")
+                self._strays.remove(strays)
+                strays.see(self._executions())
+                strays.warn(name)
+        except BaseException:
+            self._leave(name, ended=False)
+            raise
+        self._leave(name, ended=True)
+
+    def _leave(self, name: str, *, ended: bool) -> None:
+        """Commit an epoch with the last of its blocks, if all ended well."""
+        # Held until it is committed: a block that is entered now begins another run.
+        with self._epochs_lock:
+            self._epochs[name] -= 1
+            if not ended:
+                self._raised.add(name)
+            if self._epochs[name]:
+                return
+            raised = name in self._raised
+            self._raised.discard(name)
+            if not raised:
+                self.check(BATCH_QUERY, name)
+                self._agent.commit_epoch(BATCH_QUERY, name)
 
     def foreach_batch(
         self, fn: Callable[[DataFrame, int], None]

@@ -38,7 +38,12 @@ _OF_ROWS = {
 }
 
 # Nodes that move rows about: a program that is started again may do so otherwise.
-_MOVES = ("Repartition", "RebalancePartitions", "Sort ")
+_CUTS = ("Repartition", "RebalancePartitions")
+_MOVES = (*_CUTS, "Sort ")
+# Relations of sources that name themselves only.
+_WITH_OPTIONS = ("DataSourceV2Relation", "RelationV2")
+# How many tasks read a range of numbers.
+_SPLITS = re.compile("splits=(Some\\([0-9]+\\)|None)")
 # What Spark's ML puts into the names of columns, and what programs put into names of their own.
 _RANDOM_OF_STAGES = re.compile("(?<=[A-Za-z]_)[0-9a-f]{12}(?![0-9A-Za-z])")
 _RANDOM = re.compile(
@@ -52,7 +57,8 @@ class PlannedFunction(NamedTuple):
     `pickled` is what Spark sends to a worker, `over` a hash of its arguments and of the plan below
     it, `tables` one of what the arguments are made of, whichever rows of that; both hashes are of
     use in this process only. A restarted program finds the function again by hashes of 32 bits:
-    `exact` is one of the plan as each process has it, `shape` of that without numbers.
+    `exact` is one of the plan as each process has it, `shape` of that without numbers. `borders` is
+    one of what decides which rows come to which task: the files and how they are packed.
     """
 
     pickled: bytes
@@ -60,6 +66,7 @@ class PlannedFunction(NamedTuple):
     tables: int
     exact: int
     shape: int
+    borders: int
 
 
 class Plans:
@@ -74,7 +81,7 @@ class Plans:
         if query is None:
             return []
         plan = query.analyzed()
-        walk = _Walk(self._java)
+        walk = _Walk(self._java, query)
         found = walk.of_plan(plan)
         if not self._java.may_hold(plan):
             # A command that writes has what it writes as an inner child.
@@ -125,8 +132,9 @@ class _Below(NamedTuple):
 class _Walk:
     """A walk through the plan of one execution."""
 
-    def __init__(self, java: _Java) -> None:
+    def __init__(self, java: _Java, query: Any) -> None:
         self.java = java
+        self._query = query
         # By what is equal for two mentions of one function.
         self._pickled: dict[int, bytes] = {}
 
@@ -143,7 +151,7 @@ class _Walk:
             [function for child in found for function in child.functions],
             [function for child in found for function in child.making],
         )
-        node = _Node(self.java, children, below)
+        node = _Node(self, children, below)
         functions: list[PlannedFunction] = []
         for expression in _each(plan.expressions()):
             functions += self._of_expression(expression, node)
@@ -167,6 +175,16 @@ class _Walk:
         hashes = node.below(expression, inside)
         return [PlannedFunction(self._command(expression.func()), *hashes), *inside]
 
+    @functools.cached_property
+    def packing(self) -> list[str]:
+        """What Spark cuts files by."""
+        session = self._query.sparkSession()
+        conf = session.sessionState().conf()
+        of_files = conf.filesMaxPartitionBytes(), conf.filesOpenCostInBytes()
+        numbers = conf.filesMinPartitionNum().toString(), conf.filesMaxPartitionNum().toString()
+        leaves = session.leafNodeDefaultParallelism()
+        return [str(value) for value in (*of_files, *numbers, leaves)]
+
     def _command(self, function: Any) -> bytes:
         identity = int(self.java.identity(function))
         if identity not in self._pickled:
@@ -180,12 +198,13 @@ class _Walk:
 class _Node:
     """A node with functions: what they are asked over."""
 
-    def __init__(self, java: _Java, children: list[Any], below: _Below) -> None:
-        self._java = java
+    def __init__(self, walk: _Walk, children: list[Any], below: _Below) -> None:
+        self._walk = walk
+        self._java = walk.java
         self._children = children
         self._below = below
 
-    def below(self, function: Any, inside: list[PlannedFunction]) -> tuple[int, int, int, int]:
+    def below(self, function: Any, inside: list[PlannedFunction]) -> tuple[int, ...]:
         """Hashes of all below a function; see `PlannedFunction`.
 
         `inside` are the functions in its arguments.
@@ -195,11 +214,10 @@ class _Node:
         making = _identities([*inside, *self._below.making])
         over = _digest(*arguments, *all_of, *self._leaves, *self._texts, *self._hashes)
         tables = _digest(*making, *self._leaves, *self._made_of(function))
-        steady = (_RANDOM_OF_STAGES.sub("", text) for text in (*arguments, *self._texts))
-        exact = _digest(*all_of, *self._files, *steady)
+        exact = _digest(*all_of, *self._files, *map(_exact, (*arguments, *self._texts)))
         # The text has the names of functions.
         shape = _digest(*map(_shape, (*arguments, *self._texts)))
-        return over, tables, exact % 2**32, shape % 2**32
+        return over, tables, exact % 2**32, shape % 2**32, self._borders % 2**32
 
     @functools.cached_property
     def _texts(self) -> list[str]:
@@ -225,16 +243,40 @@ class _Node:
 
     @functools.cached_property
     def _files(self) -> list[str]:
-        return [str(location.rootPaths().toString()) for location in self._locations]
+        """What is read, of tables whose text does not tell: folders, and options of sources."""
+        found = [str(location.rootPaths().toString()) for location in self._locations]
+        for leaf in self._tables:
+            if str(leaf.nodeName()).startswith(_WITH_OPTIONS):
+                with contextlib.suppress(Exception):
+                    options = leaf.options().asCaseSensitiveMap()
+                    names = sorted(str(name) for name in options.keySet())
+                    found += [f"{name}={options.get(name)}" for name in names]
+        return found
+
+    @functools.cached_property
+    def _borders(self) -> int:
+        moves = [node for text in self._texts for node in _nodes(text) if node.startswith(_MOVES)]
+        if not self._locations:
+            return _digest(*moves)
+        packing = []
+        with contextlib.suppress(Exception):
+            packing = self._walk.packing
+        return _digest(*moves, *self._listings, *packing)
+
+    @functools.cached_property
+    def _listings(self) -> list[str]:
+        """Files, with their lengths and times."""
+        found = []
+        for location in self._locations:
+            with contextlib.suppress(Exception):
+                listed = str(location.allFiles().toString())
+                found.append(re.sub("access_time=[0-9]+", "", listed))
+        return found
 
     @functools.cached_property
     def _leaves(self) -> list[str]:
         """Tables of one shape are told apart by hashes, and files by when they were written."""
-        found = _hashes(self._tables)
-        for location in self._locations:
-            with contextlib.suppress(Exception):
-                found.append(str(location.allFiles().toString()))
-        return found
+        return [*_hashes(self._tables), *self._listings]
 
     @functools.cached_property
     def _rows(self) -> Any:
@@ -270,11 +312,22 @@ class _Node:
         return re.sub(r"@[0-9a-f]+", "@", text)
 
 
+def _exact(text: str) -> str:
+    """Return what is left without what says how many tasks there are."""
+    return _RANDOM_OF_STAGES.sub("", _SPLITS.sub("", _without(_CUTS, text)))
+
+
 def _shape(text: str) -> str:
     """Return what is left without numbers and random names, and what only moves rows about."""
-    nodes = (line.lstrip(" :+-") for line in text.splitlines())
-    kept = (node for node in nodes if not node.startswith(_MOVES))
-    return re.sub("[0-9]+", "", _RANDOM.sub("", "\n".join(kept)))
+    return re.sub("[0-9]+", "", _RANDOM.sub("", _without(_MOVES, _exact(text))))
+
+
+def _without(kinds: tuple[str, ...], text: str) -> str:
+    return "\n".join(node for node in _nodes(text) if not node.startswith(kinds))
+
+
+def _nodes(text: str) -> Iterator[str]:
+    return (line.lstrip(" :+-") for line in text.splitlines())
 
 
 def _hashes(plans: list[Any]) -> list[str]:

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 ALL_COLUMNS = "*"
+# By way of text: Spark hashes neither maps nor variants. JSON tells fields apart, and null from the
+# word; a cast has each value in full.
+_HASH_OF_ROW = (
+    "xxhash64(to_json(struct(*), map('ignoreNullFields', 'false')), cast(struct(*) as string))"
+)
 ColumnOrName = Any
 
 
@@ -58,8 +63,7 @@ def _key_columns(row_key: Any) -> list[Any]:
     from pyspark.sql import functions
 
     if isinstance(row_key, str) and row_key == ALL_COLUMNS:
-        # By way of a string: Spark hashes neither maps nor variants.
-        return [functions.expr("xxhash64(cast(struct(*) as string))")]
+        return [functions.expr(_HASH_OF_ROW)]
     if isinstance(row_key, Sequence) and not isinstance(row_key, str):
         return list(row_key)
     return [row_key]

@@ -245,3 +245,9 @@ def hook_registration(kind: type) -> None:
     from clonos._operators.columns import intercept_registration
 
     intercept_registration(kind, lambda spark, name, function: function.register(spark, name))
+
+
+def is_udtf(fn: Any) -> bool:
+    """Whether `fn` is what ``pyspark.sql.functions.udtf`` makes, classic or for Connect."""
+    # By name: Connect's may not be importable, and a scalar function too may be made of a class.
+    return type(fn).__name__ == "UserDefinedTableFunction"

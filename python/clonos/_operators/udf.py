@@ -22,6 +22,7 @@ from clonos._operators.declaration import (
     check_recordable,
     declaration_of,
     hook_registration,
+    is_udtf,
     session_conf,
 )
 from clonos._operators.groups import AGGREGATES
@@ -90,7 +91,6 @@ class CausalUDF(Generic[P, R]):
             self.__signature__ = signature_of(declared.func, self._calls)
         # In a worker: what records the groups of a task, where Spark calls this for groups.
         self._groups: Pieces | None = None
-        hook_registration(CausalUDF)
 
     @property
     def uid(self) -> str:
@@ -494,7 +494,5 @@ def _causal(fn: Any, declared: DataTypeOrString | None, options: Options) -> Any
     return CausalUDF(fn, declared, options)
 
 
-def is_udtf(fn: Any) -> bool:
-    """Whether `fn` is what ``pyspark.sql.functions.udtf`` makes, classic or for Connect."""
-    # By name: Connect's may not be importable, and a scalar function too may be made of a class.
-    return type(fn).__name__ == "UserDefinedTableFunction"
+# Not once one is made: `spark.udf.register(name, causal(fn))` has looked for it before.
+hook_registration(CausalUDF)

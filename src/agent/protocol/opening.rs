@@ -40,20 +40,31 @@ pub struct Opened {
     pub generation: Generation,
     /// The task's log so far.
     pub prior: Vec<Bytes>,
-    /// Whether it was recorded by this same stage.
-    pub same_stage: bool,
-    /// Whether this epoch was recorded with another number of partitions.
-    pub layout_changed: bool,
-    /// Whether rows may be recorded in the logs of other uses, which the pool has too.
-    pub pooled: bool,
-    /// Which run of the epoch this is.
-    pub run: u32,
+    /// How it was recorded.
+    pub recording: Recording,
     /// Whether something was published that can be read nowhere any more.
     pub lost: bool,
     /// Tasks of the stage, where known.
     pub tasks: Option<u32>,
     /// Whether all frames of an earlier attempt can be read.
     pub has_frames: bool,
+}
+
+/// How the log that an attempt opens was recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Recording {
+    /// Whether by this same stage.
+    pub same_stage: bool,
+    /// Whether the epoch was recorded with another number of partitions, or other borders between them.
+    pub layout_changed: bool,
+    /// Whether rows that it does not have may be in the logs of other uses, which the pool has too.
+    pub pooled: bool,
+    /// Whether any of those may as well be the one that is meant.
+    pub uncertain: bool,
+    /// Whether an earlier stage of this run asked for all that is recorded: this one need not.
+    pub came_back: bool,
+    /// Which run of the epoch this is.
+    pub run: u32,
 }
 
 /// Under which stage a log was recorded.
@@ -76,6 +87,18 @@ impl Layout {
     #[must_use]
     pub const fn same_stage(&self, other: &Self) -> bool {
         self.app == other.app && self.stage == other.stage
+    }
+
+    /// Whether rows were cut otherwise than for `other`, which has so many tasks.
+    #[must_use]
+    pub fn is_cut_otherwise(&self, other: &Self, tasks: u32) -> bool {
+        self.tasks.is_some_and(|ours| ours != tasks) || self.has_other_borders(other)
+    }
+
+    /// Whether the input of both is known to be cut otherwise, if perhaps into as many tasks.
+    #[must_use]
+    pub fn has_other_borders(&self, other: &Self) -> bool {
+        self.plan.zip(other.plan).is_some_and(|(ours, theirs)| ours.borders != theirs.borders)
     }
 }
 
@@ -134,14 +157,8 @@ pub struct Grant {
     pub agents: Vec<AgentInfo>,
     /// This attempt's layout.
     pub layout: Layout,
-    /// Whether the log was recorded by this same stage.
-    pub same_stage: bool,
-    /// Whether the epoch was recorded with another number of partitions.
-    pub layout_changed: bool,
-    /// See [`Opened`].
-    pub pooled: bool,
-    /// See [`Opened`].
-    pub run: u32,
+    /// How the log was recorded.
+    pub recording: Recording,
     /// What was committed since the agent heard of it last.
     pub committed: Vec<Commit>,
     /// Commits so far.

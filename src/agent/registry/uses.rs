@@ -11,27 +11,30 @@
 //!    one plan is one use, as is all that has it in one micro-batch, or where a plan is not known.
 //! 2. A use over the same plan as an earlier one of this run, by the same code, is that query made again, and is
 //!    given its log. (Two tables in turn have two logs.)
-//! 3. Uses are given the logs of the run before that were recorded by the same code: those that were
-//!    recorded over the same plan, in the order in which they were begun, and then those over a plan of
-//!    the same shape, or over one that is not known. A log over another plan is another query's: the program
-//!    may have skipped that, or may be about to ask it. Once one query of a shape was found again as it was,
-//!    one with other numbers is another query, too: a loop over days that leaves out those that are done.
-//! 4. Logs that are left belong to code that is gone. A use without a log is given the first of them,
+//! 3. Uses are given the logs of the run before that were recorded by the same code over the same plan, in
+//!    the order in which they were begun, or over one that is not known.
+//! 4. A log over another plan is another query's: the program may have skipped that, or may be about to ask
+//!    it. A query that has only other numbers in it begins a log of its own, and takes rows that it does not
+//!    find there from the logs of its shape that nobody has asked for: a number may be a clock's. It does not
+//!    where numbers are known to tell queries apart, as in a loop over days that leaves out those that are
+//!    done: where queries of this shape with other numbers have logs, or one was found again as it was.
+//! 5. Logs that are left belong to code that is gone. A use without a log is given the first of them,
 //!    so that replay refuses it as changed, and never another function's answers. If the user gave the
 //!    operator its name, this goes for all logs of that name by other code, but those of the other uses in
 //!    the plan.
-//! 5. Otherwise it is new, and begins a log of its own.
+//! 6. Otherwise it is new, and begins a log of its own.
 //!
 //! The first log of an operator has its name; the second is called `name#2`, and so on.
+
+mod names;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use super::moved::Moved;
 use crate::agent::protocol::{Code, Placed, Plan, Use};
 use crate::id::{Epoch, EpochKey};
-
-/// Stands before the number of a log among those of one operator.
-const NUMBER: char = '#';
+use names::{name_of, parse};
 
 /// A use as the running program makes it: the code, what it is asked over, and how often that stands in the
 /// plan up to it.
@@ -40,12 +43,33 @@ type Made = (Code, u64, usize);
 /// A use of the running program: its token, and the tables that it is asked over where the plan told that.
 type Key = (u64, Option<u64>);
 
+/// In which logs of the run before a use's rows may be, besides its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Search {
+    /// In none.
+    Own,
+    /// In those over the same plan that nobody has asked for: the program may make queries over tables of
+    /// its own, and leave out some.
+    SamePlan,
+    /// In those over a plan of the same shape that nobody has asked for.
+    SameShape,
+    /// In any that could as well have been meant.
+    All,
+}
+
 /// The log that a use has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bound {
     log: usize,
-    /// Whether another log of the same code could as well have been meant.
-    uncertain: bool,
+    search: Search,
+    /// How rows are cut in this run, where known.
+    borders: Option<u32>,
+}
+
+impl Bound {
+    const fn new(log: usize, search: Search) -> Self {
+        Self { log, search, borders: None }
+    }
 }
 
 /// One log of an operator.
@@ -60,6 +84,8 @@ struct Log {
     waiting: bool,
     /// Whether it was there before this run.
     earlier: bool,
+    /// Whether only its place is known.
+    is_gap: bool,
 }
 
 #[derive(Debug, Default)]
@@ -78,8 +104,10 @@ struct Operator {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Named {
     pub(super) operator: Arc<str>,
-    /// Logs of the same code of which any could have been meant.
+    /// Logs in which rows may be that the first does not have.
     pub(super) others: Vec<Arc<str>>,
+    /// Whether any of them could as well have been meant.
+    pub(super) uncertain: bool,
     /// What the log is recorded over, where known.
     pub(super) plan: Option<Plan>,
 }
@@ -101,6 +129,8 @@ pub(super) struct Uses {
     is_batch: bool,
     /// Which run of the epoch this is.
     pub(super) run: u32,
+    /// Rows that came to other tasks than before.
+    pub(super) moved: Moved,
 }
 
 impl Uses {
@@ -119,7 +149,7 @@ impl Uses {
             operator.made.clear();
             operator.found_again.clear();
             for log in &mut operator.logs {
-                log.waiting = true;
+                log.waiting = !log.is_gap;
                 log.earlier = true;
             }
         }
@@ -131,7 +161,7 @@ impl Uses {
         let logs = &mut self.operators.entry(operator.into()).or_default().logs;
         while logs.len() <= index {
             // A log before the first that is found had nothing published: no use waits for it.
-            logs.push(Log::new(Code::default(), None));
+            logs.push(Log { is_gap: true, ..Log::new(Code::default(), None) });
         }
         if let Some(log) = logs.get_mut(index) {
             let plan = plan.or(log.plan);
@@ -170,11 +200,16 @@ impl Uses {
                 used: placed.used,
                 tables: self.tables_of(placed.used, Some(execution)).to_vec(),
                 over: Some(placed.over),
-                plan: Some(placed.plan),
+                plan: Some(self.known_by(placed.plan)),
             });
             let uses = uses.collect();
             self.operators.entry(Arc::clone(operator)).or_default().bind(uses, self.is_execution);
         }
+    }
+
+    /// One plan stands for all micro-batches of a query, each of which has files and numbers of its own.
+    const fn known_by(&self, plan: Plan) -> Plan {
+        if self.is_batch { Plan { exact: plan.shape, borders: 0, ..plan } } else { plan }
     }
 
     fn tables_of(&self, used: Use, execution: Option<u64>) -> &[u64] {
@@ -230,12 +265,9 @@ struct Asked {
 }
 
 impl Asked {
-    /// Whether a log that other code, or another query, recorded is out of the question.
-    fn may_be_of(&self, code: &Code, plan: Option<Plan>, found_again: &HashSet<u32>) -> bool {
-        let is_found_again = |plan: Plan| found_again.contains(&plan.shape);
-        let is_another =
-            self.plan != plan && self.plan.zip(plan).is_some_and(|(plan, _)| is_found_again(plan));
-        self.used.code.may_be(code) && may_be_over(self.plan, plan) && !is_another
+    /// Whether nothing tells that other code, or another query, recorded a log.
+    fn may_be_of(&self, code: &Code, plan: Option<Plan>) -> bool {
+        self.used.code.may_be(code) && self.plan.zip(plan).is_none()
     }
 }
 
@@ -246,7 +278,7 @@ fn may_be_over(one: Option<Plan>, other: Option<Plan>) -> bool {
 
 impl Log {
     const fn new(code: Code, plan: Option<Plan>) -> Self {
-        Self { code, over: None, plan, waiting: false, earlier: false }
+        Self { code, over: None, plan, waiting: false, earlier: false, is_gap: false }
     }
 }
 
@@ -272,20 +304,31 @@ impl Operator {
                 tables.iter().filter_map(of_tables).map(|bound| bound.log).collect()
             }
         };
-        let plan = self.logs.get(bound.log).and_then(|log| log.plan);
-        if bound.uncertain {
-            let same_code =
-                |log: &Log| log.earlier && log.code.may_be(&used.code) && may_be_over(plan, log.plan);
-            logs.extend(
-                self.logs.iter().enumerate().filter(|(_, log)| same_code(log)).map(|(index, _)| index),
-            );
-        }
+        let of_uses = logs.iter().any(|&log| log != bound.log);
+        let recorded = self.logs.get(bound.log).and_then(|log| log.plan);
+        let plan = recorded.map(|plan| Plan { borders: bound.borders.unwrap_or(plan.borders), ..plan });
+        // A use before it that has nothing published, over an empty table, may have been given its log.
+        let is_moved = self.logs.iter().any(|log| log.is_gap);
+        let searched = |log: &Log| {
+            let both = recorded.zip(log.plan);
+            let same_plan = both.is_some_and(|(ours, log)| ours.is_query(&log)) && (log.waiting || is_moved);
+            let same_shape = both.is_some_and(|(ours, log)| ours.shape == log.shape) && log.waiting;
+            let may_be = match bound.search {
+                Search::Own => false,
+                Search::SamePlan => same_plan,
+                Search::SameShape => same_plan || same_shape,
+                Search::All => may_be_over(recorded, log.plan),
+            };
+            may_be && log.earlier && log.code.may_be(&used.code)
+        };
+        logs.extend(self.logs.iter().enumerate().filter(|(_, log)| searched(log)).map(|(index, _)| index));
         logs.sort_unstable();
         logs.dedup();
         let others = logs.into_iter().filter(|&log| log != bound.log);
         Some(Named {
             operator: name_of(operator, bound.log),
             others: others.map(|log| name_of(operator, log)).collect(),
+            uncertain: of_uses || bound.search == Search::All,
             plan,
         })
     }
@@ -302,7 +345,7 @@ impl Operator {
                 *times += 1;
                 (used.code, over, *times)
             });
-            let certain = |log| Bound { log, uncertain: false };
+            let certain = |log| Bound::new(log, Search::Own);
             let bound = find(&self.bound, used.token, tables);
             let before = || find(&self.before, used.token, tables).map(|bound| certain(bound.log));
             match bound.or_else(before).or_else(|| self.made_log(made).map(certain)) {
@@ -314,7 +357,7 @@ impl Operator {
             new.retain(|(asked, made)| match known(self, asked, *made) {
                 Some(log) => {
                     self.found_again.extend(asked.plan.map(|plan| plan.shape));
-                    self.take(asked, Bound { log, uncertain: false }, *made);
+                    self.take(asked, Bound::new(log, Search::SamePlan), *made);
                     false
                 }
                 None => true,
@@ -323,27 +366,58 @@ impl Operator {
         let mut left = Vec::new();
         let uncertain: Vec<bool> = new.iter().map(|(asked, _)| self.is_uncertain(asked, &new)).collect();
         for ((asked, made), uncertain) in new.into_iter().zip(uncertain) {
-            let may_be = |log: &Log| log.waiting && asked.may_be_of(&log.code, log.plan, &self.found_again);
+            let search = if uncertain { Search::All } else { Search::Own };
+            let may_be = |log: &Log| log.waiting && asked.may_be_of(&log.code, log.plan);
             match self.logs.iter().position(may_be) {
-                Some(log) => self.take(asked, Bound { log, uncertain }, made),
+                Some(log) => self.take(asked, Bound::new(log, search), made),
                 None => left.push((asked, made)),
             }
         }
         let held = uses.iter().filter_map(|asked| find(&self.bound, asked.used.token, &asked.tables));
         let mut held: HashSet<usize> = held.map(|bound| bound.log).collect();
         for (asked, made) in left {
-            let Use { code, named, .. } = asked.used;
-            let gone = |(index, log): (usize, &Log)| {
-                let replaced = named && !is_execution && !held.contains(&index);
-                !log.code.may_be(&code) && (log.waiting || replaced)
+            let log = match self.has_its_shape(asked) {
+                true => None,
+                false => self.gone(asked.used, &held, is_execution),
             };
-            let log = self.logs.iter().enumerate().position(gone).unwrap_or_else(|| {
-                self.logs.push(Log::new(code, asked.plan));
+            let search = match log.is_none() && !self.numbers_count(asked) {
+                true => Search::SameShape,
+                false => Search::SamePlan,
+            };
+            let log = log.unwrap_or_else(|| {
+                self.logs.push(Log::new(asked.used.code, asked.plan));
                 self.logs.len() - 1
             });
             held.insert(log);
-            self.take(asked, Bound { log, uncertain: false }, made);
+            self.take(asked, Bound::new(log, search), made);
         }
+    }
+
+    /// A log of code that is gone, so that replay refuses the use as changed.
+    fn gone(&self, used: Use, held: &HashSet<usize>, is_execution: bool) -> Option<usize> {
+        let gone = |(index, log): (usize, &Log)| {
+            let replaced = used.named && !is_execution && !held.contains(&index);
+            !log.code.may_be(&used.code) && (log.waiting || replaced)
+        };
+        self.logs.iter().enumerate().position(gone)
+    }
+
+    /// Logs by the same code over queries that are the same but for the numbers in them.
+    fn of_its_shape<'a>(&'a self, asked: &'a Asked) -> impl Iterator<Item = Plan> + 'a {
+        let same_code = self.logs.iter().filter(|log| log.code.may_be(&asked.used.code));
+        let plans = same_code.filter_map(|log| asked.plan.zip(log.plan));
+        plans.filter(|(ours, log)| ours.shape == log.shape).map(|(_, log)| log)
+    }
+
+    fn has_its_shape(&self, asked: &Asked) -> bool {
+        self.of_its_shape(asked).next().is_some()
+    }
+
+    /// Whether the numbers in a query are known to tell it from others of its shape.
+    fn numbers_count(&self, asked: &Asked) -> bool {
+        let mut plans = self.of_its_shape(asked);
+        let Some(first) = plans.next() else { return false };
+        self.found_again.contains(&first.shape) || plans.any(|other| !other.is_query(&first))
     }
 
     fn made_log(&self, made: Option<Made>) -> Option<usize> {
@@ -361,16 +435,26 @@ impl Operator {
     /// run where the program makes them.
     fn same_query(&self, asked: &Asked, _made: Option<Made>) -> Option<usize> {
         let plan = asked.plan?;
-        let same = |log: &Log| log.waiting && log.plan == Some(plan) && log.code.may_be(&asked.used.code);
+        let same = |log: &Log| {
+            log.waiting
+                && log.plan.is_some_and(|log| log.is_query(&plan))
+                && log.code.may_be(&asked.used.code)
+        };
         self.logs.iter().position(same)
     }
 
     /// Whether more logs wait that may be this use's than uses ask for them.
     fn is_uncertain(&self, asked: &Asked, uses: &[(&Asked, Option<Made>)]) -> bool {
-        let may_be = |code, plan| asked.may_be_of(code, plan, &self.found_again);
+        let may_be = |code, plan| asked.may_be_of(code, plan);
         let asking = uses.iter().filter(|(other, _)| may_be(&other.used.code, other.plan));
         let waiting = self.logs.iter().filter(|log| log.waiting && may_be(&log.code, log.plan));
         waiting.count() > asking.count()
+    }
+
+    /// A use keeps its log; how its rows are cut is said by its last plan.
+    fn keep(&mut self, key: Key, bound: Bound) {
+        let known = self.bound.entry(key).or_insert(bound);
+        known.borders = bound.borders.or(known.borders);
     }
 
     fn take(&mut self, asked: &Asked, bound: Bound, made: Option<Made>) {
@@ -380,37 +464,19 @@ impl Operator {
             taken.plan = taken.plan.or(asked.plan);
         }
         let token = asked.used.token;
+        let bound = Bound { borders: asked.plan.map(|plan| plan.borders), ..bound };
         if asked.tables.is_empty() {
-            self.bound.entry((token, None)).or_insert(bound);
+            self.keep((token, None), bound);
         }
         // All that a token is asked over in one plan is one use.
         for tables in &asked.tables {
-            self.bound.entry((token, Some(*tables))).or_insert(bound);
+            self.keep((token, Some(*tables)), bound);
         }
         if let Some(made) = made {
             self.made.entry(made).or_insert(bound.log);
         }
     }
 }
-
-fn name_of(operator: &str, index: usize) -> Arc<str> {
-    match index {
-        0 => operator.into(),
-        _ => format!("{operator}{NUMBER}{}", index + 1).into(),
-    }
-}
-
-/// Operator and index of a log's name.
-fn parse(name: &str) -> (&str, usize) {
-    let numbered = name.rsplit_once(NUMBER).and_then(|(operator, number)| {
-        let number: usize = number.parse().ok()?;
-        Some((operator, number.checked_sub(1)?))
-    });
-    numbered.filter(|(_, index)| *index < LOGS_MAX).unwrap_or((name, 0))
-}
-
-/// Most logs of one operator in an epoch that a name from a file is believed.
-const LOGS_MAX: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,7 @@ use crate::agent::registry::{Granted, Registry};
 use crate::edge::locked;
 use crate::edge::net::connections::Connections;
 use crate::error::{Error, Result};
-use crate::id::{AgentId, TaskId};
+use crate::id::{AgentId, Generation, TaskId};
 
 /// Tells how many tasks a Spark stage has, if it knows.
 pub type StageTasks = Box<dyn Fn(u32) -> Option<u32> + Send + Sync>;
@@ -145,17 +145,21 @@ impl LocalRegistry {
                 Ok(Reply::IsDead(registry.is_dead(*agent, *refused, now_ms)))
             }
             Request::Grant { open, agent, commits_seen } => {
-                Ok(match registry.grant(open, *agent, *commits_seen, tasks, now_ms) {
-                    Granted::Yes(grant) => Reply::Granted(*grant),
-                    Granted::Busy => Reply::Busy,
-                })
+                match registry.grant(open, *agent, *commits_seen, tasks, now_ms) {
+                    Granted::Yes(grant) => Ok(Reply::Granted(*grant)),
+                    Granted::Busy => Ok(Reply::Busy),
+                    Granted::Left => {
+                        let (task, none) = (open.task.clone(), Generation::NONE);
+                        Err(Error::Fenced { task, newer: none, ours: none })
+                    }
+                }
             }
             Request::Holding { task, generation, holders, adopted, published } => {
                 registry.holding(task, *generation, holders, *adopted, *published).map(|()| Reply::Done)
             }
             Request::Closed { task, generation, summary, ending, agent, lost } => {
-                registry.closed(task, *generation, summary, ending.clone(), *agent, *lost);
-                Ok(Reply::Done)
+                let closed = registry.closed(task, *generation, summary, ending.clone(), *agent, *lost);
+                closed.map(|()| Reply::Done)
             }
             Request::Visible { tasks, holders } => {
                 registry.visible(tasks, holders);

@@ -115,19 +115,8 @@ impl Client {
     /// [`Error::OperatorUsedTwice`], or whatever kept the agent from opening it.
     pub fn open(&mut self, open: OpenTask) -> Result<Opened> {
         let asked = open.task.clone();
-        let Reply::Opened {
-            task,
-            session,
-            generation,
-            end,
-            same_stage,
-            layout_changed,
-            pooled,
-            run,
-            lost,
-            tasks,
-            has_frames,
-        } = self.ask(&Request::Open(open))?
+        let Reply::Opened { task, session, generation, end, recording, lost, tasks, has_frames } =
+            self.ask(&Request::Open(open))?
         else {
             return Err(unexpected());
         };
@@ -145,19 +134,7 @@ impl Client {
             from = from.plus(blocks.iter().map(|block| block.len() as u64).sum());
             prior.extend(blocks);
         }
-        Ok(Opened {
-            task,
-            session,
-            generation,
-            prior,
-            same_stage,
-            layout_changed,
-            pooled,
-            run,
-            lost,
-            tasks,
-            has_frames,
-        })
+        Ok(Opened { task, session, generation, prior, recording, lost, tasks, has_frames })
     }
 
     /// Sends a block to be appended; does not wait.

@@ -20,12 +20,12 @@ fn asked_over(fingerprint: u64, token: u64, over: u64) -> Placed {
 
 /// Asked over a table that no later run has, in a query that it has.
 fn in_query(fingerprint: u64, token: u64, exact: u32, shape: u32) -> Placed {
-    Placed { plan: Plan { exact, shape }, ..placed(fingerprint, token) }
+    Placed { plan: Plan { exact, shape, borders: 0 }, ..placed(fingerprint, token) }
 }
 
 /// What a use of known plan is given.
 fn alone(operator: &str) -> Named {
-    Named { operator: operator.into(), others: vec![], plan: Some(Plan::default()) }
+    Named { operator: operator.into(), others: vec![], uncertain: false, plan: Some(Plan::default()) }
 }
 
 fn name(uses: &mut Uses, fingerprint: u64, token: u64) -> String {
@@ -205,7 +205,7 @@ fn a_column_over_two_tables_in_turn_and_then_in_one_query_searches_both_logs() {
     uses.plan(8, &[asked_over(1, 10, 6)]);
     uses.plan(9, &[asked_over(1, 10, 5), asked_over(1, 10, 6)]);
     let both = uses.name(&"f".into(), used(1, 10), Some(9)).unwrap();
-    assert_eq!(both, Named { others: vec!["f".into()], ..alone("f#2") });
+    assert_eq!(both, Named { others: vec!["f".into()], uncertain: true, ..alone("f#2") });
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn where_a_plan_is_not_known_the_rows_of_all_tables_may_be_meant() {
     uses.plan(7, &[asked_over(1, 10, 5)]);
     uses.plan(8, &[asked_over(1, 10, 6)]);
     let either = uses.name(&"f".into(), used(1, 10), Some(9)).unwrap();
-    assert_eq!(either, Named { others: vec!["f#2".into()], ..alone("f") });
+    assert_eq!(either, Named { others: vec!["f#2".into()], uncertain: true, ..alone("f") });
     uses.begin_run();
     assert_eq!(uses.name(&"f".into(), used(1, 10), Some(10)).unwrap(), either);
 }
@@ -308,7 +308,8 @@ fn two_queries_over_tables_that_are_made_again_are_told_apart() {
     uses.plan(9, &[in_query(1, 20, 2, 2)]);
     uses.plan(10, &[in_query(1, 21, 1, 1)]);
     let named = |uses: &mut Uses, token| uses.name(&"f".into(), used(1, token), None).unwrap();
-    let of = |operator, exact| Named { plan: Some(Plan { exact, shape: exact }), ..alone(operator) };
+    let of =
+        |operator, exact| Named { plan: Some(Plan { exact, shape: exact, borders: 0 }), ..alone(operator) };
     assert_eq!([20, 21].map(|token| named(&mut uses, token)), [of("f#2", 2), of("f", 1)]);
 }
 
@@ -319,17 +320,35 @@ fn one_query_over_several_tables_is_found_again_in_its_order() {
         uses.plan(token, &[in_query(1, token, 5, 5)]);
     }
     uses.begin_run();
-    for (token, log) in [(20, "f"), (21, "f#2"), (22, "f#3")] {
+    // One that the program leaves out may be any of those that are not asked for.
+    let logs = ["f", "f#2", "f#3"];
+    for (place, token) in [20, 21, 22].into_iter().enumerate() {
         uses.plan(token, &[in_query(1, token, 5, 5)]);
         let named = uses.name(&"f".into(), used(1, token), None).unwrap();
-        assert_eq!((&*named.operator, named.others), (log, vec![]));
+        let others: Vec<&str> = named.others.iter().map(|other| &**other).collect();
+        assert_eq!((&*named.operator, &*others), (logs[place], &logs[place + 1..]));
+        assert!(!named.uncertain);
     }
+}
+
+#[test]
+fn what_a_use_over_an_empty_table_was_given_is_found_by_the_next() {
+    let mut uses = Uses::default();
+    // The first use of the run before has nothing published.
+    uses.recovered("f#2", code(1), Some(Plan { exact: 5, shape: 5, borders: 0 }));
+    uses.begin_run();
+    for token in [20, 21] {
+        uses.plan(token, &[in_query(1, token, 5, 5)]);
+    }
+    let named = [20, 21].map(|token| uses.name(&"f".into(), used(1, token), None).unwrap());
+    assert_eq!((&*named[0].operator, &*named[0].others), ("f#2", &[][..]));
+    assert_eq!((&*named[1].operator, &*named[1].others), ("f#3", &["f#2".into()][..]));
 }
 
 #[test]
 fn the_log_of_a_query_that_is_skipped_is_not_given_to_another() {
     let mut uses = Uses::default();
-    uses.recovered("f", code(1), Some(Plan { exact: 1, shape: 1 }));
+    uses.recovered("f", code(1), Some(Plan { exact: 1, shape: 1, borders: 0 }));
     uses.plan(9, &[in_query(1, 20, 2, 2)]);
     assert_eq!(name(&mut uses, 1, 20), "f#2");
     // Nor is it gone.
@@ -338,22 +357,45 @@ fn the_log_of_a_query_that_is_skipped_is_not_given_to_another() {
 }
 
 #[test]
-fn a_query_with_other_numbers_in_it_has_the_log_of_its_shape() {
+fn a_query_with_other_numbers_in_it_finds_rows_in_the_log_of_its_shape() {
     let mut uses = Uses::default();
-    uses.recovered("f", code(1), Some(Plan { exact: 1, shape: 1 }));
-    uses.recovered("f#2", code(1), Some(Plan { exact: 2, shape: 2 }));
-    uses.recovered("f#3", code(1), Some(Plan { exact: 3, shape: 2 }));
+    uses.recovered("f", code(1), Some(Plan { exact: 1, shape: 1, borders: 0 }));
+    uses.recovered("f#2", code(1), Some(Plan { exact: 2, shape: 2, borders: 0 }));
     uses.plan(9, &[in_query(1, 20, 4, 2)]);
     let named = uses.name(&"f".into(), used(1, 20), None).unwrap();
-    // Which of the two is not known.
-    assert_eq!((&*named.operator, named.others), ("f#2", vec!["f#3".into()]));
+    assert_eq!((&*named.operator, named.others), ("f#3", vec!["f#2".into()]));
+    // Not in that of one that is asked, too, nor once numbers are known to count.
+    uses.plan(10, &[in_query(1, 21, 2, 2)]);
+    uses.plan(11, &[in_query(1, 22, 5, 2)]);
+    let third = uses.name(&"f".into(), used(1, 22), None).unwrap();
+    assert_eq!((&*third.operator, third.others), ("f#4", vec![]));
+    assert_eq!([20, 21].map(|token| name(&mut uses, 1, token)), ["f#3", "f#2"]);
+}
+
+#[test]
+fn days_that_are_done_in_turns_each_keep_their_log() {
+    let mut uses = Uses::default();
+    let day = |token, day| in_query(1, token, day, 9);
+    // Two days, then the third without those, and then all.
+    uses.plan(7, &[day(10, 1)]);
+    uses.plan(8, &[day(11, 2)]);
+    uses.begin_run();
+    uses.plan(9, &[day(20, 3)]);
+    let third = uses.name(&"f".into(), used(1, 20), None).unwrap();
+    assert_eq!((&*third.operator, third.others), ("f#3", vec![]));
+    uses.begin_run();
+    for (token, log) in [(31, "f"), (32, "f#2"), (33, "f#3")] {
+        let number = u32::try_from(token - 30).unwrap();
+        uses.plan(token, &[day(token, number)]);
+        assert_eq!(name(&mut uses, 1, token), log);
+    }
 }
 
 #[test]
 fn where_one_query_of_a_shape_was_found_again_one_with_other_numbers_is_new() {
     let mut uses = Uses::default();
-    uses.recovered("f", code(1), Some(Plan { exact: 1, shape: 7 }));
-    uses.recovered("f#2", code(1), Some(Plan { exact: 2, shape: 7 }));
+    uses.recovered("f", code(1), Some(Plan { exact: 1, shape: 7, borders: 0 }));
+    uses.recovered("f#2", code(1), Some(Plan { exact: 2, shape: 7, borders: 0 }));
     // The first day is left out, as it is done; the second is made again, and then comes the third.
     uses.plan(9, &[in_query(1, 20, 2, 7)]);
     uses.plan(10, &[in_query(1, 21, 3, 7)]);

@@ -1,0 +1,25 @@
+//! Names of the logs of one operator.
+
+use std::sync::Arc;
+
+/// Stands before the number of a log among those of one operator.
+const NUMBER: char = '#';
+
+pub(super) fn name_of(operator: &str, index: usize) -> Arc<str> {
+    match index {
+        0 => operator.into(),
+        _ => format!("{operator}{NUMBER}{}", index + 1).into(),
+    }
+}
+
+/// Operator and index of a log's name.
+pub(super) fn parse(name: &str) -> (&str, usize) {
+    let numbered = name.rsplit_once(NUMBER).and_then(|(operator, number)| {
+        let number: usize = number.parse().ok()?;
+        Some((operator, number.checked_sub(1)?))
+    });
+    numbered.filter(|(_, index)| *index < LOGS_MAX).unwrap_or((name, 0))
+}
+
+/// Most logs of one operator in an epoch that a name from a file is believed.
+const LOGS_MAX: usize = 1 << 16;

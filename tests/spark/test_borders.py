@@ -1,0 +1,134 @@
+"""Epochs that are run again with as many tasks and other borders between them."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+
+from clonos import causal
+from clonos.errors import ReplayDivergence
+
+ROWS = 40
+pytestmark = pytest.mark.timeout(180)
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class Failed(Exception):
+    """Ends an epoch that is to be run again."""
+
+
+def fail() -> None:
+    raise Failed
+
+
+@causal("double")
+def drawn(_x: Any) -> float:
+    return random.random()
+
+
+def again(session: Any, *runs: Callable[[], Any]) -> list[Any]:
+    """Run an epoch that fails after each run but the last."""
+    found = []
+    for run in runs[:-1]:
+        with suppress(Failed), session.epoch("again"):
+            found.append(run())
+            fail()
+    with session.epoch("again"):
+        found.append(runs[-1]())
+    return found
+
+
+def answers(df: Any) -> dict[Any, Any]:
+    return dict(map(tuple, df.select("id", drawn("id")).collect()))
+
+
+def test_files_that_are_packed_otherwise_have_their_answers(
+    spark: Any, session: Any, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "numbers")
+    spark.range(0, ROWS, 1, 4).write.parquet(folder)
+    sizes = [file.stat().st_size for file in Path(folder).glob("*.parquet")]
+    packing = ("maxPartitionBytes", "openCostInBytes", "minPartitionNum")
+    names = [f"spark.sql.files.{name}" for name in packing]
+
+    def packed(files: int) -> Any:
+        bytes_max = max(sizes) * files + files
+        for name, value in zip(names, (bytes_max, 1, 1), strict=True):
+            spark.conf.set(name, str(value))
+        numbers = spark.read.parquet(folder)
+        assert numbers.rdd.getNumPartitions() == 2
+        return answers(numbers)
+
+    try:
+        first, second = again(session, lambda: packed(2), lambda: packed(3))
+    finally:
+        for name in names:
+            spark.conf.unset(name)
+    assert second == first
+
+
+def test_a_file_more_leaves_the_others_their_answers(
+    spark: Any, session: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "numbers"
+    spark.range(0, ROWS, 1, 2).write.parquet(str(folder))
+
+    def read() -> Any:
+        return answers(spark.read.parquet(str(folder)))
+
+    def with_more() -> Any:
+        spark.range(ROWS, ROWS + 5, 1, 1).write.mode("append").parquet(str(folder))
+        return read()
+
+    first, second = again(session, read, with_more)
+    assert {number: second[number] for number in first} == first
+    assert len(second) == ROWS + 5
+
+
+def cut(spark: Any, at: int) -> Any:
+    """Rows in two partitions, of which no plan tells the border."""
+    context = spark.sparkContext
+    parts = [context.parallelize([(n,) for n in part], 1) for part in (range(at), range(at, ROWS))]
+    return spark.createDataFrame(context.union(parts), "id long")
+
+
+@pytest.mark.parametrize(("before", "after"), [(30, 10), (10, 30)])
+def test_rows_that_moved_unseen_are_not_asked_twice_in_silence(
+    spark: Any, session: Any, before: int, after: int
+) -> None:
+    with suppress(Failed), session.epoch("cut"):
+        answers(cut(spark, before))
+        fail()
+    for _ in range(2):
+        refused = pytest.raises(PySparkException, match=rf"{ReplayDivergence.__name__}.*commit")
+        with refused, session.epoch("cut"):
+            answers(cut(spark, after))
+    session.commit("batch", "cut")
+    with session.epoch("cut"):
+        assert len(answers(cut(spark, after))) == ROWS
+
+
+def test_another_question_of_the_same_epoch_is_no_move(spark: Any, session: Any) -> None:
+    """Two actions over other rows, and a failure between them."""
+    numbers, column = spark.range(0, ROWS, 1, 2), drawn("id")
+
+    def ask(where: str) -> Any:
+        return dict(map(tuple, numbers.where(where).select("id", column).collect()))
+
+    def first() -> Any:
+        return ask("id < 10 or id > 25")
+
+    def both() -> Any:
+        return first(), ask("id >= 5 and id < 30")
+
+    recorded, (one, other) = again(session, first, both)
+    assert one == recorded
+    assert all(other[number] == one[number] for number in other.keys() & one.keys())
