@@ -175,6 +175,41 @@ def test_an_attempt_goes_on_where_the_last_one_failed(
     assert asked == sorted([*map(str, range(10)), *again])
 
 
+@pytest.mark.parametrize("anew", ["set", "deleted", "never there"])
+def test_what_a_call_puts_back_is_put_back_at_replay(
+    spark: Any, session: Any, tmp_path: Path, anew: str
+) -> None:
+    """Pairs of rows: after each the instance is as it was at first."""
+    calls, failed = str(tmp_path / "calls"), str(tmp_path / "failed")
+
+    @causal(uid=f"pairs {anew}")
+    @udtf(returnType="first: long, second: long")
+    class Pairs:
+        def __init__(self) -> None:
+            if anew != "never there":
+                self.held: list[int] = []
+
+        def eval(self, row: Any) -> Iterator[Any]:
+            with Path(calls).open("a") as file:
+                file.write(f"{row['id']}\n")
+            if row["id"] == 6 and not Path(failed).exists():
+                Path(failed).touch()
+                raise TimeoutError
+            self.held = [*getattr(self, "held", []), row["id"]]
+            if len(self.held) == 2:
+                pair = tuple(self.held)
+                if anew == "set":
+                    self.held = []
+                else:
+                    del self.held
+                yield pair
+
+    rows = spark.range(0, 10, 1, 1).asTable().withSinglePartition().orderBy("id")
+    assert values(Pairs(rows)) == [(n, n + 1) for n in range(0, 10, 2)]
+    asked = sorted(Path(calls).read_text().split())
+    assert asked == sorted([*map(str, range(10)), "6"])
+
+
 def test_state_that_is_too_large_is_refused(spark: Any) -> None:
     @causal(uid="hoards")
     @udtf(returnType="n: long")

@@ -28,6 +28,9 @@ RECORDED_METHODS = ("eval", "terminate")
 ATTRIBUTE_BYTES_MAX = 64 * 1024
 _BASELINE = "_clonos_attributes"
 _CONSTANT = b""
+# Stand for images, which are pickles: the attribute is as at the first call, or was deleted.
+_FIRST = b"first"
+_GONE = b"gone"
 
 
 def make_handler(spec: UdfSpec, handler: type) -> type:
@@ -111,8 +114,7 @@ def call(
         nonlocal ran
         ran = True
         rows, skip = _rows_of(method, instance, args, kwargs)
-        after = attributes.changed()
-        return Outcome(rows, {k: v for k, v in after.items() if before.get(k) != v}, skip)
+        return Outcome(rows, _difference(before, attributes.changed()), skip)
 
     outcome = pieces.run(columns, work)
     if not ran:
@@ -142,6 +144,12 @@ def _then_skip(outcome: Outcome) -> Iterator[Any]:
     yield from outcome.rows
     if outcome.skip is not None:
         raise outcome.skip
+
+
+def _difference(before: dict[str, bytes], after: dict[str, bytes]) -> dict[str, bytes]:
+    names = sorted(before.keys() | after.keys())
+    images = {name: after.get(name, _FIRST) for name in names}
+    return {name: image for name, image in images.items() if image != before.get(name, _FIRST)}
 
 
 class _Attributes:
@@ -177,7 +185,8 @@ class _Attributes:
             image = self._image(name, value)
             if image != first:
                 images[name] = image
-        return images
+        gone = sorted(self._baseline.keys() - self._values.keys())
+        return images | {name: _GONE for name in gone if self._baseline[name] != _CONSTANT}
 
     def _image(self, name: str, value: Any) -> bytes:
         try:
@@ -206,7 +215,11 @@ class _Attributes:
     def restore(self, images: dict[str, bytes]) -> None:
         """Put back what a recorded call changed."""
         for name, image in images.items():
-            self._values[name] = pickle.loads(image)
+            found = self._baseline.get(name, _GONE) if image == _FIRST else image
+            if found == _GONE:
+                self._values.pop(name, None)
+            else:
+                self._values[name] = pickle.loads(found)
 
 
 def _parts(name: str, image: bytes) -> tuple[bytes, bytes]:

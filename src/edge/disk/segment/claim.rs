@@ -135,7 +135,8 @@ pub(in crate::edge) fn newest(root: &Path, key: &EpochKey) -> Result<Option<Clai
 /// Claims an epoch for an application; what lies there of the use that is returned is its own then.
 ///
 /// # Errors
-/// [`Error::Config`] if a newer application has claimed it; [`Error::DiskFull`], [`Error::Io`].
+/// [`Error::Config`] if a newer application has claimed it; [`Error::DiskFull`]; [`Error::Io`], also if an
+/// older application's claim can't be removed.
 pub(in crate::edge) fn take(
     disk: &dyn Disk,
     root: &Path,
@@ -145,7 +146,8 @@ pub(in crate::edge) fn take(
 ) -> Result<Claim> {
     let before = newest(root, key)?;
     if let Some(claim) = before.filter(|claim| claim.incarnation >= incarnation) {
-        return mine(root, key, claim, incarnation);
+        let claim = mine(root, key, claim, incarnation)?;
+        return remove_older(disk, root, key, claim).map(|()| claim);
     }
     let used = before.map_or_else(draw, |claim| Ok(claim.used))?;
     let claim = Claim { incarnation, used };
@@ -156,11 +158,22 @@ pub(in crate::edge) fn take(
     // Another application may have claimed it meanwhile.
     let now = newest(root, key)?.unwrap_or(claim);
     let claim = mine(root, key, now, incarnation)?;
-    for older in claims(root, key).unwrap_or_default().into_iter().filter(|older| *older < claim) {
-        // It counts no more whether it is there or not.
-        let _rubbish = disk.remove(&older.path(root, key));
+    remove_older(disk, root, key, claim).map(|()| claim)
+}
+
+/// Removes the claims that count no more: whoever made one goes on while it is there.
+fn remove_older(disk: &dyn Disk, root: &Path, key: &EpochKey, claim: Claim) -> Result<()> {
+    let found = claims(root, key).map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))?;
+    for older in found.into_iter().filter(|older| *older < claim) {
+        let path = older.path(root, key);
+        match disk.remove(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::io(format!("removing {}, which is claimed anew", path.display()), &e));
+            }
+            _ => {}
+        }
     }
-    Ok(claim)
+    Ok(())
 }
 
 /// Looks for the claim of an application that was granted tasks of the epoch.

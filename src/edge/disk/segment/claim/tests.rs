@@ -78,6 +78,26 @@ fn who_claims_later_finds_what_was_acknowledged_before_and_the_other_is_told() {
 }
 
 #[test]
+fn an_older_claim_that_stays_keeps_the_epoch_from_being_claimed_anew() {
+    let root = tempfile::tempdir().unwrap();
+    let key = named("daily");
+    let (old, first) = attached(root.path(), "app-1");
+    claimed(root.path(), &key, old);
+    first.submit(of(&key, 0, b"abc")).wait().unwrap();
+    let (new, _second) = attached(root.path(), "app-2");
+    let disk = FaultyDisk::default();
+    disk.0.fail_removes(true);
+    for _ in 0..2 {
+        // Its writer finds its claim, and would go on.
+        assert!(take(&disk, root.path(), &key, new, "app-2").is_err());
+    }
+    disk.0.fail_removes(false);
+    let claim = take(&disk, root.path(), &key, new, "app-2").unwrap();
+    assert_eq!(claims(root.path(), &key).unwrap(), [claim]);
+    assert!(first.submit(of(&key, 3, b"d")).wait().is_err());
+}
+
+#[test]
 fn a_late_writer_brings_no_committed_name_back() {
     let root = tempfile::tempdir().unwrap();
     let key = named("daily");
