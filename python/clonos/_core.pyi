@@ -264,7 +264,7 @@ class Agent:
         port: int,
         stage_tasks: Callable[[int], int | None],
         plan_uses: Callable[
-            [int, int], list[tuple[str, int, str, int, bool, int, int, int, int, int]] | None
+            [int, int], list[tuple[str, int, str, int, bool, int, int, int, int, int, int]] | None
         ],
     ) -> Agent: ...
     def refuse_query(self, query: str, setting: str, reason: str) -> None:

@@ -108,11 +108,11 @@ def _place(name: str, folders: tuple[str, ...] | None) -> _Place | None:
     for finder in sys.meta_path:
         try:
             spec = finder.find_spec(name, folders, None)
-        except (AttributeError, ImportError, ValueError):
-            continue
         except KeyError:
             # A folder without a file, below one that is not loaded.
             return _folder(name, folders)
+        except Exception:  # noqa: BLE001, S112 - whatever a finder of some tool's raises
+            continue
         if spec is not None:
             return _place_of(spec)
     return None

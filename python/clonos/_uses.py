@@ -35,7 +35,8 @@ class Placed(NamedTuple):
     """A use that was found in a plan, with hashes of what it is asked over.
 
     `over` is of the plan below it, `tables` of what its arguments are made of there; `exact` and
-    `shape` are what a restarted program knows that plan by, `borders` how its rows are cut.
+    `shape` are what a restarted program knows that plan by, `data` what tables of its own are in
+    it, `borders` how its rows are cut.
     """
 
     operator: str
@@ -47,6 +48,7 @@ class Placed(NamedTuple):
     tables: int = 0
     exact: int = 0
     shape: int = 0
+    data: int = 0
     borders: int = 0
 
 

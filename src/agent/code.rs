@@ -63,15 +63,19 @@ pub struct Plan {
     /// Of the same without numbers, and with the names of the functions: what is left of a query that is
     /// asked of another day.
     pub shape: u32,
+    /// Of the tables in it that the program made.
+    pub data: u32,
     /// Of what decides which rows come to which task: the files and how they are packed, and what moves rows.
     pub borders: u32,
 }
 
 impl Plan {
-    /// Whether both are of one query, however its rows are cut.
+    /// Whether both are of one query, however its rows are cut. Tables that the program made can be compared
+    /// where they are cut alike.
     #[must_use]
     pub const fn is_query(&self, other: &Self) -> bool {
-        self.exact == other.exact && self.shape == other.shape
+        let same_tables = self.data == other.data || self.borders != other.borders;
+        self.exact == other.exact && self.shape == other.shape && same_tables
     }
 }
 

@@ -5,6 +5,7 @@
 mod agents;
 mod exchange;
 mod figures;
+mod layouts;
 mod moved;
 mod parts;
 mod repair;
@@ -18,13 +19,13 @@ use agents::Known;
 use figures::Figures;
 
 use super::protocol::{
-    AgentInfo, Commit, Ending, Grant, Layout, OpenTask, OperatorStats, Placed, PoolEntry, Recording,
-    Recovery, TaskStats, Totals,
+    AgentInfo, Commit, Ending, Grant, Layout, OpenTask, OperatorStats, Placed, Recording, Recovery,
+    TaskStats, Totals,
 };
 use crate::error::{Error, Result};
-use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, Partition, TaskId};
+use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::Summary;
-use parts::{first_part, part_of, parts_of};
+use parts::{first_part, part_of};
 use uses::Uses;
 
 /// Commits kept for agents that have not heard of them; one that missed more keeps some memory too long.
@@ -55,6 +56,8 @@ struct Entry {
     before_layout: LogOffset,
     /// Whether that layout had another number of tasks.
     relaid: bool,
+    /// Whether it had other borders between them.
+    has_moved: bool,
     live: Option<Live>,
     /// Openers of each attempt, in order: each has a part of the log, this being the first.
     attempts: HashMap<(u64, u64), Vec<u64>>,
@@ -62,6 +65,8 @@ struct Entry {
     pooled: Vec<Arc<str>>,
     /// Whether any of those could as well have been meant.
     uncertain: bool,
+    /// Whether it is asked in a query with other numbers than when it was recorded.
+    changed: bool,
     opens: u64,
     rows: u64,
     replayed: u64,
@@ -147,7 +152,7 @@ impl Registry {
         entry.holders.insert(agent);
         self.newest = self.newest.max(generation);
         let name = first_part(&task.operator);
-        self.uses_of(&task).recovered(name, layout.code, layout.plan);
+        self.uses_of(&task).recovered(name, &layout);
         self.tasks.insert(task, entry);
     }
 
@@ -175,14 +180,13 @@ impl Registry {
         if self.in_use(&task, live, |live| live.layout.app == open.app && live.layout.stage != open.stage) {
             return Granted::Busy;
         }
-        let (pooled, uncertain) = (named.others, named.uncertain);
         let entry = self.tasks.entry(first).or_insert_with(|| Entry::new(layout));
         let openers = entry.attempts.entry((open.app, open.attempt)).or_default();
         if openers.len() <= part {
             openers.push(open.worker);
         }
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
-        (entry.pooled, entry.uncertain) = (pooled, uncertain);
+        (entry.pooled, entry.uncertain, entry.changed) = (named.others, named.uncertain, named.changed);
         let live = Live { agent, layout };
         let mut grant = self.granted(task, live, agents, commits_seen);
         if open.inside && grant.reopened {
@@ -204,6 +208,7 @@ impl Registry {
         let generation = self.newest;
         let (committed, commits) = self.commits_since(commits_seen);
         let layout_changed = self.recorded_otherwise(&task, &layout);
+        let other_borders = self.has_other_borders(&task, &layout);
         let run = self.uses_of(&task).run;
         let alive = |id: &AgentId| agents.iter().find(|agent| agent.id == *id).cloned();
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
@@ -219,9 +224,10 @@ impl Registry {
         let recording = Recording {
             same_stage: entry.layout.same_stage(&layout),
             layout_changed,
-            pooled: !entry.pooled.is_empty(),
+            pooled: !entry.pooled.is_empty() || other_borders,
             uncertain: entry.uncertain,
-            came_back: entry.came_back.is_some_and(|at| at.run == run && !at.layout.same_stage(&layout)),
+            any_part: entry.changed
+                || entry.came_back.is_some_and(|at| at.run == run && !at.layout.same_stage(&layout)),
             run,
         };
         let (published, holders) = (entry.published, entry.holders.clone());
@@ -252,36 +258,6 @@ impl Registry {
         }
     }
 
-    /// Whether the operator's epoch was recorded by a stage whose rows were cut otherwise, or by one whose
-    /// tasks computed fewer partitions each.
-    fn recorded_otherwise(&self, task: &TaskId, layout: &Layout) -> bool {
-        let Some(tasks) = layout.tasks else { return false };
-        let is_recorded = self.tasks.get(task).is_some_and(|entry| entry.published);
-        let is_another_part = !is_recorded && first_part(&task.operator) != &*task.operator;
-        self.siblings(task).any(|(_, entry)| {
-            entry.published
-                && !entry.layout.same_stage(layout)
-                && (is_another_part || entry.layout.is_cut_otherwise(layout, tasks))
-        }) || self.siblings(task).any(|(_, entry)| {
-            entry.layout.same_stage(layout) && entry.before_layout > LogOffset::START && entry.relaid
-        })
-    }
-
-    /// Logs of all parts of the task's operator in all partitions of the epoch.
-    fn siblings<'a>(&'a self, task: &TaskId) -> impl Iterator<Item = (&'a TaskId, &'a Entry)> + use<'a> {
-        let (first, parts) = parts_of(task);
-        let epoch = task.epoch.clone();
-        let of_epoch = move |(id, _): &(&TaskId, &Entry)| id.epoch == epoch && !id.is_in_flight();
-        self.logs_of(&first).chain(self.tasks.range(parts).filter(of_epoch))
-    }
-
-    /// Logs of the task's operator in all partitions of the epoch.
-    fn logs_of<'a>(&'a self, task: &TaskId) -> impl Iterator<Item = (&'a TaskId, &'a Entry)> + use<'a> {
-        // A partition is the last part of a task's order.
-        let at = |partition| TaskId { partition: Partition(partition), ..task.clone() };
-        self.tasks.range(at(0)..=at(u32::MAX))
-    }
-
     /// Who holds the log of this generation from now on.
     ///
     /// # Errors
@@ -304,7 +280,8 @@ impl Registry {
         if let Some((length, layout)) = adopted
             && !entry.layout.same_stage(&layout)
         {
-            entry.relaid = entry.layout.tasks != layout.tasks || entry.layout.has_other_borders(&layout);
+            entry.relaid = entry.layout.tasks != layout.tasks;
+            entry.has_moved = entry.layout.has_other_borders(&layout);
             entry.before_layout = length;
             entry.layout = layout;
         }
@@ -336,58 +313,28 @@ impl Registry {
             self.totals.ran_replayed += u64::from(ending.recovery == Recovery::Replayed);
             self.totals.resent += u64::from(ending.recovery == Recovery::Resent);
         }
-        let run = self.uses_of(task).run;
         let Some(entry) = self.tasks.get_mut(task) else { return Ok(()) };
+        let Some(uses) = self.uses.get_mut(&task.epoch_key()) else { return Ok(()) };
         entry.rows = entry.rows.max(summary.rows);
         entry.replayed += summary.replayed;
         entry.live_rows += summary.live;
         entry.lost += u64::from(lost);
-        let mut ended = None;
-        if entry.generation == generation {
-            ended = entry.live.take().filter(|_| ending.done).map(|live| live.layout);
+        let (is_current, ending_done) = (entry.generation == generation, ending.done);
+        if is_current {
+            let ended = entry.live.take().filter(|_| ending.done).map(|live| live.layout);
             if let Some(layout) = ended.filter(|_| summary.leftover == 0) {
-                entry.came_back = Some(CameBack { run, layout });
+                entry.came_back = Some(CameBack { run: uses.run, layout });
+            }
+            if let Some(layout) = ended.filter(|_| uses.is_again) {
+                uses.moved.ended(task, &layout, summary);
             }
             entry.ended(ending, agent);
         }
         if !entry.holders.is_disjoint(&self.silent) || !entry.holders.is_disjoint(&self.dead) {
             self.short.insert(task.clone());
         }
-        ended.map_or(Ok(()), |layout| self.uses_of(task).moved.ended(task, &layout, run, summary))
-    }
-
-    /// Logs of other partitions that were recorded under another layout than `layout`.
-    #[must_use]
-    pub fn pool(&self, task: &TaskId, layout: &Layout) -> Vec<PoolEntry> {
-        let other = |(id, entry): &(&TaskId, &Entry)| {
-            **id != *task
-                && entry.published
-                && (!entry.layout.same_stage(layout) || entry.before_layout > LogOffset::START)
-        };
-        let entry = self.tasks.get(task);
-        let pooled = entry.into_iter().flat_map(|entry| &entry.pooled).flat_map(|operator| {
-            let task = TaskId { operator: Arc::clone(operator), ..task.clone() };
-            let logs = self.siblings(&task).filter(|(_, entry)| entry.published);
-            logs.map(|(id, entry)| self.whole(id, entry)).collect::<Vec<_>>()
-        });
-        // In the order of partitions, as the tasks are.
-        self.siblings(task)
-            .filter(other)
-            .map(|(id, entry)| PoolEntry {
-                task: id.clone(),
-                holders: self.infos(&entry.holders),
-                until: if entry.layout.same_stage(layout) {
-                    entry.before_layout
-                } else {
-                    LogOffset(u64::MAX)
-                },
-            })
-            .chain(pooled)
-            .collect()
-    }
-
-    fn whole(&self, id: &TaskId, entry: &Entry) -> PoolEntry {
-        PoolEntry { task: id.clone(), holders: self.infos(&entry.holders), until: LogOffset(u64::MAX) }
+        // Also if the end is told again, as its answer was lost.
+        if is_current && ending_done { uses.moved.check(task) } else { Ok(()) }
     }
 
     /// Spark has committed an epoch: its logs are forgotten, and agents are told with their next beat.
@@ -472,10 +419,12 @@ impl Entry {
             layout,
             before_layout: LogOffset::START,
             relaid: false,
+            has_moved: false,
             live: None,
             attempts: HashMap::new(),
             pooled: Vec::new(),
             uncertain: false,
+            changed: false,
             opens: 0,
             rows: 0,
             replayed: 0,

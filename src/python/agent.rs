@@ -13,7 +13,7 @@ use crate::error::Error;
 
 /// Operator, code, Python version, token, whether the user named it; hashes of what it is asked over: in this
 /// process, whichever rows of it, as a later process has it, and without numbers.
-type PlacedUse = (String, u64, String, u64, bool, u64, u64, u32, u32, u32);
+type PlacedUse = (String, u64, String, u64, bool, u64, u64, u32, u32, u32, u32);
 
 /// The driver's agent, with the registry.
 #[pyclass(name = "Agent", module = "clonos._core", frozen)]
@@ -41,16 +41,27 @@ impl PyAgent {
                 let arguments = (execution.id, execution.root);
                 plan_uses.call1(py, arguments).and_then(|uses| uses.extract(py)).ok().flatten()
             })?;
-            let placed =
-                |(operator, code, python, token, named, over, tables, exact, shape, borders): PlacedUse| {
-                    Placed {
-                        operator: operator.into(),
-                        used: Use { code: Code::new(code, &python), token, named },
-                        over,
-                        tables,
-                        plan: Plan { exact, shape, borders },
-                    }
-                };
+            let placed = |(
+                operator,
+                code,
+                python,
+                token,
+                named,
+                over,
+                tables,
+                exact,
+                shape,
+                data,
+                borders,
+            ): PlacedUse| {
+                Placed {
+                    operator: operator.into(),
+                    used: Use { code: Code::new(code, &python), token, named },
+                    over,
+                    tables,
+                    plan: Plan { exact, shape, data, borders },
+                }
+            };
             Some(uses.into_iter().map(placed).collect())
         };
         let session = config.config.clone();

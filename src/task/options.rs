@@ -70,8 +70,9 @@ pub struct TaskOptions {
     pub pooled: bool,
     /// Any of those may as well be the log that is meant.
     pub uncertain: bool,
-    /// Another stage of this run has asked for all recorded rows: these come no more, or some of them.
-    pub came_back: bool,
+    /// Any part of the recorded rows may come: another stage of this run has asked for all, or the query has
+    /// other numbers in it.
+    pub any_part: bool,
     /// Count equal rows, for idempotency keys and random numbers in result mode (60 ns per distinct
     /// row). Functions on whole batches, which have no current row, switch it off.
     pub count_occurrences: bool,
@@ -99,7 +100,7 @@ impl TaskOptions {
             layout_changed: false,
             pooled: false,
             uncertain: false,
-            came_back: false,
+            any_part: false,
             count_occurrences: true,
             value_type: None,
         }

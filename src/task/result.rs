@@ -256,7 +256,7 @@ impl ResultTask {
         self.standing.finish();
         self.summary.leftover = (self.matcher.recorded.own() - self.own_used) as u64;
         let elsewhere = self.options.layout_changed || self.options.pooled;
-        if self.summary.leftover == 0 || elsewhere || self.options.came_back || self.of_several_stages {
+        if self.summary.leftover == 0 || elsewhere || self.options.any_part || self.of_several_stages {
             return Ok(self.summary);
         }
         let (first, fingerprint) = self.matcher.first_unused();

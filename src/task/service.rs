@@ -383,8 +383,8 @@ impl ServiceTask {
         self.finish_inputs()?;
         self.standing.finish();
         self.summary.leftover += (self.log.fingerprints().len() - self.rows_used) as u64;
-        let TaskOptions { layout_changed, came_back, .. } = self.options;
-        if self.summary.leftover == 0 || layout_changed || came_back || self.of_several_stages {
+        let TaskOptions { layout_changed, any_part, .. } = self.options;
+        if self.summary.leftover == 0 || layout_changed || any_part || self.of_several_stages {
             return Ok(self.summary);
         }
         let recorded = format!("{} more rows", self.summary.leftover);

@@ -120,6 +120,7 @@ def test_the_first_lines_of_the_readme(spark: Any, session: clonos.Session) -> N
     assert session.stats().totals.live == len(rows)
 
 
+@pytest.mark.timeout(400)
 def test_the_readme_from_end_to_end(spark: Any, session: clonos.Session, tmp_path: Path) -> None:
     from pyspark.sql.functions import explode, split, window
     from sender import Sender
@@ -138,7 +139,8 @@ def test_the_readme_from_end_to_end(spark: Any, session: clonos.Session, tmp_pat
             testing.wait_until(
                 lambda: sum(row["count"] for row in spark.table("counted").collect()) == 2,
                 "both numbers",
-                120,
+                timeout=300,
+                interval=0.5,
             )
         finally:
             query.stop()

@@ -2,48 +2,21 @@
 
 from __future__ import annotations
 
-import random
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from epochs import Failed, again, drawn, fail
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 
-from clonos import causal
 from clonos.errors import ReplayDivergence
 
 ROWS = 40
 pytestmark = pytest.mark.timeout(180)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-
-class Failed(Exception):
-    """Ends an epoch that is to be run again."""
-
-
-def fail() -> None:
-    raise Failed
-
-
-@causal("double")
-def drawn(_x: Any) -> float:
-    return random.random()
-
-
-def again(session: Any, *runs: Callable[[], Any]) -> list[Any]:
-    """Run an epoch that fails after each run but the last."""
-    found = []
-    for run in runs[:-1]:
-        with suppress(Failed), session.epoch("again"):
-            found.append(run())
-            fail()
-    with session.epoch("again"):
-        found.append(runs[-1]())
-    return found
 
 
 def answers(df: Any) -> dict[Any, Any]:

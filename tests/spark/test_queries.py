@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 import uuid
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from epochs import Failed, again, drawn, fail, values
 from pyspark import cloudpickle
 from pyspark.sql import functions as sf
 from pyspark.sql.datasource import DataSource, DataSourceReader
@@ -24,38 +24,8 @@ pytestmark = pytest.mark.timeout(180)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-class Failed(Exception):
-    """Ends an epoch that is to be run again."""
-
-
-def fail() -> None:
-    raise Failed
-
-
-@causal("double")
-def drawn(_x: Any) -> float:
-    return random.random()
-
-
-def values(df: Any) -> list[tuple[Any, ...]]:
-    return sorted(map(tuple, df.collect()))
-
-
 def answers(rows: list[tuple[Any, ...]]) -> set[float]:
     return {row[1] for row in rows}
-
-
-def again(session: Any, make: Callable[[], Any]) -> tuple[Any, Any]:
-    """Run `make` in an epoch that fails after it, and once more in the same epoch."""
-    found = []
-    try:
-        with session.epoch("again"):
-            found.append(make())
-            fail()
-    except Failed:
-        with session.epoch("again"):
-            found.append(make())
-    return found[0], found[1]
 
 
 def below(n: int) -> Any:
@@ -188,7 +158,8 @@ class Days(DataSource):
     def schema(self) -> str:
         return "id long"
 
-    def reader(self, _schema: Any) -> DataSourceReader:
+    def reader(self, schema: Any) -> DataSourceReader:
+        del schema
         return DayReader(int(self.options["day"]))
 
 

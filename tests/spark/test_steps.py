@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.errors import PySparkException
 
 from clonos import causal
 
@@ -58,6 +59,39 @@ def of_tables(spark: Any) -> Any:
     """One query over two tables, of which the first is empty."""
     tables = [spark.createDataFrame(rows, "id int") for rows in ([], [(1,), (2,)])]
     return [values(table.select("id", drawn("id"))) for table in tables]
+
+
+def of_lists(*firsts: int) -> Callable[[Any], Any]:
+    """One query over a table that the program makes for each of some numbers."""
+
+    def asked(spark: Any) -> Any:
+        tables = [spark.createDataFrame([(n,) for n in range(f, f + 5)], "id int") for f in firsts]
+        return [values(table.select("id", drawn("id"))) for table in tables]
+
+    return asked
+
+
+two_lists, last_lists = of_lists(0, 10), of_lists(10, 20)
+
+
+def cut(at: int) -> Callable[[Any], Any]:
+    """Rows in two tasks, of which no plan tells the border; what is said if they are refused."""
+
+    def asked(spark: Any) -> Any:
+        context = spark.sparkContext
+        parts = [
+            context.parallelize([(n,) for n in part], 1) for part in (range(at), range(at, 40))
+        ]
+        try:
+            table = spark.createDataFrame(context.union(parts), "id long")
+            return len(values(table.select("id", drawn("id"))))
+        except PySparkException as error:
+            return "rows have moved" in str(error)
+
+    return asked
+
+
+cut_late, cut_early = cut(30), cut(10)
 
 
 def of_days(*days: int) -> Callable[[Any], Any]:
@@ -113,6 +147,18 @@ def test_days_that_are_done_in_turns_are_all_found_again(tmp_path: Path) -> None
     ((one, two),) = run(tmp_path, "die", "first_days")
     ((three,),) = run(tmp_path, "die", "third_day")
     assert run(tmp_path, "live", "all_days") == [[one, two, three]]
+
+
+def test_rows_that_moved_unseen_are_refused_by_a_restarted_driver(tmp_path: Path) -> None:
+    assert run(tmp_path, "die", "cut_late") == [40]
+    assert run(tmp_path, "die", "cut_early") == [True]
+
+
+def test_lists_that_are_done_are_left_out(tmp_path: Path) -> None:
+    ((_, second),) = run(tmp_path, "die", "two_lists")
+    ((found, third),) = run(tmp_path, "live", "last_lists")
+    assert found == second
+    assert [row[0] for row in third] == list(range(20, 25))
 
 
 def test_a_step_that_is_skipped_leaves_its_answers_to_nobody(tmp_path: Path) -> None:

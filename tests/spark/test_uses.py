@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from epochs import Failed, again, drawn, values
 from pyspark import cloudpickle
 from pyspark.sql import functions as sf
 
@@ -19,14 +20,6 @@ from clonos.errors import ReplayDivergence, find
 ROWS = 40
 pytestmark = pytest.mark.timeout(180)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-
-class Failed(Exception):
-    """Ends an epoch that is to be run again."""
-
-
-def fail() -> None:
-    raise Failed
 
 
 def plus(n: int) -> Callable[[int], int]:
@@ -42,28 +35,6 @@ class Scaled:
 
     def __call__(self, x: int) -> int:
         return x * self.factor
-
-
-@causal("double")
-def drawn(_x: Any) -> float:
-    return random.random()
-
-
-def values(df: Any) -> list[tuple[Any, ...]]:
-    return sorted(map(tuple, df.collect()))
-
-
-def again(session: Any, make: Callable[[], Any]) -> tuple[Any, Any]:
-    """Run `make` in an epoch that fails after it, and once more in the same epoch."""
-    found = []
-    try:
-        with session.epoch("again"):
-            found.append(make())
-            fail()
-    except Failed:
-        with session.epoch("again"):
-            found.append(make())
-    return found[0], found[1]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.functions import arrow_udf, pandas_udf, udf
 from pyspark.sql.types import DoubleType
 
-from clonos import _code, _pickled, causal
+from clonos import _pickled, _walk, causal
 from clonos.errors import ConfigError
 
 pytestmark = pytest.mark.timeout(180)
@@ -321,7 +321,7 @@ def test_what_is_too_large_to_be_told_apart_needs_a_version(
     def number(key: int) -> int:
         return int(numbers[key])
 
-    monkeypatch.setattr(_code, "BYTES_MAX", 10_000)
+    monkeypatch.setattr(_walk, "BYTES_MAX", 10_000)
     monkeypatch.setattr(_pickled, "BYTES_MAX", 10_000)
     with pytest.raises(ConfigError, match=r"holds a numpy.ndarray.*setup=.*code_version="):
         causal(udf(number, "int"))("id")

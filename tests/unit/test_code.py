@@ -24,6 +24,7 @@ import pytest
 from held import MAKERS, broadcast, holder
 from hypothesis import given
 from hypothesis import strategies as st
+from seeds import printed
 
 from clonos import _pickled, _walk
 from clonos._code import code_fingerprint, fingerprint
@@ -162,16 +163,7 @@ PROGRAM = """
 def test_fingerprints_do_not_depend_on_the_process(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))
-    answers = {
-        subprocess.run(
-            [sys.executable, str(program)],
-            env={"PYTHONHASHSEED": str(seed), "PYTHONPATH": ":".join(filter(None, sys.path))},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in (1, 2, 3)
-    }
+    answers = printed(program, seeds=3)
     assert len(answers) == 1
 
 

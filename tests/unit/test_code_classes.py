@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -12,6 +10,7 @@ from typing import Any, NamedTuple, TypedDict
 import pytest
 from held import holder
 from held_classes import MAKERS, declared, library
+from seeds import printed
 
 from clonos._addresses import classes_by_address, without_addresses
 from clonos._code import code_fingerprint, fingerprint
@@ -31,16 +30,7 @@ def test_a_class_of_a_library_counts_by_what_is_declared(name: str) -> None:
 
 def test_classes_of_libraries_count_alike_in_every_process() -> None:
     program = Path(__file__).with_name("held_classes.py")
-    answers = {
-        subprocess.run(
-            [sys.executable, str(program), str(seed * 1000)],
-            env={"PYTHONHASHSEED": str(seed), "PYTHONPATH": ":".join(filter(None, sys.path))},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in (1, 2)
-    }
+    answers = printed(program)
     assert len(answers) == 1
     assert len(answers.pop().splitlines()) == len(MAKERS)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import subprocess
 import sys
 import textwrap
 import types
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from held import holder
+from seeds import printed
 
 from clonos._code import code_fingerprint, fingerprint
 
@@ -181,16 +181,7 @@ def test_modules_that_import_each_other_have_an_end(tmp_path: Path) -> None:
     """
     file = tmp_path / "program.py"
     file.write_text(textwrap.dedent(program))
-    answers = {
-        subprocess.run(
-            [sys.executable, str(file)],
-            env={"PYTHONHASHSEED": str(seed), "PYTHONPATH": ":".join(filter(None, sys.path))},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in (1, 2)
-    }
+    answers = printed(file)
     assert len(answers) == 1
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # See `Placed`.
-PlacedUse = tuple[str, int, str, int, bool, int, int, int, int, int]
+PlacedUse = tuple[str, int, str, int, bool, int, int, int, int, int, int]
 # Executions whose plans are remembered.
 _PLANS_MAX = 16
 
@@ -41,6 +41,7 @@ def plan_uses(spark: SparkSession) -> Callable[[int, int], list[PlacedUse] | Non
                         tables=function.tables,
                         exact=function.exact,
                         shape=function.shape,
+                        data=function.data,
                         borders=function.borders,
                     )
 

@@ -127,28 +127,34 @@ class Session:
         if not name or len(name) > EPOCH_NAME_MAX:
             message = f"epoch name {name!r} must have 1 to {EPOCH_NAME_MAX} characters"
             raise ConfigError(message, "CONFIG")
-        context = self.spark.sparkContext
         with self._epochs_lock:
             self._epochs[name] += 1
             if self._epochs[name] == 1:
                 # Uses of this run are matched with the logs of the one before.
                 self._agent.begin_run(BATCH_QUERY, name)
+        try:
+            with self._recorded_under(name):
+                yield
+        except BaseException:
+            self._leave(name, ended=False)
+            raise
+        self._leave(name, ended=True)
+
+    @contextlib.contextmanager
+    def _recorded_under(self, name: str) -> Iterator[None]:
+        """Have what this thread runs belong to an epoch."""
+        context = self.spark.sparkContext
         before = context.getLocalProperty(EPOCH_PROPERTY)
         context.setLocalProperty(EPOCH_PROPERTY, name)
         strays = Strays(self._executions())
         self._strays.append(strays)
         try:
-            try:
-                yield
-            finally:
-                context.setLocalProperty(EPOCH_PROPERTY, before or "")
-                self._strays.remove(strays)
-                strays.see(self._executions())
-                strays.warn(name)
-        except BaseException:
-            self._leave(name, ended=False)
-            raise
-        self._leave(name, ended=True)
+            yield
+        finally:
+            context.setLocalProperty(EPOCH_PROPERTY, before or "")
+            self._strays.remove(strays)
+            strays.see(self._executions())
+            strays.warn(name)
 
     def _leave(self, name: str, *, ended: bool) -> None:
         """Commit an epoch with the last of its blocks, if all ended well."""
@@ -161,6 +167,8 @@ class Session:
                 return
             raised = name in self._raised
             self._raised.discard(name)
+            if raised and ended:
+                _log.warning("epoch %s was not committed, as one of its blocks raised", name)
             if not raised:
                 self.check(BATCH_QUERY, name)
                 self._agent.commit_epoch(BATCH_QUERY, name)

@@ -42,10 +42,12 @@ _CUTS = ("Repartition", "RebalancePartitions")
 _MOVES = (*_CUTS, "Sort ")
 # Relations of sources that name themselves only.
 _WITH_OPTIONS = ("DataSourceV2Relation", "RelationV2")
+# Options that are other ones in the next run.
+_SECRET = re.compile("secret|password|token|credential|access.?key", re.IGNORECASE)
 # How many tasks read a range of numbers.
 _SPLITS = re.compile("splits=(Some\\([0-9]+\\)|None)")
 # What Spark's ML puts into the names of columns, and what programs put into names of their own.
-_RANDOM_OF_STAGES = re.compile("(?<=[A-Za-z]_)[0-9a-f]{12}(?![0-9A-Za-z])")
+_RANDOM_OF_STAGES = re.compile("(?<=[A-Za-z]_)(?=[0-9]*[a-f])[0-9a-f]{12}(?![0-9A-Za-z])")
 _RANDOM = re.compile(
     "(?<![0-9A-Za-z])([0-9a-f]{8}([-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{8,})(?![0-9A-Za-z])"
 )
@@ -57,8 +59,9 @@ class PlannedFunction(NamedTuple):
     `pickled` is what Spark sends to a worker, `over` a hash of its arguments and of the plan below
     it, `tables` one of what the arguments are made of, whichever rows of that; both hashes are of
     use in this process only. A restarted program finds the function again by hashes of 32 bits:
-    `exact` is one of the plan as each process has it, `shape` of that without numbers. `borders` is
-    one of what decides which rows come to which task: the files and how they are packed.
+    `exact` is one of the plan as each process has it, `shape` of that without numbers. `data` is
+    one of tables that the program made, and `borders` of what decides which rows come to which
+    task: the lengths of files, and how they are packed.
     """
 
     pickled: bytes
@@ -66,6 +69,7 @@ class PlannedFunction(NamedTuple):
     tables: int
     exact: int
     shape: int
+    data: int
     borders: int
 
 
@@ -97,6 +101,8 @@ class _Java:
         catalyst = jvm.org.apache.spark.sql.catalyst
         self.identity = jvm.java.lang.System.identityHashCode
         self.byte = jvm.scala.reflect.ClassTag.Byte()
+        self._objects = jvm.scala.reflect.ClassTag.Object()
+        self._hash = jvm.java.util.Arrays.deepHashCode
         patterns = catalyst.trees.TreePattern
         self._function, self._generator = patterns.PYTHON_UDF(), patterns.GENERATOR()
         self._shared = patterns.CTE()
@@ -110,6 +116,15 @@ class _Java:
             optimizer.RemoveNoopOperators.apply,
         )
         self._inline = optimizer.InlineCTE
+
+    def parallelized(self, rdd: Any) -> list[str]:
+        """Hashes of the partitions of what a program handed to Spark; none of any other RDD."""
+        while rdd.dependencies().size() == 1:
+            rdd = rdd.dependencies().apply(0).rdd()
+        if not str(rdd.getClass().getName()).endswith("ParallelCollectionRDD"):
+            return []
+        values = (partition.values() for partition in rdd.partitions())
+        return [str(self._hash(part.toArray(self._objects))) for part in values]
 
     def may_hold(self, node: Any) -> bool:
         """Whether a plan or an expression may have a Python function in it, or a table function."""
@@ -176,14 +191,13 @@ class _Walk:
         return [PlannedFunction(self._command(expression.func()), *hashes), *inside]
 
     @functools.cached_property
-    def packing(self) -> list[str]:
-        """What Spark cuts files by."""
+    def packing(self) -> tuple[int, int, int]:
+        """What Spark cuts files by: most bytes of a task, those that a file costs, least tasks."""
         session = self._query.sparkSession()
         conf = session.sessionState().conf()
-        of_files = conf.filesMaxPartitionBytes(), conf.filesOpenCostInBytes()
-        numbers = conf.filesMinPartitionNum().toString(), conf.filesMaxPartitionNum().toString()
-        leaves = session.leafNodeDefaultParallelism()
-        return [str(value) for value in (*of_files, *numbers, leaves)]
+        least = conf.filesMinPartitionNum()
+        tasks = least.get() if least.isDefined() else session.leafNodeDefaultParallelism()
+        return int(conf.filesMaxPartitionBytes()), int(conf.filesOpenCostInBytes()), int(tasks)
 
     def _command(self, function: Any) -> bytes:
         identity = int(self.java.identity(function))
@@ -214,10 +228,14 @@ class _Node:
         making = _identities([*inside, *self._below.making])
         over = _digest(*arguments, *all_of, *self._leaves, *self._texts, *self._hashes)
         tables = _digest(*making, *self._leaves, *self._made_of(function))
-        exact = _digest(*all_of, *self._files, *map(_exact, (*arguments, *self._texts)))
+        steady = [_without(_CUTS, text) for text in self._texts]
+        exact = _digest(*all_of, *self._files, *map(_exact, (*arguments, *steady)))
         # The text has the names of functions.
-        shape = _digest(*map(_shape, (*arguments, *self._texts)))
-        return over, tables, exact % 2**32, shape % 2**32, self._borders % 2**32
+        unmoved = [_without(_MOVES, text) for text in self._texts]
+        shape = _digest(*map(_shape, (*arguments, *unmoved)))
+        data = _digest(*(digest for table in self._made for digest in table))
+        of_32_bits = (number % 2**32 for number in (exact, shape, data, self._borders))
+        return over, tables, *of_32_bits
 
     @functools.cached_property
     def _texts(self) -> list[str]:
@@ -250,18 +268,38 @@ class _Node:
                 with contextlib.suppress(Exception):
                     options = leaf.options().asCaseSensitiveMap()
                     names = sorted(str(name) for name in options.keySet())
-                    found += [f"{name}={options.get(name)}" for name in names]
+                    shown = [name for name in names if not _SECRET.search(name)]
+                    found += [f"{name}={options.get(name)}" for name in shown]
         return found
 
     @functools.cached_property
     def _borders(self) -> int:
+        """What cuts rows into tasks, as far as the plan tells."""
         moves = [node for text in self._texts for node in _nodes(text) if node.startswith(_MOVES)]
-        if not self._locations:
-            return _digest(*moves)
-        packing = []
+        made = [str(len(digests)) for digests in self._made]
+        lengths = [sorted(map(int, re.findall("length=([0-9]+)", one))) for one in self._listings]
+        if not lengths:
+            return _digest(*moves, *made)
+        split = []
         with contextlib.suppress(Exception):
-            packing = self._walk.packing
-        return _digest(*moves, *self._listings, *packing)
+            most, cost, tasks = self._walk.packing
+            # As `FilePartition.maxSplitBytes` has it.
+            split = [min(most, max(cost, sum(one) + cost * len(one) // tasks)) for one in lengths]
+            split.append(cost)
+        return _digest(*moves, *made, str(lengths), str(split))
+
+    @functools.cached_property
+    def _made(self) -> list[list[str]]:
+        """Hashes of tables that the program made, by the tasks that read them."""
+        found = []
+        for leaf in self._tables:
+            with contextlib.suppress(Exception):
+                name = str(leaf.nodeName())
+                if name == "LocalRelation":
+                    found.append([str(leaf.data().hashCode())])
+                elif name == "LogicalRDD":
+                    found.append(self._java.parallelized(leaf.rdd()))
+        return found
 
     @functools.cached_property
     def _listings(self) -> list[str]:
@@ -314,12 +352,12 @@ class _Node:
 
 def _exact(text: str) -> str:
     """Return what is left without what says how many tasks there are."""
-    return _RANDOM_OF_STAGES.sub("", _SPLITS.sub("", _without(_CUTS, text)))
+    return _RANDOM_OF_STAGES.sub("", _SPLITS.sub("", text))
 
 
 def _shape(text: str) -> str:
-    """Return what is left without numbers and random names, and what only moves rows about."""
-    return re.sub("[0-9]+", "", _RANDOM.sub("", _without(_MOVES, _exact(text))))
+    """Return what is left without numbers and random names."""
+    return re.sub("[0-9]+", "", _RANDOM.sub("", text))
 
 
 def _without(kinds: tuple[str, ...], text: str) -> str:

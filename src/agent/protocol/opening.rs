@@ -55,14 +55,16 @@ pub struct Opened {
 pub struct Recording {
     /// Whether by this same stage.
     pub same_stage: bool,
-    /// Whether the epoch was recorded with another number of partitions, or other borders between them.
+    /// Whether the epoch was recorded with another number of partitions.
     pub layout_changed: bool,
-    /// Whether rows that it does not have may be in the logs of other uses, which the pool has too.
+    /// Whether rows that it does not have may be in other logs: of other partitions, as these had other borders,
+    /// or of other uses, which the pool has too.
     pub pooled: bool,
     /// Whether any of those may as well be the one that is meant.
     pub uncertain: bool,
-    /// Whether an earlier stage of this run asked for all that is recorded: this one need not.
-    pub came_back: bool,
+    /// Whether any part of what is recorded may be asked for: an earlier stage of this run asked for all, or the
+    /// query has other numbers in it.
+    pub any_part: bool,
     /// Which run of the epoch this is.
     pub run: u32,
 }
@@ -87,12 +89,6 @@ impl Layout {
     #[must_use]
     pub const fn same_stage(&self, other: &Self) -> bool {
         self.app == other.app && self.stage == other.stage
-    }
-
-    /// Whether rows were cut otherwise than for `other`, which has so many tasks.
-    #[must_use]
-    pub fn is_cut_otherwise(&self, other: &Self, tasks: u32) -> bool {
-        self.tasks.is_some_and(|ours| ours != tasks) || self.has_other_borders(other)
     }
 
     /// Whether the input of both is known to be cut otherwise, if perhaps into as many tasks.

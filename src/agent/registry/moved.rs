@@ -13,8 +13,8 @@ use crate::error::{Divergence, DivergenceKind, Error, Result};
 use crate::id::{Partition, TaskId};
 use crate::task::Summary;
 
-const ADVICE: &str = "rows have moved from task to task, or the input changed: run this epoch with the files \
-     and settings it was begun with, or with another number of tasks, or give its log up with session.commit";
+const ADVICE: &str = "rows have moved from task to task, or the input changed. Some were asked again: give the log \
+     up with session.commit. Begin an epoch again with the files and settings that it had";
 
 /// Some rows of a partition.
 type Rows = (Partition, u64);
@@ -37,22 +37,12 @@ pub(super) struct Moved {
 }
 
 impl Moved {
-    /// A task came to its end.
-    ///
-    /// # Errors
-    /// [`Error::Divergence`] if one task of its stage was not asked for what it has, and one, perhaps another,
-    /// asked for what it has not.
-    pub(super) fn ended(
-        &mut self,
-        task: &TaskId,
-        layout: &Layout,
-        run: u32,
-        summary: &Summary,
-    ) -> Result<()> {
+    /// A task came to its end, in an epoch that was begun before: in its first run, it has nothing that could
+    /// be asked for twice.
+    pub(super) fn ended(&mut self, task: &TaskId, layout: &Layout, summary: &Summary) {
         let Summary { unasked, live, .. } = *summary;
         let operator = first_part(&task.operator);
-        // In its first run, an epoch has nothing that could be asked for twice.
-        if unasked > 0 || (live > 0 && run > 0) {
+        if unasked > 0 || live > 0 {
             let stage = self.stages.entry((operator.into(), layout.app, layout.stage)).or_default();
             let rows = |count| (count > 0).then_some((task.partition, count));
             stage.unasked = stage.unasked.or_else(|| rows(unasked));
@@ -68,7 +58,15 @@ impl Moved {
                 });
             }
         }
-        match self.refused.get(operator) {
+    }
+
+    /// Whether a task may come to its end.
+    ///
+    /// # Errors
+    /// [`Error::Divergence`] if one task of a stage was not asked for what it has, and another asked for what it
+    /// has not.
+    pub(super) fn check(&self, task: &TaskId) -> Result<()> {
+        match self.refused.get(first_part(&task.operator)) {
             Some(divergence) => Err(Error::Divergence(Box::new(divergence.clone()))),
             None => Ok(()),
         }
@@ -95,7 +93,8 @@ mod tests {
 
     fn ended(moved: &mut Moved, partition: u32, stage: u32, unasked: u64, live: u64) -> bool {
         let summary = Summary { unasked, live, ..Summary::default() };
-        moved.ended(&task(partition), &Layout { stage, ..STAGE }, 1, &summary).is_ok()
+        moved.ended(&task(partition), &Layout { stage, ..STAGE }, &summary);
+        moved.check(&task(partition)).is_ok()
     }
 
     #[test]

@@ -27,48 +27,39 @@
 //! The first log of an operator has its name; the second is called `name#2`, and so on.
 
 mod names;
+mod search;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::moved::Moved;
-use crate::agent::protocol::{Code, Placed, Plan, Use};
+use crate::agent::protocol::{Code, Layout, Placed, Plan, Use};
 use crate::id::{Epoch, EpochKey};
 use names::{name_of, parse};
+use search::Search;
 
 /// A use as the running program makes it: the code, what it is asked over, and how often that stands in the
 /// plan up to it.
 type Made = (Code, u64, usize);
 
+/// Application and run: where a log was begun.
+type Born = (u64, u32);
+
 /// A use of the running program: its token, and the tables that it is asked over where the plan told that.
 type Key = (u64, Option<u64>);
-
-/// In which logs of the run before a use's rows may be, besides its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Search {
-    /// In none.
-    Own,
-    /// In those over the same plan that nobody has asked for: the program may make queries over tables of
-    /// its own, and leave out some.
-    SamePlan,
-    /// In those over a plan of the same shape that nobody has asked for.
-    SameShape,
-    /// In any that could as well have been meant.
-    All,
-}
 
 /// The log that a use has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bound {
     log: usize,
     search: Search,
-    /// How rows are cut in this run, where known.
-    borders: Option<u32>,
+    /// Over what it is asked in this run, where known.
+    plan: Option<Plan>,
 }
 
 impl Bound {
     const fn new(log: usize, search: Search) -> Self {
-        Self { log, search, borders: None }
+        Self { log, search, plan: None }
     }
 }
 
@@ -86,6 +77,7 @@ struct Log {
     earlier: bool,
     /// Whether only its place is known.
     is_gap: bool,
+    born: Born,
 }
 
 #[derive(Debug, Default)]
@@ -98,6 +90,8 @@ struct Operator {
     before: BTreeMap<Key, Bound>,
     /// Shapes of the queries that this run has made as they were made before.
     found_again: HashSet<u32>,
+    /// Which run of the epoch this is.
+    run: u32,
 }
 
 /// The name of a use's log, and of others in which its rows may be recorded.
@@ -108,6 +102,8 @@ pub(super) struct Named {
     pub(super) others: Vec<Arc<str>>,
     /// Whether any of them could as well have been meant.
     pub(super) uncertain: bool,
+    /// Whether the query has other numbers in it than when it was recorded.
+    pub(super) changed: bool,
     /// What the log is recorded over, where known.
     pub(super) plan: Option<Plan>,
 }
@@ -129,6 +125,8 @@ pub(super) struct Uses {
     is_batch: bool,
     /// Which run of the epoch this is.
     pub(super) run: u32,
+    /// Whether there are logs of a run before.
+    pub(super) is_again: bool,
     /// Rows that came to other tasks than before.
     pub(super) moved: Moved,
 }
@@ -142,6 +140,7 @@ impl Uses {
     /// The program begins the epoch again: its uses have new tokens from now on.
     pub(super) fn begin_run(&mut self) {
         self.run += 1;
+        self.is_again = true;
         self.planned.clear();
         self.ended.extend(self.executions.drain());
         for operator in self.operators.values_mut() {
@@ -156,16 +155,18 @@ impl Uses {
     }
 
     /// A log was found in a checkpoint.
-    pub(super) fn recovered(&mut self, name: &str, code: Code, plan: Option<Plan>) {
+    pub(super) fn recovered(&mut self, name: &str, layout: &Layout) {
         let (operator, index) = parse(name);
+        self.is_again = true;
         let logs = &mut self.operators.entry(operator.into()).or_default().logs;
         while logs.len() <= index {
             // A log before the first that is found had nothing published: no use waits for it.
             logs.push(Log { is_gap: true, ..Log::new(Code::default(), None) });
         }
         if let Some(log) = logs.get_mut(index) {
-            let plan = plan.or(log.plan);
-            *log = Log { waiting: true, earlier: true, ..Log::new(code, plan) };
+            let plan = layout.plan.or(log.plan);
+            let born = (layout.app, 0);
+            *log = Log { waiting: true, earlier: true, born, ..Log::new(layout.code, plan) };
         }
     }
 
@@ -203,13 +204,15 @@ impl Uses {
                 plan: Some(self.known_by(placed.plan)),
             });
             let uses = uses.collect();
-            self.operators.entry(Arc::clone(operator)).or_default().bind(uses, self.is_execution);
+            let known = self.operators.entry(Arc::clone(operator)).or_default();
+            known.run = self.run;
+            known.bind(uses, self.is_execution);
         }
     }
 
     /// One plan stands for all micro-batches of a query, each of which has files and numbers of its own.
     const fn known_by(&self, plan: Plan) -> Plan {
-        if self.is_batch { Plan { exact: plan.shape, borders: 0, ..plan } } else { plan }
+        if self.is_batch { Plan { exact: plan.shape, data: 0, borders: 0, ..plan } } else { plan }
     }
 
     fn tables_of(&self, used: Use, execution: Option<u64>) -> &[u64] {
@@ -227,6 +230,7 @@ impl Uses {
         self.executions.extend(execution);
         let known = self.operators.entry(Arc::clone(operator)).or_default();
         if find(&known.bound, used.token, &tables).is_none() {
+            known.run = self.run;
             known.bind(
                 vec![Asked { used, tables: tables.clone(), over: None, plan: None }],
                 self.is_execution,
@@ -278,7 +282,7 @@ fn may_be_over(one: Option<Plan>, other: Option<Plan>) -> bool {
 
 impl Log {
     const fn new(code: Code, plan: Option<Plan>) -> Self {
-        Self { code, over: None, plan, waiting: false, earlier: false, is_gap: false }
+        Self { code, over: None, plan, waiting: false, earlier: false, is_gap: false, born: (0, 0) }
     }
 }
 
@@ -306,8 +310,9 @@ impl Operator {
         };
         let of_uses = logs.iter().any(|&log| log != bound.log);
         let recorded = self.logs.get(bound.log).and_then(|log| log.plan);
-        let plan = recorded.map(|plan| Plan { borders: bound.borders.unwrap_or(plan.borders), ..plan });
-        // A use before it that has nothing published, over an empty table, may have been given its log.
+        let borders = bound.plan.map(|plan| plan.borders);
+        let plan = recorded.map(|plan| Plan { borders: borders.unwrap_or(plan.borders), ..plan });
+        // As that over an empty table, which comes first.
         let is_moved = self.logs.iter().any(|log| log.is_gap);
         let searched = |log: &Log| {
             let both = recorded.zip(log.plan);
@@ -329,6 +334,7 @@ impl Operator {
             operator: name_of(operator, bound.log),
             others: others.map(|log| name_of(operator, log)).collect(),
             uncertain: of_uses || bound.search == Search::All,
+            changed: bound.plan.zip(recorded).is_some_and(|(asked, recorded)| !asked.is_query(&recorded)),
             plan,
         })
     }
@@ -347,7 +353,7 @@ impl Operator {
             });
             let certain = |log| Bound::new(log, Search::Own);
             let bound = find(&self.bound, used.token, tables);
-            let before = || find(&self.before, used.token, tables).map(|bound| certain(bound.log));
+            let before = || find(&self.before, used.token, tables).map(|bound| Bound { plan: None, ..bound });
             match bound.or_else(before).or_else(|| self.made_log(made).map(certain)) {
                 Some(bound) => self.take(asked, bound, made),
                 None => new.push((asked, made)),
@@ -357,7 +363,7 @@ impl Operator {
             new.retain(|(asked, made)| match known(self, asked, *made) {
                 Some(log) => {
                     self.found_again.extend(asked.plan.map(|plan| plan.shape));
-                    self.take(asked, Bound::new(log, Search::SamePlan), *made);
+                    self.take(asked, Bound::new(log, Search::Own), *made);
                     false
                 }
                 None => true,
@@ -385,7 +391,8 @@ impl Operator {
                 false => Search::SamePlan,
             };
             let log = log.unwrap_or_else(|| {
-                self.logs.push(Log::new(asked.used.code, asked.plan));
+                let born = (0, self.run);
+                self.logs.push(Log { born, ..Log::new(asked.used.code, asked.plan) });
                 self.logs.len() - 1
             });
             held.insert(log);
@@ -402,22 +409,26 @@ impl Operator {
         self.logs.iter().enumerate().position(gone)
     }
 
-    /// Logs by the same code over queries that are the same but for the numbers in them.
-    fn of_its_shape<'a>(&'a self, asked: &'a Asked) -> impl Iterator<Item = Plan> + 'a {
+    /// Logs by the same code over queries that are the same but for the numbers in them, and in which run of
+    /// which application each was begun.
+    fn of_its_shape<'a>(&'a self, asked: &'a Asked) -> impl Iterator<Item = (Plan, Born)> + 'a {
         let same_code = self.logs.iter().filter(|log| log.code.may_be(&asked.used.code));
-        let plans = same_code.filter_map(|log| asked.plan.zip(log.plan));
-        plans.filter(|(ours, log)| ours.shape == log.shape).map(|(_, log)| log)
+        let plans = same_code.filter_map(|log| Some((asked.plan?, log.plan?, log.born)));
+        plans.filter(|(ours, log, _)| ours.shape == log.shape).map(|(_, log, born)| (log, born))
     }
 
     fn has_its_shape(&self, asked: &Asked) -> bool {
         self.of_its_shape(asked).next().is_some()
     }
 
-    /// Whether the numbers in a query are known to tell it from others of its shape.
+    /// Whether the numbers in a query are known to tell it from others of its shape: one run had both. Those of
+    /// different runs may be a clock's.
     fn numbers_count(&self, asked: &Asked) -> bool {
-        let mut plans = self.of_its_shape(asked);
-        let Some(first) = plans.next() else { return false };
-        self.found_again.contains(&first.shape) || plans.any(|other| !other.is_query(&first))
+        if asked.plan.is_some_and(|plan| self.found_again.contains(&plan.shape)) {
+            return true;
+        }
+        let mut of_run: HashMap<Born, Plan> = HashMap::new();
+        self.of_its_shape(asked).any(|(plan, born)| !of_run.entry(born).or_insert(plan).is_query(&plan))
     }
 
     fn made_log(&self, made: Option<Made>) -> Option<usize> {
@@ -451,10 +462,10 @@ impl Operator {
         waiting.count() > asking.count()
     }
 
-    /// A use keeps its log; how its rows are cut is said by its last plan.
+    /// A use keeps its log; over what it is asked is said by its last plan.
     fn keep(&mut self, key: Key, bound: Bound) {
         let known = self.bound.entry(key).or_insert(bound);
-        known.borders = bound.borders.or(known.borders);
+        known.plan = bound.plan.or(known.plan);
     }
 
     fn take(&mut self, asked: &Asked, bound: Bound, made: Option<Made>) {
@@ -464,7 +475,7 @@ impl Operator {
             taken.plan = taken.plan.or(asked.plan);
         }
         let token = asked.used.token;
-        let bound = Bound { borders: asked.plan.map(|plan| plan.borders), ..bound };
+        let bound = Bound { plan: asked.plan, ..bound };
         if asked.tables.is_empty() {
             self.keep((token, None), bound);
         }

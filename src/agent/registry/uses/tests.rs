@@ -20,12 +20,24 @@ fn asked_over(fingerprint: u64, token: u64, over: u64) -> Placed {
 
 /// Asked over a table that no later run has, in a query that it has.
 fn in_query(fingerprint: u64, token: u64, exact: u32, shape: u32) -> Placed {
-    Placed { plan: Plan { exact, shape, borders: 0 }, ..placed(fingerprint, token) }
+    Placed { plan: Plan { exact, shape, data: 0, borders: 0 }, ..placed(fingerprint, token) }
 }
 
 /// What a use of known plan is given.
 fn alone(operator: &str) -> Named {
-    Named { operator: operator.into(), others: vec![], uncertain: false, plan: Some(Plan::default()) }
+    Named {
+        operator: operator.into(),
+        others: vec![],
+        uncertain: false,
+        changed: false,
+        plan: Some(Plan::default()),
+    }
+}
+
+/// How a log that is found in a checkpoint was recorded.
+fn recorded(fingerprint: u64, exact: u32, shape: u32) -> Layout {
+    let plan = Some(Plan { exact, shape, data: 0, borders: 0 });
+    Layout { app: 1, stage: 1, tasks: None, code: code(fingerprint), plan }
 }
 
 fn name(uses: &mut Uses, fingerprint: u64, token: u64) -> String {
@@ -275,8 +287,8 @@ fn a_task_that_a_run_left_behind_takes_nothing_from_the_next() {
 #[test]
 fn logs_of_a_checkpoint_wait_for_their_uses() {
     let mut uses = Uses::default();
-    uses.recovered("f#2", code(5), None);
-    uses.recovered("f", code(4), None);
+    uses.recovered("f#2", &Layout { plan: None, ..recorded(5, 0, 0) });
+    uses.recovered("f", &Layout { plan: None, ..recorded(4, 0, 0) });
     uses.plan(1, &[placed(5, 1), placed(4, 2)]);
     assert_eq!(name(&mut uses, 5, 1), "f#2");
     assert_eq!(name(&mut uses, 4, 2), "f");
@@ -285,7 +297,7 @@ fn logs_of_a_checkpoint_wait_for_their_uses() {
 #[test]
 fn what_was_not_published_leaves_its_place_empty() {
     let mut uses = Uses::default();
-    uses.recovered("f#2", code(2), None);
+    uses.recovered("f#2", &Layout { plan: None, ..recorded(2, 0, 0) });
     uses.plan(1, &[placed(1, 1), placed(2, 2)]);
     assert_eq!(name(&mut uses, 2, 2), "f#2");
     assert_eq!(name(&mut uses, 1, 1), "f#3");
@@ -294,7 +306,10 @@ fn what_was_not_published_leaves_its_place_empty() {
 #[test]
 fn another_python_version_makes_other_bytecode_of_the_same_function() {
     let mut uses = Uses::default();
-    uses.recovered("f", Code { fingerprint: 9, python: 0x030c }, None);
+    uses.recovered(
+        "f",
+        &Layout { code: Code { fingerprint: 9, python: 0x030c }, plan: None, ..recorded(1, 0, 0) },
+    );
     assert_eq!(name(&mut uses, 1, 1), "f");
 }
 
@@ -308,8 +323,10 @@ fn two_queries_over_tables_that_are_made_again_are_told_apart() {
     uses.plan(9, &[in_query(1, 20, 2, 2)]);
     uses.plan(10, &[in_query(1, 21, 1, 1)]);
     let named = |uses: &mut Uses, token| uses.name(&"f".into(), used(1, token), None).unwrap();
-    let of =
-        |operator, exact| Named { plan: Some(Plan { exact, shape: exact, borders: 0 }), ..alone(operator) };
+    let of = |operator, exact| Named {
+        plan: Some(Plan { exact, shape: exact, data: 0, borders: 0 }),
+        ..alone(operator)
+    };
     assert_eq!([20, 21].map(|token| named(&mut uses, token)), [of("f#2", 2), of("f", 1)]);
 }
 
@@ -320,14 +337,10 @@ fn one_query_over_several_tables_is_found_again_in_its_order() {
         uses.plan(token, &[in_query(1, token, 5, 5)]);
     }
     uses.begin_run();
-    // One that the program leaves out may be any of those that are not asked for.
-    let logs = ["f", "f#2", "f#3"];
-    for (place, token) in [20, 21, 22].into_iter().enumerate() {
+    for (token, log) in [(20, "f"), (21, "f#2"), (22, "f#3")] {
         uses.plan(token, &[in_query(1, token, 5, 5)]);
         let named = uses.name(&"f".into(), used(1, token), None).unwrap();
-        let others: Vec<&str> = named.others.iter().map(|other| &**other).collect();
-        assert_eq!((&*named.operator, &*others), (logs[place], &logs[place + 1..]));
-        assert!(!named.uncertain);
+        assert_eq!((&*named.operator, named.others), (log, vec![]));
     }
 }
 
@@ -335,7 +348,7 @@ fn one_query_over_several_tables_is_found_again_in_its_order() {
 fn what_a_use_over_an_empty_table_was_given_is_found_by_the_next() {
     let mut uses = Uses::default();
     // The first use of the run before has nothing published.
-    uses.recovered("f#2", code(1), Some(Plan { exact: 5, shape: 5, borders: 0 }));
+    uses.recovered("f#2", &recorded(1, 5, 5));
     uses.begin_run();
     for token in [20, 21] {
         uses.plan(token, &[in_query(1, token, 5, 5)]);
@@ -348,7 +361,7 @@ fn what_a_use_over_an_empty_table_was_given_is_found_by_the_next() {
 #[test]
 fn the_log_of_a_query_that_is_skipped_is_not_given_to_another() {
     let mut uses = Uses::default();
-    uses.recovered("f", code(1), Some(Plan { exact: 1, shape: 1, borders: 0 }));
+    uses.recovered("f", &recorded(1, 1, 1));
     uses.plan(9, &[in_query(1, 20, 2, 2)]);
     assert_eq!(name(&mut uses, 1, 20), "f#2");
     // Nor is it gone.
@@ -359,8 +372,8 @@ fn the_log_of_a_query_that_is_skipped_is_not_given_to_another() {
 #[test]
 fn a_query_with_other_numbers_in_it_finds_rows_in_the_log_of_its_shape() {
     let mut uses = Uses::default();
-    uses.recovered("f", code(1), Some(Plan { exact: 1, shape: 1, borders: 0 }));
-    uses.recovered("f#2", code(1), Some(Plan { exact: 2, shape: 2, borders: 0 }));
+    uses.recovered("f", &recorded(1, 1, 1));
+    uses.recovered("f#2", &recorded(1, 2, 2));
     uses.plan(9, &[in_query(1, 20, 4, 2)]);
     let named = uses.name(&"f".into(), used(1, 20), None).unwrap();
     assert_eq!((&*named.operator, named.others), ("f#3", vec!["f#2".into()]));
@@ -370,6 +383,43 @@ fn a_query_with_other_numbers_in_it_finds_rows_in_the_log_of_its_shape() {
     let third = uses.name(&"f".into(), used(1, 22), None).unwrap();
     assert_eq!((&*third.operator, third.others), ("f#4", vec![]));
     assert_eq!([20, 21].map(|token| name(&mut uses, 1, token)), ["f#3", "f#2"]);
+}
+
+#[test]
+fn tables_that_the_program_makes_are_told_apart_by_what_is_in_them() {
+    let mut uses = Uses::default();
+    let over = |token, data, borders| Placed {
+        plan: Plan { exact: 1, shape: 1, data, borders },
+        ..placed(1, token)
+    };
+    for (token, data) in [(10, 1), (11, 2)] {
+        uses.plan(token, &[over(token, data, 3)]);
+    }
+    uses.begin_run();
+    // The first is left out, and there is a third.
+    for (token, data, log) in [(20, 2, "f#2"), (21, 3, "f#3"), (22, 1, "f")] {
+        uses.plan(token, &[over(token, data, 3)]);
+        assert_eq!(name(&mut uses, 1, token), log);
+    }
+    uses.begin_run();
+    // Cut otherwise, their data cannot be compared, and they come in their order.
+    for (token, data, log) in [(30, 4, "f"), (31, 5, "f#2"), (32, 6, "f#3")] {
+        uses.plan(token, &[over(token, data, 8)]);
+        assert_eq!(name(&mut uses, 1, token), log);
+    }
+}
+
+#[test]
+fn a_number_that_is_another_in_each_run_tells_no_queries_apart() {
+    let mut uses = Uses::default();
+    for run in 0..3 {
+        let token = u64::from(10 + run);
+        uses.plan(token, &[in_query(1, token, run, 9)]);
+        let named = uses.name(&"f".into(), used(1, token), None).unwrap();
+        let before = ["f", "f#2"].iter().take(run as usize).copied().map(Arc::from);
+        assert_eq!(named.others, before.collect::<Vec<_>>());
+        uses.begin_run();
+    }
 }
 
 #[test]
@@ -394,8 +444,8 @@ fn days_that_are_done_in_turns_each_keep_their_log() {
 #[test]
 fn where_one_query_of_a_shape_was_found_again_one_with_other_numbers_is_new() {
     let mut uses = Uses::default();
-    uses.recovered("f", code(1), Some(Plan { exact: 1, shape: 7, borders: 0 }));
-    uses.recovered("f#2", code(1), Some(Plan { exact: 2, shape: 7, borders: 0 }));
+    uses.recovered("f", &recorded(1, 1, 7));
+    uses.recovered("f#2", &recorded(1, 2, 7));
     // The first day is left out, as it is done; the second is made again, and then comes the third.
     uses.plan(9, &[in_query(1, 20, 2, 7)]);
     uses.plan(10, &[in_query(1, 21, 3, 7)]);
