@@ -133,28 +133,23 @@ class Session:
                 # Uses of this run are matched with the logs of the one before.
                 self._agent.begin_run(BATCH_QUERY, name)
         try:
-            with self._recorded_under(name):
+            context = self.spark.sparkContext
+            before = context.getLocalProperty(EPOCH_PROPERTY)
+            context.setLocalProperty(EPOCH_PROPERTY, name)
+            strays = Strays(self._executions())
+            self._strays.append(strays)
+            try:
                 yield
+            finally:
+                context.setLocalProperty(EPOCH_PROPERTY, before or "")
+                self._strays.remove(strays)
+                strays.see(self._executions())
+                # It points at the block, so it must be given from here.
+                strays.warn(name)
         except BaseException:
             self._leave(name, ended=False)
             raise
         self._leave(name, ended=True)
-
-    @contextlib.contextmanager
-    def _recorded_under(self, name: str) -> Iterator[None]:
-        """Have what this thread runs belong to an epoch."""
-        context = self.spark.sparkContext
-        before = context.getLocalProperty(EPOCH_PROPERTY)
-        context.setLocalProperty(EPOCH_PROPERTY, name)
-        strays = Strays(self._executions())
-        self._strays.append(strays)
-        try:
-            yield
-        finally:
-            context.setLocalProperty(EPOCH_PROPERTY, before or "")
-            self._strays.remove(strays)
-            strays.see(self._executions())
-            strays.warn(name)
 
     def _leave(self, name: str, *, ended: bool) -> None:
         """Commit an epoch with the last of its blocks, if all ended well."""
