@@ -17,7 +17,7 @@
 //!    it. A query that has only other numbers in it begins a log of its own, and takes rows that it does not
 //!    find there from the logs of its shape that nobody has asked for: a number may be a clock's. It does not
 //!    where numbers are known to tell queries apart, as in a loop over days that leaves out those that are
-//!    done: where queries of this shape with other numbers have logs, or one was found again as it was.
+//!    done: where one run had two queries of this shape, or one was found again as it was.
 //! 5. Logs that are left belong to code that is gone. A use without a log is given the first of them,
 //!    so that replay refuses it as changed, and never another function's answers. If the user gave the
 //!    operator its name, this goes for all logs of that name by other code, but those of the other uses in
