@@ -63,11 +63,15 @@ build: $(VENV)/.core ## Compile the core and install the package into .venv.
 
 .PHONY: test
 test: test-rust $(VENV)/.core ## The core alone, then features on real Spark and some kills: about 15 minutes.
-	$(WITH_JAVA) $(PY) -m pytest tests -m "not whole" $(ARGS)
+	$(WITH_JAVA) $(PY) -m pytest tests -m "not whole and not hosts" $(ARGS)
 
 .PHONY: test-all
 test-all: $(VENV)/.core ## What `make test` leaves out: all kills, servers, examples, every type.
 	$(WITH_JAVA) $(PY) -m pytest tests -m whole $(ARGS)
+
+.PHONY: test-hosts
+test-hosts: $(VENV)/.core ## A cluster of hosts that are switched off, cut off and paused: needs root and iproute2.
+	$(WITH_JAVA) $(PY) -m pytest tests/hosts $(ARGS)
 
 .PHONY: test-rust
 test-rust: ## The core, without Python in the build.
@@ -76,7 +80,7 @@ test-rust: ## The core, without Python in the build.
 
 .PHONY: test-python
 test-python: $(VENV)/.core ## All of pytest, real Spark and real processes included.
-	$(WITH_JAVA) $(PY) -m pytest tests $(ARGS)
+	$(WITH_JAVA) $(PY) -m pytest tests -m "not hosts" $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.packages ## Formatting, clippy, ruff, mypy: no warning is left.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{Generation, LogOffset, TaskId};
+use crate::id::{Epoch, Generation, LogOffset, TaskId};
 
 /// Result of the core's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -57,7 +57,14 @@ impl std::fmt::Display for Divergence {
         if let Some(row) = self.row {
             write!(f, ", row {row}")?;
         }
-        write!(f, ": recorded: {}; asked: {}. {}", self.recorded, self.asked, self.advice)
+        write!(f, ": recorded: {}; asked: {}. {}", self.recorded, self.asked, self.advice)?;
+        match &task.epoch {
+            // What nobody names, nobody runs again.
+            Epoch::Named(name) if !task.epoch_key().is_execution() => {
+                write!(f, "; session.commit({:?}, {name:?}) gives up what is recorded", &*task.query)
+            }
+            _ => Ok(()),
+        }
     }
 }
 

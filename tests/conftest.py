@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test by its folder; `whole` is what `make test` leaves to `make test-all`."""
     for item in items:
         folder, name = item.path.parent.name, getattr(item, "originalname", item.name)
-        if folder in {"unit", "spark", "kill", "sinks", "sources", "docs"}:
+        if folder in {"unit", "spark", "kill", "sinks", "sources", "docs", "hosts"}:
             item.add_marker(folder)
         long = folder in WHOLE or item.path.name in LONG_FILES
         if long and name not in QUICK_KILLS:

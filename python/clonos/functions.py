@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 RowKey = Any
 
+# The two highest bits of this digit of a UUID are 10.
+_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+
 
 def now(*, row_key: RowKey | Sequence[RowKey] | None = None, uid: str = "clonos.now") -> Column:
     """Processing time of each row, as a timestamp column; read once per Arrow batch.
@@ -93,7 +96,12 @@ def _rand(_row: Any) -> float:
 
 
 def _new_uuid(_row: Any) -> str:
-    return str(_services.uuid4())
+    # What `str(clonos.uuid4())` gives, in a third of the time.
+    digits = f"{_services.random.getrandbits(128):032x}"
+    return (
+        f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}"
+        f"-{_VARIANT[digits[16]]}{digits[17:20]}-{digits[20:]}"
+    )
 
 
 @dataclass(frozen=True)

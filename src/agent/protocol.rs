@@ -20,7 +20,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, Partition, TaskId};
 use crate::task::Summary;
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 16 << 20;
 
@@ -101,6 +101,24 @@ pub struct Ending {
     pub recovery: Recovery,
     /// Each operator that sent to it, and a hash over the versions of all its logs.
     pub used: Vec<(String, u64)>,
+}
+
+/// Which request of an agent it is. One that is repeated, as its answer was lost, keeps its number; so what comes
+/// late, after others that were sent behind it, is known and does nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sent {
+    /// The agent.
+    pub by: AgentId,
+    /// Grows with each request.
+    pub number: u64,
+}
+
+impl Sent {
+    /// Whether it comes after another of the same agent that was sent later.
+    #[must_use]
+    pub fn is_late(self, last: Option<Self>) -> bool {
+        last.is_some_and(|last| last.by == self.by && self.number < last.number)
+    }
 }
 
 /// Everything that can be asked.
@@ -233,6 +251,8 @@ pub enum Request {
         adopted: Option<(LogOffset, Layout)>,
         /// Whether something was published or adopted.
         published: bool,
+        /// Which request it is.
+        sent: Sent,
     },
     /// Agent to registry: an attempt is over.
     Closed {
@@ -309,11 +329,15 @@ pub enum Request {
         blocks: Vec<Bytes>,
         /// Whether that is all the writer has.
         all: bool,
+        /// Which request it is.
+        sent: Sent,
     },
     /// Agent to agent: drop what is here of a task's log, which was discarded.
     Forget {
         /// The task.
         task: TaskId,
+        /// Generation that was discarded: what newer ones have recorded stays.
+        generation: Generation,
     },
     /// Agent to agent: hold copies of absorbed logs.
     Share {

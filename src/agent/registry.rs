@@ -19,7 +19,7 @@ use agents::Known;
 use figures::Figures;
 
 use super::protocol::{
-    AgentInfo, Commit, Ending, Grant, Layout, OpenTask, OperatorStats, Placed, Recording, Recovery,
+    AgentInfo, Commit, Ending, Grant, Layout, OpenTask, OperatorStats, Placed, Recording, Recovery, Sent,
     TaskStats, Totals,
 };
 use crate::error::{Error, Result};
@@ -50,6 +50,8 @@ struct CameBack {
 struct Entry {
     generation: Generation,
     holders: HashSet<AgentId>,
+    /// The request that said so last.
+    told: Option<Sent>,
     published: bool,
     layout: Layout,
     /// How much of the log stood when the current layout opened it first.
@@ -270,11 +272,17 @@ impl Registry {
         holders: &[AgentId],
         adopted: Option<(LogOffset, Layout)>,
         published: bool,
+        sent: Sent,
     ) -> Result<()> {
         let newer = self.tasks.get(task).map_or(Generation::NONE, |entry| entry.generation);
         let Some(entry) = self.tasks.get_mut(task).filter(|entry| entry.generation == generation) else {
             return Err(Error::Fenced { task: task.clone(), newer, ours: generation });
         };
+        // Who held it before a peer was replaced has not all that was published since.
+        if sent.is_late(entry.told) {
+            return Ok(());
+        }
+        entry.told = Some(sent);
         entry.holders = holders.iter().copied().collect();
         entry.published |= published;
         if let Some((length, layout)) = adopted
@@ -415,6 +423,7 @@ impl Entry {
         Self {
             generation: Generation::NONE,
             holders: HashSet::new(),
+            told: None,
             published: false,
             layout,
             before_layout: LogOffset::START,

@@ -12,10 +12,17 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use bytes::Bytes;
 
-use super::protocol::{AgentInfo, AgentStats, HeldCopy, HeldStats, Layout, PIECE_BYTES};
+use super::protocol::{AgentInfo, AgentStats, HeldCopy, HeldStats, Layout, PIECE_BYTES, Sent};
 use crate::causal_log::{BlockRef, CausalLog, Place, SpillRef};
 use crate::error::{Error, Result};
 use crate::id::{ChannelId, EpochKey, Generation, LogOffset, TaskId};
+
+/// Where a sender was opened again.
+#[derive(Debug)]
+struct Reopened {
+    generation: Generation,
+    at: AgentInfo,
+}
 
 /// One log.
 #[derive(Debug)]
@@ -35,6 +42,8 @@ struct Held {
     /// that was gone when they came.
     born: Generation,
     in_flight: bool,
+    /// Of copies: the last request that brought something.
+    sent: Option<Sent>,
     /// How far consumers here have absorbed it, be it that it was here before.
     depended_on: LogOffset,
 }
@@ -43,7 +52,19 @@ impl Held {
     fn new(log: CausalLog, task: &TaskId, generation: Generation, layout: Layout, version: u64) -> Self {
         let (durable, in_flight) = (HashMap::new(), task.is_in_flight());
         let (whole, absorbed, born, depended_on) = (false, false, Generation::NONE, LogOffset::START);
-        Self { log, generation, layout, version, durable, whole, absorbed, born, in_flight, depended_on }
+        Self {
+            log,
+            generation,
+            layout,
+            version,
+            durable,
+            whole,
+            absorbed,
+            born,
+            in_flight,
+            sent: None,
+            depended_on,
+        }
     }
 }
 
@@ -97,7 +118,9 @@ pub struct Store {
     /// Absorbed logs that have blocks which were not shared with peers yet.
     fresh: HashMap<EpochKey, BTreeSet<TaskId>>,
     /// Senders that were opened again, and who has the log that counts since.
-    reopened: HashMap<TaskId, AgentInfo>,
+    reopened: HashMap<TaskId, Reopened>,
+    /// Newest generation of each log that was discarded.
+    forgotten: HashMap<TaskId, Generation>,
 }
 
 impl Store {
@@ -113,6 +136,7 @@ impl Store {
             versions: 0,
             fresh: HashMap::new(),
             reopened: HashMap::new(),
+            forgotten: HashMap::new(),
         }
     }
 
@@ -130,6 +154,32 @@ impl Store {
         let held = Held::new(CausalLog::new(), task, generation, layout, self.versions);
         self.held.insert(task.clone(), held);
         Ok(())
+    }
+
+    /// A request brings blocks of a copy; `reset` begins it anew, in place of any older. Whether it does: one that
+    /// comes late must not take back what was acknowledged since.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] if a newer generation was here.
+    pub fn begin_copy(
+        &mut self,
+        task: &TaskId,
+        generation: Generation,
+        layout: Layout,
+        reset: bool,
+        sent: Sent,
+    ) -> Result<bool> {
+        let known = self.held.get(task).filter(|held| held.generation == generation);
+        if sent.is_late(known.and_then(|held| held.sent)) {
+            return Ok(false);
+        }
+        if reset {
+            self.begin(task, generation, layout)?;
+        }
+        if let Some(held) = self.held.get_mut(task) {
+            held.sent = Some(sent);
+        }
+        Ok(true)
     }
 
     /// Goes on with the log that is here, for a new attempt.
@@ -366,6 +416,9 @@ impl Store {
         }
         let held = &self.held;
         self.queue.retain(|(task, version, _)| held.get(task).is_some_and(|held| held.version == *version));
+        let stays = |task: &TaskId, born: Generation| born >= below || !key.covers(&task.epoch_key());
+        self.reopened.retain(|task, reopened| stays(task, reopened.generation));
+        self.forgotten.retain(|task, generation| stays(task, *generation));
         epochs.sort();
         epochs.dedup();
         self.forget_fresh(key);

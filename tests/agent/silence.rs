@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use clonos::agent::protocol::{AgentInfo, AgentStanding, Code, Layout, Reply, Request};
+use clonos::agent::protocol::{AgentInfo, AgentStanding, Code, Layout, Reply, Request, Sent};
 use clonos::agent::registry::AGENT_SILENCE_MS_MAX;
 use clonos::edge::net::Connection;
 use clonos::error::Error;
@@ -53,18 +53,20 @@ impl Silent {
 }
 
 /// Says that `holder` alone has the task's log, as it does after the death of everybody else.
-fn is_held_by(world: &World, holder: &AgentInfo) {
+fn is_held_by(world: &World, holder: &AgentInfo) -> Generation {
     let mut worker = world.worker();
     let opened = open(&mut worker, &task(0), 1, 1);
     append(&mut worker, opened.session, &text("recorded")).unwrap();
     close(&mut worker, opened.session);
-    let holding = Request::Holding {
-        task: task(0),
-        generation: opened.generation,
-        holders: vec![holder.id],
-        adopted: None,
-        published: true,
-    };
+    says(world, opened.generation, holder.id, 1);
+    opened.generation
+}
+
+/// The first agent's request of this number says who has the log.
+fn says(world: &World, generation: Generation, holder: AgentId, number: u64) {
+    let sent = Sent { by: AgentId(7), number };
+    let (task, holders) = (task(0), vec![holder]);
+    let holding = Request::Holding { task, generation, holders, adopted: None, published: true, sent };
     assert!(matches!(Peer::of(world, world.driver.addr()).ask(&holding), Reply::Done));
 }
 
@@ -95,7 +97,7 @@ fn nothing_is_decided_without_a_holder_that_lives_and_does_not_answer() {
     assert_eq!(silent.beat(&world), AgentStanding::Dead);
 }
 
-fn replicated(generation: Generation, all: bool) -> Request {
+fn replicated(generation: Generation, all: bool, number: u64) -> Request {
     let layout =
         Layout { app: APP, stage: 1, tasks: None, code: Code { fingerprint: 0, python: 0 }, plan: None };
     Request::Replicate {
@@ -106,6 +108,7 @@ fn replicated(generation: Generation, all: bool) -> Request {
         from: LogOffset::START,
         blocks: vec![text("the first of two")],
         all,
+        sent: Sent { by: AgentId(7), number },
     }
 }
 
@@ -124,12 +127,50 @@ fn a_copy_that_is_being_made_is_none() {
     append(&mut worker, opened.session, &text("recorded")).unwrap();
     close(&mut worker, opened.session);
     // The holder's copy is begun anew, by somebody who dies in the middle of it.
-    assert!(matches!(peer.ask(&replicated(opened.generation, false)), Reply::Done));
+    assert!(matches!(peer.ask(&replicated(opened.generation, false, 1)), Reply::Done));
     let read = |whole| Request::Read { task: task(0), from: LogOffset::START, whole };
     assert!(matches!(peer.ask(&read(true)), Reply::Failed(Error::CausalLogLost { .. })));
     // The driver's own copy counts.
     let again = open(&mut world.worker(), &task(0), 1, 2);
     assert_eq!(again.prior, [text("recorded")]);
+    drop(peer);
+    holder.kill();
+}
+
+#[test]
+fn what_comes_late_takes_nothing_back() {
+    let world = World::new();
+    let silent = Silent::new(&world);
+    let generation = is_held_by(&world, &silent.info);
+    says(&world, generation, AgentId(8), 0);
+    let stats = world.worker().cluster_stats().unwrap();
+    let holders = &stats.tasks[0].holders;
+    assert!(holders.iter().eq([&silent.info.addr]), "a peer was replaced since: {holders:?}");
+
+    let holder = world.process("holder");
+    let agents = world.worker().cluster_stats().unwrap().agents;
+    let is_other = |addr: &String| *addr != silent.info.addr && addr != world.driver.addr();
+    let addr = agents.into_iter().map(|agent| agent.addr).find(is_other).unwrap();
+    let mut peer = Peer::of(&world, &addr);
+    let first = replicated(generation, true, 1);
+    let Request::Replicate { blocks, layout, .. } = &first else { unreachable!() };
+    let second = Request::Replicate {
+        task: task(0),
+        generation,
+        layout: *layout,
+        reset: false,
+        from: LogOffset(blocks[0].len() as u64),
+        blocks: vec![text("the second of two")],
+        all: true,
+        sent: Sent { by: AgentId(7), number: 2 },
+    };
+    for request in [&first, &first, &second, &first] {
+        assert!(matches!(peer.ask(request), Reply::Done));
+    }
+    match peer.ask(&Request::Read { task: task(0), from: LogOffset::START, whole: true }) {
+        Reply::Blocks(blocks) => assert_eq!(blocks, [text("the first of two"), text("the second of two")]),
+        other => panic!("{other:?}"),
+    }
     drop(peer);
     holder.kill();
 }

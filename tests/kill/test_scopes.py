@@ -39,10 +39,10 @@ def scored(spark: Any, record: Record) -> Any:
     return spark.range(0, ROWS, 1, MAP_TASKS).select("id", score("id").alias("v"))
 
 
-def kill_with_agent(executors: list[testing.Executor]) -> None:
-    """An executor and all that would have its logs."""
-    pid = executors[0].pid
-    testing.kill(pid, *testing.agents([pid]))
+def kill_with_agents(executors: list[testing.Executor]) -> None:
+    """Two executors, as one may have joined too late to have run anything, and all their logs."""
+    pids = [executor.pid for executor in executors[:2]]
+    testing.kill(*pids, *testing.agents(pids))
 
 
 def test_an_agent_of_the_host_outlives_its_executors(spark: Any, record: Record) -> None:
@@ -66,7 +66,7 @@ def test_what_is_lost_is_refused_where_spark_would_not_notice(
 ) -> None:
     with clonos.attach(unnoticed, sharing_depth=0) as session:
         with (
-            Killer(unnoticed, kill_with_agent) as killer,
+            Killer(unnoticed, kill_with_agents) as killer,
             pytest.raises(PySparkException) as lost,
             session.epoch("lost"),
         ):
@@ -78,7 +78,7 @@ def test_what_is_lost_is_refused_where_spark_would_not_notice(
 def test_what_is_lost_is_asked_again_if_one_asks_for_it(unnoticed: Any, record: Record) -> None:
     settings: dict[str, Any] = {"sharing_depth": 0, "on_lost": "at_least_once"}
     with clonos.attach(unnoticed, **settings) as session, session.epoch("again"):
-        with Killer(unnoticed, kill_with_agent) as killer:
+        with Killer(unnoticed, kill_with_agents) as killer:
             # By their id: rows that went by a value that is another now could be missing, or twice.
             shuffled = scored(unnoticed, record).repartition(REDUCE_TASKS, "id")
             rows = shuffled.mapInArrow(slowly, "id long, v double").collect()

@@ -5,15 +5,16 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use clonos::agent::placement;
-use clonos::agent::protocol::{AgentInfo, Ending, Grant, HeldCopy, OpenTask, Piece, Use};
+use clonos::agent::protocol::{AgentInfo, Ending, Grant, HeldCopy, OpenTask, Use};
 use clonos::agent::registry::{Granted, Registry};
-use clonos::agent::store::{Absorbed, Store};
+use clonos::agent::store::{Absorbed, Outgoing, Store};
 use clonos::error::{Error, Result};
 use clonos::frame::Group;
 use clonos::id::{AgentId, ChannelId, Epoch, EpochKey, Generation, LogOffset, TaskId};
 use clonos::task::Summary;
 
 use crate::dice::Dice;
+use crate::late::{Late, Message};
 use crate::silence::Cut;
 use crate::stores::{blocks, hold_all, in_memory};
 use crate::{Count, Mutation};
@@ -38,6 +39,7 @@ pub(crate) struct Cluster {
     pub(crate) mutation: Mutation,
     pub(crate) count: Count,
     pub(crate) now: u64,
+    pub(crate) late: Late,
 }
 
 /// An open task.
@@ -49,7 +51,7 @@ pub(crate) struct Session {
     pub(crate) lost: bool,
     peers: Vec<AgentInfo>,
     published: bool,
-    absorbed: BTreeSet<TaskId>,
+    pub(crate) absorbed: BTreeSet<TaskId>,
 }
 
 fn info(number: usize, lives: u64) -> AgentInfo {
@@ -57,7 +59,7 @@ fn info(number: usize, lives: u64) -> AgentInfo {
     AgentInfo { id, addr: format!("{number}"), host: format!("h{number}"), driver: number == 0 }
 }
 
-fn channel(generation: Generation, peer: &AgentInfo) -> ChannelId {
+pub(crate) fn channel(generation: Generation, peer: &AgentInfo) -> ChannelId {
     ChannelId(peer.id.0.rotate_left(17) ^ generation.0)
 }
 
@@ -66,12 +68,12 @@ pub(crate) fn epoch() -> EpochKey {
 }
 
 impl Cluster {
-    pub(crate) fn new(hosts: usize, depth: usize, mutation: Mutation) -> Self {
+    pub(crate) fn new(hosts: usize, depth: usize, mutation: Mutation, late: Late) -> Self {
         let mut registry = Registry::new();
         let host = |number| Host { info: info(number, 0), store: Store::new(1 << 40), lives: 0 };
         let hosts: Vec<Host> = (0..=hosts).map(host).collect();
         hosts.iter().for_each(|host| registry.register(host.info.clone(), 0));
-        Self { hosts, registry, depth, mutation, count: Count::default(), now: 0, cut: None }
+        Self { hosts, registry, depth, mutation, count: Count::default(), now: 0, cut: None, late }
     }
 
     /// A host dies with its agent; another agent comes up in its place, empty.
@@ -89,7 +91,7 @@ impl Cluster {
         }
     }
 
-    fn agent(&mut self, id: AgentId) -> Option<&mut Store> {
+    pub(crate) fn agent(&mut self, id: AgentId) -> Option<&mut Store> {
         self.hosts.iter_mut().find(|host| host.info.id == id).map(|host| &mut host.store)
     }
 
@@ -116,9 +118,13 @@ impl Cluster {
         };
         let own = self.hosts[host].info.clone();
         let now = self.now;
-        let Granted::Yes(grant) = self.registry_of(host)?.grant(&open, own.id, 0, None, now) else {
-            return Ok(None);
-        };
+        let mut granted = self.registry_of(host)?.grant(&open, own.id, 0, None, now);
+        if self.late.is_repeated() {
+            let again = self.mutation == Mutation::RetryIsAnother;
+            let open = OpenTask { worker: if again { attempt + (1 << 32) } else { attempt }, ..open };
+            granted = self.registry_of(host)?.grant(&open, own.id, 0, None, now);
+        }
+        let Granted::Yes(grant) = granted else { return Ok(None) };
         let grant = *grant;
         let generation = grant.generation;
         let opened = self.open_granted(grant, host, inside);
@@ -142,6 +148,10 @@ impl Cluster {
                     continue;
                 }
                 let (generation, skip) = (grant.generation, self.mutation == Mutation::NoFence);
+                if all_count && !skip {
+                    let (to, task, at) = (holder.id, task.clone(), own.clone());
+                    self.carry_out(Message::Reopened { to, task, generation, at })?;
+                }
                 let Some(store) = self.agent(holder.id) else { continue };
                 let copy = match (skip, all_count) {
                     (true, _) => store.end(task).map(|end| HeldCopy { end, whole: true }),
@@ -150,8 +160,15 @@ impl Cluster {
                 };
                 let counts = |copy: &HeldCopy| copy.whole || all_count;
                 let Some(HeldCopy { end, .. }) = copy.filter(counts) else { continue };
-                if best.is_none_or(|(longest, _)| end > longest || (end == longest && holder.id == own.id)) {
+                let is_better = |longest| match self.mutation {
+                    Mutation::ShortestCopy => end < longest,
+                    _ => end > longest || (end == longest && holder.id == own.id),
+                };
+                if best.is_none_or(|(longest, _)| is_better(longest)) {
                     best = Some((end, holder.id));
+                }
+                if self.mutation == Mutation::FirstAnswer {
+                    break;
                 }
             }
         }
@@ -228,7 +245,7 @@ impl Cluster {
     }
 
     /// As `Handler::hold_copy` and `Handler::confirm`.
-    fn absorb_at(
+    pub(crate) fn absorb_at(
         &mut self,
         host: usize,
         task: &TaskId,
@@ -305,37 +322,13 @@ impl Cluster {
         if dies() {
             return Err(died());
         }
-        self.replicate(session)?;
+        if self.mutation != Mutation::NoCopies {
+            self.replicate(session)?;
+        }
         if !session.published {
             self.hosts[session.host].store.complete(&session.task, session.grant.generation);
             self.tell_holders(session, None)?;
             session.published = true;
-        }
-        Ok(())
-    }
-
-    /// As `Handler::spread`.
-    pub(crate) fn spread(&mut self, session: &Session) -> Result<()> {
-        if self.mutation == Mutation::NoSpread {
-            return Ok(());
-        }
-        let own = self.hosts[session.host].info.clone();
-        let now = self.now;
-        let agents = self.registry_of(session.host)?.alive(now);
-        let mut peers = placement::candidates(&session.task, own.id, &own.host, &agents);
-        peers.retain(|peer| self.reaches(session.host, peer.id));
-        for task in &session.absorbed {
-            let here = self.hosts[session.host].store.is_own(task);
-            let wanted = if here { self.depth } else { self.depth - 1 };
-            for peer in peers.iter().take(wanted) {
-                self.count.agent += 1;
-                let pieces = self.pieces(session.host, peer, std::slice::from_ref(task));
-                let number = self.hosts.iter().position(|host| host.info.id == peer.id);
-                for piece in pieces {
-                    let (born, number) = (session.grant.generation, number.unwrap_or_default());
-                    self.absorb_at(number, &piece.task, born, piece.from, &piece.blocks)?;
-                }
-            }
         }
         Ok(())
     }
@@ -361,19 +354,15 @@ impl Cluster {
             peers.extend(more.collect::<Vec<_>>());
         }
         for peer in &peers {
-            while let Some(outgoing) =
+            while let Some(Outgoing { reset, from, blocks, layout, all }) =
                 self.hosts[session.host].store.outgoing(&task, channel(generation, peer))
             {
                 self.count.agent += 1;
-                let blocks = in_memory(&outgoing.blocks);
-                let Some(store) = self.agent(peer.id) else { break };
-                if outgoing.reset {
-                    store.begin(&task, generation, outgoing.layout)?;
-                }
-                hold_all(store, &task, generation, outgoing.from, &blocks)?;
-                if outgoing.all {
-                    store.complete(&task, generation);
-                }
+                let (to, task, blocks) = (peer.id, task.clone(), in_memory(&blocks));
+                let sent = self.late.next_request(self.hosts[session.host].info.id);
+                let copy =
+                    Message::Replicate { to, task, generation, layout, reset, from, blocks, all, sent };
+                self.carry_out(copy)?;
             }
         }
         if peers != session.peers {
@@ -384,73 +373,28 @@ impl Cluster {
     }
 
     fn tell_holders(&mut self, session: &Session, adopted: Option<LogOffset>) -> Result<()> {
+        if self.mutation == Mutation::UnknownHolders {
+            return Ok(());
+        }
         self.count.registry += 1;
         let own = self.hosts[session.host].info.id;
         let holders: Vec<AgentId> =
             std::iter::once(own).chain(session.peers.iter().map(|peer| peer.id)).collect();
         let adopted = adopted.map(|length| (length, session.grant.layout));
-        let registry = self.registry_of(session.host)?;
-        registry.holding(&session.task, session.grant.generation, &holders, adopted, true)
-    }
-
-    /// As `edge/agent/exchanging.rs`.
-    fn share(&mut self, session: &Session) -> Result<()> {
-        if self.mutation == Mutation::SkipShare {
-            return Ok(());
-        }
-        let own = self.hosts[session.host].info.clone();
-        let tasks = self.hosts[session.host].store.take_fresh(&epoch());
-        if tasks.is_empty() {
-            return Ok(());
-        }
-        let shared = self.share_all(session, &own, &tasks);
-        if shared.is_err() {
-            self.hosts[session.host].store.not_shared(&epoch(), tasks);
-        }
-        shared
-    }
-
-    fn share_all(&mut self, session: &Session, own: &AgentInfo, tasks: &[TaskId]) -> Result<()> {
-        let now = self.now;
-        let agents = self.registry_of(session.host)?.alive(now);
-        let mut peers = placement::candidates(&session.task, own.id, &own.host, &agents);
-        peers.retain(|peer| self.reaches(session.host, peer.id));
-        let mut holders = vec![own.id];
-        for peer in peers.into_iter().take(self.depth) {
-            self.count.agent += 1;
-            let pieces = self.pieces(session.host, &peer, tasks);
-            let Some(number) = self.hosts.iter().position(|host| host.info.id == peer.id) else { continue };
-            for piece in pieces {
-                let born = session.grant.generation;
-                self.absorb_at(number, &piece.task, born, piece.from, &piece.blocks)?;
-            }
-            holders.push(peer.id);
-        }
-        self.count.registry += 1;
-        self.registry_of(session.host)?.visible(tasks, &holders);
-        Ok(())
-    }
-
-    fn pieces(&mut self, host: usize, peer: &AgentInfo, tasks: &[TaskId]) -> Vec<Piece> {
-        let store = &mut self.hosts[host].store;
-        let mut pieces = Vec::new();
-        for task in tasks {
-            while let Some(outgoing) = store.outgoing(task, channel(Generation::NONE, peer)) {
-                pieces.push(Piece {
-                    task: task.clone(),
-                    from: outgoing.from,
-                    blocks: in_memory(&outgoing.blocks),
-                });
-            }
-        }
-        pieces
+        self.registry_of(session.host)?;
+        let sent = self.late.next_request(own);
+        let (task, generation) = (session.task.clone(), session.grant.generation);
+        self.carry_out(Message::Holding { task, generation, holders, adopted, sent })
     }
 
     /// As `Handler::discard`.
     pub(crate) fn discard(&mut self, session: &Session) -> Result<()> {
         self.registry_of(session.host)?.discarded(&session.task, session.grant.generation)?;
-        self.hosts.iter_mut().for_each(|host| host.store.forget(&session.task));
-        Ok(())
+        let agents: Vec<AgentId> = self.hosts.iter().map(|host| host.info.id).collect();
+        agents.into_iter().try_for_each(|to| {
+            let (task, generation) = (session.task.clone(), session.grant.generation);
+            self.carry_out(Message::Forget { to, task, generation })
+        })
     }
 
     pub(crate) fn close(&mut self, session: &Session, ending: Ending) -> Result<()> {

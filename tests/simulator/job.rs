@@ -10,6 +10,7 @@ use clonos::id::TaskId;
 use crate::attempt::{Attempt, Shape, Step, task_id};
 use crate::cluster::{Cluster, epoch};
 use crate::dice::Dice;
+use crate::late::Late;
 use crate::silence::Cut;
 use crate::stores::blocks;
 use crate::{Mutation, Setting};
@@ -56,7 +57,7 @@ type Check = std::result::Result<(), String>;
 
 impl Job {
     pub(crate) fn new(setting: Setting) -> Self {
-        let cluster = Cluster::new(setting.hosts, setting.depth, setting.mutation);
+        let cluster = Cluster::new(setting.hosts, setting.depth, setting.mutation, Late::new(setting.seed));
         let dice = Dice::new(setting.seed);
         Self {
             cluster,
@@ -123,6 +124,7 @@ impl Job {
             self.cluster.commit();
         }
         self.cut_off_or_back();
+        self.cluster.receive_late();
         let start = self.running.len() < 2 * self.setting.hosts && self.dice.chance(40);
         if (start || self.running.is_empty()) && self.start()? {
             return Ok(None);
@@ -315,11 +317,9 @@ impl Job {
             Err(error) => return Err(format!("{task}: {error}")),
         };
         if session.lost {
-            return if self.bounded() {
-                Err(format!("the log of {task} is lost"))
-            } else {
-                self.give_up(&task)
-            };
+            // on_lost="rollback": the job is over, and says so.
+            let reported = if self.bounded() { "" } else { "REPORTED " };
+            return Err(format!("{reported}the log of {task} is lost"));
         }
         self.note(|| format!("{task} starts on host {host} with {} blocks", prior.len()));
         let consumers = if inside { self.setting.tasks[stage + 1] } else { 0 };
@@ -330,11 +330,6 @@ impl Job {
         let attempt = Attempt::new(session, partition, shape, &prior, inputs, self.setting.mutation);
         self.running.push(attempt.map_err(|error| error.to_string())?);
         Ok(true)
-    }
-
-    fn give_up(&mut self, task: &TaskId) -> std::result::Result<bool, String> {
-        // on_lost="rollback": the job is over, and says so.
-        Err(format!("REPORTED the log of {task} is lost"))
     }
 
     /// A task whose output is missing, of the first stage that has one; now and then one that runs already.
@@ -432,7 +427,7 @@ impl Job {
     /// Runs the whole job once more without failures, from the logs alone: it must show the same rows.
     fn check_story(&mut self) -> Check {
         let mut frames: BTreeMap<(usize, usize), Output> = BTreeMap::new();
-        let mut scratch = Cluster::new(1, 0, Mutation::None);
+        let mut scratch = Cluster::new(1, 0, Mutation::None, Late::never());
         for (stage, count) in self.setting.tasks.clone().into_iter().enumerate() {
             for partition in 0..count {
                 let task = task_id(stage, partition);

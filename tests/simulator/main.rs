@@ -11,6 +11,8 @@ mod attempt;
 mod cluster;
 mod dice;
 mod job;
+mod late;
+mod sharing;
 mod silence;
 mod stores;
 
@@ -45,6 +47,18 @@ pub(crate) enum Mutation {
     TruncateEarly,
     /// Who does not answer is taken for dead.
     SlowIsDead,
+    /// A request that comes late is carried out as if it were new.
+    LateIsNew,
+    /// An open that is repeated is taken for another.
+    RetryIsAnother,
+    /// Of several copies the shortest is gone on with.
+    ShortestCopy,
+    /// The first holder that answers decides, also where consumers have absorbed more.
+    FirstAnswer,
+    /// What is published is not copied.
+    NoCopies,
+    /// The registry does not hear who holds a log.
+    UnknownHolders,
 }
 
 /// Messages and bytes.
@@ -244,6 +258,36 @@ fn the_oracle_notices_early_truncation() {
 #[test]
 fn the_oracle_notices_that_slow_is_taken_for_dead() {
     noticed(Mutation::SlowIsDead);
+}
+
+#[test]
+fn the_oracle_notices_that_late_requests_take_something_back() {
+    noticed(Mutation::LateIsNew);
+}
+
+#[test]
+fn the_oracle_notices_that_a_repeated_open_is_another() {
+    noticed(Mutation::RetryIsAnother);
+}
+
+#[test]
+fn the_oracle_notices_that_a_shorter_copy_is_gone_on_with() {
+    noticed(Mutation::ShortestCopy);
+}
+
+#[test]
+fn the_oracle_notices_that_the_first_answer_decides() {
+    noticed(Mutation::FirstAnswer);
+}
+
+#[test]
+fn the_oracle_notices_that_nothing_is_copied() {
+    noticed(Mutation::NoCopies);
+}
+
+#[test]
+fn the_oracle_notices_that_holders_are_not_known() {
+    noticed(Mutation::UnknownHolders);
 }
 
 #[test]

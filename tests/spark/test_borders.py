@@ -12,6 +12,7 @@ from epochs import Failed, again, drawn, fail
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 
+import clonos
 from clonos.errors import ReplayDivergence
 
 ROWS = 40
@@ -87,6 +88,25 @@ def test_rows_that_moved_unseen_are_not_asked_twice_in_silence(
     session.commit("batch", "cut")
     with session.epoch("cut"):
         assert len(answers(cut(spark, after))) == ROWS
+
+
+def test_rows_that_moved_are_refused_after_a_restart_too(plain_spark: Any, tmp_path: Path) -> None:
+    refused = pytest.raises(PySparkException, match=rf"{ReplayDivergence.__name__}.*commit")
+    with clonos.attach(plain_spark, checkpoint_dir=tmp_path) as session:
+        with suppress(Failed), session.epoch("cut"):
+            answers(cut(plain_spark, 30))
+            fail()
+        with refused, session.epoch("cut"):
+            answers(cut(plain_spark, 10))
+    for _ in range(2):
+        with clonos.attach(plain_spark, checkpoint_dir=tmp_path) as session:
+            with refused, session.epoch("cut"):
+                answers(cut(plain_spark, 10))
+    with clonos.attach(plain_spark, checkpoint_dir=tmp_path) as session:
+        session.commit("batch", "cut")
+        with session.epoch("cut"):
+            assert len(answers(cut(plain_spark, 10))) == ROWS
+    assert not list(tmp_path.rglob("*.seg"))
 
 
 def test_another_question_of_the_same_epoch_is_no_move(spark: Any, session: Any) -> None:

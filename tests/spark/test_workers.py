@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.errors import PythonException
 
 from clonos import causal
 
@@ -46,3 +47,23 @@ def test_libraries_are_left_out_of_the_collection_and_functions_are_not(
             # Its own, and for the moment that of the task before.
             assert models <= 2
             assert frozen > 10_000
+
+
+@causal("double")
+def divided(row: int) -> float:
+    return 1 / row
+
+
+@causal("double", concurrency=2)
+async def divided_later(row: int) -> float:
+    return 1 / row
+
+
+@pytest.mark.parametrize("function", [divided, divided_later])
+def test_a_traceback_begins_at_the_code_of_the_user(spark: Any, function: Any) -> None:
+    with pytest.raises(PythonException) as raised:
+        spark.range(3).select(function("id")).collect()
+    text = str(raised.value)
+    assert "ZeroDivisionError" in text
+    assert f"in {function.func.__name__}\n    return 1 / row" in text
+    assert text.count("clonos/_worker/") == 1

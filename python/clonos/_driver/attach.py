@@ -30,6 +30,7 @@ from clonos._driver import spark_private
 from clonos._driver.plans import plan_uses
 from clonos._driver.session import Session
 from clonos._temporary import private_folder, write_private
+from clonos._worker.agents import sweep
 from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -232,4 +233,7 @@ def _folder_of(path: str | os.PathLike[str]) -> str:
 
 def _session_folder(app_id: str) -> Path:
     name = hashlib.sha256(f"{app_id}/driver/{os.getpid()}".encode()).hexdigest()[:16]
-    return private_folder(name)
+    folder = private_folder(name)
+    # Of sessions whose drivers were killed.
+    sweep(folder.parent)
+    return folder

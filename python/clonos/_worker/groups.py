@@ -90,9 +90,13 @@ def make_aggregate(spec: UdfSpec, fn: Callable[..., Any]) -> Callable[..., Any]:
     pieces = Pieces(spec)
 
     def body(*args: Any, _libraries: Libraries = LIBRARIES) -> Any:
+        from clonos._worker.tracebacks import of_user
         from clonos._worker.udf import by_name
 
-        return run_aggregate(pieces, by_name(fn, spec), args)
+        try:
+            return run_aggregate(pieces, by_name(fn, spec), args)
+        except Exception as error:
+            raise of_user(error)  # noqa: B904, it is the same error
 
     body.__name__ = body.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
     body.__doc__ = fn.__doc__

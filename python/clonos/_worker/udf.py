@@ -71,11 +71,14 @@ def make_body(spec: UdfSpec, fn: Callable[..., Any]) -> Callable[[Iterator[Any]]
     name, owner = frame_of(fn)
 
     def body(batches: Iterator[Any], *, _libraries: Libraries = LIBRARIES) -> Iterator[Any]:
-        from clonos._worker import udf
+        from clonos._worker import tracebacks, udf
 
         if owner is not None:
             cls = owner  # noqa: F841 - Spark's log of workers looks for a variable of this name
-        yield from udf.run(spec, fn, batches)
+        try:
+            yield from udf.run(spec, fn, batches)
+        except Exception as error:
+            raise tracebacks.of_user(error)  # noqa: B904, it is the same error
 
     # Spark's log of workers says by its code's name what was called.
     body.__code__ = body.__code__.replace(co_name=name)

@@ -7,14 +7,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::Registry;
 use super::parts::first_part;
 use crate::agent::protocol::Layout;
 use crate::error::{Divergence, DivergenceKind, Error, Result};
 use crate::id::{Partition, TaskId};
 use crate::task::Summary;
 
-const ADVICE: &str = "rows have moved from task to task, or the input changed. Some were asked again: give the log \
-     up with session.commit. Begin an epoch again with the files and settings that it had";
+const ADVICE: &str = "rows have moved from task to task, or the input changed, and some were asked again. Begin an \
+     epoch again with the files and settings that it had";
 
 /// Some rows of a partition.
 type Rows = (Partition, u64);
@@ -34,6 +35,8 @@ pub(super) struct Moved {
     /// Operators whose rows have moved: the epoch can't come to its end any more, also if it is tried again
     /// by tasks that find what was asked twice in their logs.
     refused: HashMap<Arc<str>, Divergence>,
+    /// Those of them that nobody has written down yet.
+    unwritten: Vec<Divergence>,
 }
 
 impl Moved {
@@ -48,16 +51,27 @@ impl Moved {
             stage.unasked = stage.unasked.or_else(|| rows(unasked));
             stage.live = stage.live.or_else(|| rows(live));
             if let Some(((from, unasked), (to, live))) = stage.unasked.zip(stage.live) {
-                self.refused.entry(operator.into()).or_insert_with(|| Divergence {
+                let divergence = Divergence {
                     kind: DivergenceKind::RowsChanged,
                     task: TaskId { operator: operator.into(), partition: to, ..task.clone() },
                     row: None,
                     recorded: format!("{unasked} rows of partition {from} that did not come"),
                     asked: format!("{live} rows that are not recorded here"),
                     advice: ADVICE.to_owned(),
-                });
+                };
+                if self.refuse(divergence.clone()) {
+                    self.unwritten.push(divergence);
+                }
             }
         }
+    }
+
+    /// Refuses an operator from now on; whether it was not refused before.
+    fn refuse(&mut self, divergence: Divergence) -> bool {
+        let operator = Arc::clone(&divergence.task.operator);
+        let is_new = !self.refused.contains_key(&operator);
+        self.refused.entry(operator).or_insert(divergence);
+        is_new
     }
 
     /// Whether a task may come to its end.
@@ -70,6 +84,18 @@ impl Moved {
             Some(divergence) => Err(Error::Divergence(Box::new(divergence.clone()))),
             None => Ok(()),
         }
+    }
+}
+
+impl Registry {
+    /// What was refused since this was asked last: to be written down, for whoever begins the epoch again.
+    pub fn newly_refused(&mut self) -> Vec<Divergence> {
+        self.uses.values_mut().flat_map(|uses| std::mem::take(&mut uses.moved.unwritten)).collect()
+    }
+
+    /// Refuses what an earlier application has refused.
+    pub fn refuse(&mut self, divergence: Divergence) {
+        self.uses_of(&divergence.task.clone()).moved.refuse(divergence);
     }
 }
 
@@ -104,6 +130,10 @@ mod tests {
             assert!(ended(&mut moved, first, 3, [4, 0][first as usize], [0, 4][first as usize]));
             assert!(!ended(&mut moved, 1 - first, 3, [0, 4][first as usize], [4, 0][first as usize]));
             assert!(!ended(&mut moved, 0, 9, 0, 0), "also when it is tried again");
+            assert_eq!(moved.unwritten.len(), 1);
+            let mut after_a_restart = Moved::default();
+            assert!(after_a_restart.refuse(moved.unwritten.remove(0)));
+            assert!(!ended(&mut after_a_restart, 0, 3, 0, 0));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Absorbed, Held, Store};
+use super::{Absorbed, Held, Reopened, Store};
 use crate::agent::protocol::{AgentInfo, Code, HeldCopy, Layout};
 use crate::causal_log::CausalLog;
 use crate::error::{Error, Result};
@@ -32,7 +32,7 @@ impl Store {
     ) -> Result<Absorbed> {
         let beyond = from.plus(block.len() as u64) > self.end(task).unwrap_or_default();
         if let Some(holder) = self.reopened.get(task).filter(|_| beyond) {
-            return Ok(Absorbed::Unconfirmed(holder.clone()));
+            return Ok(Absorbed::Unconfirmed(holder.at.clone()));
         }
         self.absorb_confirmed(task, born, from, block)
     }
@@ -79,7 +79,10 @@ impl Store {
 
     /// A sender is opened again, at `holder`: raises the fence; the length of the log, if it is here.
     pub fn reopened(&mut self, task: &TaskId, generation: Generation, holder: AgentInfo) -> Option<HeldCopy> {
-        self.reopened.insert(task.clone(), holder);
+        // One that comes late says where an older attempt was.
+        if self.reopened.get(task).is_none_or(|known| known.generation <= generation) {
+            self.reopened.insert(task.clone(), Reopened { generation, at: holder });
+        }
         self.fence(task, generation)
     }
 
@@ -101,11 +104,22 @@ impl Store {
         self.reopened.remove(task);
     }
 
-    /// Drops what is here of a log that was discarded.
-    pub fn forget(&mut self, task: &TaskId) {
-        self.remove(task);
-        self.remove(&task.in_flight());
-        self.reopened.remove(task);
+    /// Drops what is here of a log that was discarded in this generation, but nothing of newer ones. Once: what is
+    /// absorbed after that is of a newer one, and copies do not tell.
+    pub fn forget(&mut self, task: &TaskId, generation: Generation) {
+        let forgotten = self.forgotten.entry(task.clone()).or_insert(Generation::NONE);
+        if *forgotten >= generation {
+            return;
+        }
+        *forgotten = generation;
+        for task in [task, &task.in_flight()] {
+            if self.held.get(task).is_some_and(|held| held.generation <= generation) {
+                self.remove(task);
+            }
+        }
+        if self.reopened.get(task).is_some_and(|known| known.generation <= generation) {
+            self.reopened.remove(task);
+        }
     }
 
     /// Whether the log of a task that ran here is here, and not only a copy.

@@ -236,10 +236,16 @@ fn a_discarded_log_goes_with_its_frames() {
     with_log(&mut store, &score, &[10]);
     with_log(&mut store, &score.in_flight(), &[20]);
     with_log(&mut store, &task("score", 1, 1), &[5]);
-    store.forget(&score);
+    store.forget(&score, Generation(0));
+    assert!(store.end(&score).is_some(), "that was an older attempt's");
+    store.forget(&score, Generation(1));
     assert_eq!((store.memory_bytes, store.in_flight_bytes()), (5, 0));
     assert_eq!(store.end(&score.in_flight()), None);
     check(&store, &[]);
+    // The next attempt's frames are absorbed, and the request comes once more.
+    store.absorb_copy(&score, Generation(2), LogOffset::START, &block(1, 10)).unwrap();
+    store.forget(&score, Generation(1));
+    assert_eq!(store.end(&score), Some(LogOffset(10)));
 }
 
 /// Causal logs and frames of epochs 1 and 2, block by block in turn, 500 bytes of each kind.
@@ -376,7 +382,7 @@ enum Op {
     Overdue(SpillPolicy, u64),
     Spilled(usize),
     NotSpilled(usize),
-    Forget(usize),
+    Forget(usize, u64),
     Recovered(usize, usize),
     Commit(u64, u64),
 }
@@ -397,7 +403,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
             .prop_map(|(policy, newest)| Op::Overdue(policy, newest)),
         4 => (0_usize..4).prop_map(Op::Spilled),
         2 => (0_usize..4).prop_map(Op::NotSpilled),
-        1 => log.clone().prop_map(Op::Forget),
+        1 => (log.clone(), 0_u64..5).prop_map(|(log, generation)| Op::Forget(log, generation)),
         1 => (log, 0_usize..4).prop_map(|(log, blocks)| Op::Recovered(log, blocks)),
         1 => (0_u64..3, 0_u64..6).prop_map(|(epoch, below)| Op::Commit(epoch, below)),
     ];
@@ -443,7 +449,7 @@ fn apply(store: &mut Store, under_way: &mut Vec<Victims>, op: &Op) {
         }
         Op::NotSpilled(at) if at < under_way.len() => store.not_spilled(&under_way.swap_remove(at)),
         Op::Spilled(_) | Op::NotSpilled(_) => {}
-        Op::Forget(log) => store.forget(&log_of(log)),
+        Op::Forget(log, generation) => store.forget(&log_of(log), Generation(generation)),
         Op::Recovered(log, blocks) => {
             // At the start, before anything else is here.
             if store.end(&log_of(log)).is_none() {

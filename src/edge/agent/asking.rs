@@ -1,7 +1,8 @@
 //! Asking the holders of a log. Who does not answer is slow, cut off or dead, and only the registry can say
 //! that it is dead: then it stays so. Until then nothing is decided without it.
 
-use std::thread::sleep;
+use std::panic::resume_unwind;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use super::handler::Handler;
@@ -15,26 +16,36 @@ use crate::error::{Error, Result};
 const PATIENCE_MIN: Duration = Duration::from_millis(AGENT_SILENCE_MS_MAX + 2_000);
 /// Time between two tries.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Where hosts are cut off, each of their agents takes as long as a connection may: they are not asked one
+/// after the other.
+const ASKED_AT_ONCE: usize = 16;
 
 impl Handler {
-    /// Asks all of them. Who does not answer is asked again until it does, is dead, or the answers that there
-    /// are suffice.
-    pub(super) fn ask_all<T>(
+    /// Asks all of them, some at a time. Who does not answer is asked again until it does, is dead, or the
+    /// answers that there are suffice.
+    pub(super) fn ask_all<T: Send>(
         &self,
         holders: &[AgentInfo],
-        ask: impl Fn(&AgentInfo) -> Result<T>,
+        ask: impl Fn(&AgentInfo) -> Result<T> + Sync,
         suffices: impl Fn(&T) -> bool,
     ) -> Result<Vec<(AgentInfo, T)>> {
         let (mut answers, mut left) = (Vec::new(), holders.to_vec());
         let deadline = Instant::now() + self.patience();
         loop {
-            left.retain(|holder| match ask(holder) {
-                Ok(answer) => {
-                    answers.push((holder.clone(), answer));
-                    false
+            let mut silent = Vec::new();
+            for asked in left.chunks(ASKED_AT_ONCE) {
+                for (holder, answer) in at_once(asked, &|holder| match ask(holder) {
+                    Ok(answer) => Some(Ok(answer)),
+                    Err(error) => self.may_answer_yet(holder, &error).then_some(Err(())),
+                }) {
+                    match answer {
+                        Some(Ok(answer)) => answers.push((holder.clone(), answer)),
+                        Some(Err(())) => silent.push(holder.clone()),
+                        None => {}
+                    }
                 }
-                Err(error) => self.may_answer_yet(holder, &error),
-            });
+            }
+            left = silent;
             let Some(silent) = left.first() else { return Ok(answers) };
             if answers.iter().any(|(_, answer)| suffices(answer)) {
                 return Ok(answers);
@@ -95,4 +106,23 @@ impl Handler {
             millis: u64::try_from(self.patience().as_millis()).unwrap_or(u64::MAX),
         }
     }
+}
+
+/// Asks each of them in a thread of its own, but the last.
+fn at_once<'a, T: Send>(
+    holders: &'a [AgentInfo],
+    ask: &(impl Fn(&AgentInfo) -> T + Sync),
+) -> Vec<(&'a AgentInfo, T)> {
+    let Some((last, others)) = holders.split_last() else { return Vec::new() };
+    thread::scope(|scope| {
+        let asked: Vec<_> = others.iter().map(|holder| (holder, scope.spawn(move || ask(holder)))).collect();
+        let answer = ask(last);
+        let others = asked.into_iter().map(|(holder, thread)| match thread.join() {
+            Ok(answer) => (holder, answer),
+            Err(panic) => resume_unwind(panic),
+        });
+        let mut answers: Vec<_> = others.collect();
+        answers.push((last, answer));
+        answers
+    })
 }

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 
 use super::handler::{Handler, unexpected};
+use super::refusals::is_refusal;
 use super::registrar::{LocalRegistry, Registrar};
 use crate::agent::protocol::{Layout, Reply, Request};
 use crate::causal_log::{Place, SpillRef};
@@ -116,7 +117,9 @@ impl Handler {
         if !found.is_empty() {
             tracing::info!(epoch = %key, logs = found.len(), "recovered");
         }
+        let (refusals, found) = found.into_iter().partition(is_refusal);
         self.recovered(local, found);
+        self.refuse_again(local, refusals)?;
         locked(&self.claims.uses).insert(key.claimed(), used);
         Ok(used)
     }

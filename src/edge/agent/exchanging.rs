@@ -289,10 +289,11 @@ impl Handler {
         self.registrar.tell(&self.connections, Request::Discarded { task: task.clone(), generation })?;
         for agent in self.registrar.agents(&self.connections, &session.grant) {
             if agent.id == self.info.id {
-                locked(&self.store).forget(&task);
-            } else if let Err(error) =
-                self.connections.call(&agent.addr, &Request::Forget { task: task.clone() })
-            {
+                locked(&self.store).forget(&task, generation);
+                continue;
+            }
+            let forget = Request::Forget { task: task.clone(), generation };
+            if let Err(error) = self.connections.call(&agent.addr, &forget) {
                 // The next open disregards its copy, and a consumer that meets it drops it.
                 tracing::info!(%task, agent = %agent.addr, %error, "a discarded log could not be dropped");
             }

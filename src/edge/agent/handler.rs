@@ -12,7 +12,7 @@ use super::pooling::Pool;
 use super::registrar::{LocalRegistry, Registrar};
 use super::turns::Turns;
 use super::values::Tables;
-use crate::agent::protocol::{AgentInfo, AgentStats, Commit, Ending, Grant, Reply, Request};
+use crate::agent::protocol::{AgentInfo, AgentStats, Commit, Ending, Grant, Reply, Request, Sent};
 use crate::agent::store::Store;
 use crate::config::SessionConfig;
 use crate::edge::disk::Disk;
@@ -74,6 +74,7 @@ pub(in crate::edge) struct Handler {
     /// Commits carried out here, of all there were.
     commits_seen: Mutex<u64>,
     sessions: AtomicU64,
+    requests: AtomicU64,
 }
 
 impl Handler {
@@ -100,7 +101,13 @@ impl Handler {
             sent_bytes: AtomicU64::new(0),
             commits_seen: Mutex::default(),
             sessions: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
         }
+    }
+
+    /// A number for a request that must not be carried out late.
+    pub(super) fn next_request(&self) -> Sent {
+        Sent { by: self.info.id, number: self.requests.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// A number for a new session.
@@ -116,7 +123,7 @@ impl Handler {
         summary: crate::task::Summary,
         ending: Ending,
     ) -> Result<()> {
-        self.registrar.tell(
+        let told = self.registrar.tell(
             &self.connections,
             Request::Closed {
                 task: session.task.clone(),
@@ -126,7 +133,11 @@ impl Handler {
                 agent: self.info.id,
                 lost: session.lost,
             },
-        )
+        );
+        if told.is_err() {
+            self.keep_refusals();
+        }
+        told
     }
 
     // Reading.
@@ -158,11 +169,12 @@ impl Handler {
     }
 
     pub(in crate::edge) fn replicated(&self, request: Request) -> Result<()> {
-        let Request::Replicate { task, generation, layout, reset, mut from, blocks, all } = request else {
+        let Request::Replicate { task, generation, layout, reset, mut from, blocks, all, sent } = request
+        else {
             return Err(unexpected());
         };
-        if reset {
-            locked(&self.store).begin(&task, generation, layout)?;
+        if !locked(&self.store).begin_copy(&task, generation, layout, reset, sent)? {
+            return Ok(());
         }
         for block in &blocks {
             self.hold(&task, generation, from, block)?;

@@ -13,6 +13,7 @@
 //! registrar        the way to the registry
 //! pooling          logs of other partitions, after a change of layout
 //! claiming         whose an epoch in the checkpoint folder is; recovering its logs
+//! refusals         epochs that cannot end, after a restart too
 //! heartbeat        telling the registry that this agent lives
 //! repairing        new copies after a holder's death
 //! values           answers that all tasks of an epoch share
@@ -33,6 +34,7 @@ pub mod pending_frames;
 mod pooling;
 pub mod process;
 mod publishing;
+mod refusals;
 pub(super) mod registrar;
 mod repairing;
 mod turns;

@@ -80,6 +80,7 @@ impl Handler {
                 holders,
                 adopted: adopted.map(|length| (length, session.grant.layout)),
                 published: true,
+                sent: self.next_request(),
             },
         )
     }
@@ -124,7 +125,8 @@ impl Handler {
             let blocks = self.disk.read(&blocks)?;
             let bytes = blocks.iter().map(|block| block.len() as u64).sum();
             let task = task.clone();
-            let request = Request::Replicate { task, generation, layout, reset, from, blocks, all };
+            let sent = self.next_request();
+            let request = Request::Replicate { task, generation, layout, reset, from, blocks, all, sent };
             self.connections.call(&peer.addr, &request)?;
             self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
         }

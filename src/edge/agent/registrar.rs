@@ -154,8 +154,9 @@ impl LocalRegistry {
                     }
                 }
             }
-            Request::Holding { task, generation, holders, adopted, published } => {
-                registry.holding(task, *generation, holders, *adopted, *published).map(|()| Reply::Done)
+            Request::Holding { task, generation, holders, adopted, published, sent } => {
+                let held = registry.holding(task, *generation, holders, *adopted, *published, *sent);
+                held.map(|()| Reply::Done)
             }
             Request::Closed { task, generation, summary, ending, agent, lost } => {
                 let closed = registry.closed(task, *generation, summary, ending.clone(), *agent, *lost);

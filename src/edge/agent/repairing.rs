@@ -58,6 +58,7 @@ impl Handler {
                 holders: holders.iter().map(|holder| holder.id).collect(),
                 adopted: None,
                 published: true,
+                sent: self.next_request(),
             },
         )
     }

@@ -232,8 +232,8 @@ impl Server {
             Request::Senders { session, operator, token } => {
                 handler.senders(known(sessions, session)?, operator, token)
             }
-            Request::Forget { task } => {
-                locked(&handler.store).forget(&task);
+            Request::Forget { task, generation } => {
+                locked(&handler.store).forget(&task, generation);
                 Ok(Reply::Done)
             }
             Request::Share { pieces, born } => handler.shared(pieces, born).map(|()| Reply::Done),
@@ -259,9 +259,11 @@ impl Server {
                         handler.attend(local, &open.task.epoch_key())?;
                     }
                     let answer = local.handle(&other).unwrap_or_else(|| Err(not_registry()));
-                    if matches!(other, Request::Grant { .. }) {
+                    match other {
                         // The next micro-batch commits the one before.
-                        handler.catch_up(local);
+                        Request::Grant { .. } => handler.catch_up(local),
+                        Request::Closed { .. } if answer.is_err() => handler.keep_refusals(),
+                        _ => {}
                     }
                     answer
                 }
