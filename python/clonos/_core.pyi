@@ -120,6 +120,8 @@ class ResultTask:
         """Fingerprint the rows of a batch and match them with the log."""
     def complete(self, plan: Plan, live: pa.Array | None) -> pa.Array:
         """Record the values of the live rows; all values of the batch, in its order."""
+    def abandon(self, plan: Plan) -> None:
+        """Give back a plan whose rows were not decided, as the function raised."""
     def keep(self, plan: Plan, places: Sequence[int], values: pa.Array) -> int:
         """Record and send values of some live rows before all are there; from any thread."""
     def key(self, plan: Plan, live_row: int | None, ordinal: int) -> str:

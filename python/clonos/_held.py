@@ -6,6 +6,7 @@ import copyreg
 import functools
 import hashlib
 import os
+import site
 import sys
 import sysconfig
 import types
@@ -18,6 +19,7 @@ from clonos._pickled import BYTES_MAX, NotPlainError
 # They hold the program to a cluster, a log or another object, and say nothing about answers.
 _HANDLES = {"py4j", "logging", "weakref", "_weakref", "_weakrefset"}
 _HANDLES_OF_SPARK = {"SparkContext", "SparkSession", "DataFrame", "Column", "RDD", "Accumulator"}
+_PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
 _PLUMBING = {"pyspark", "clonos"} | _HANDLES
 
 
@@ -54,6 +56,7 @@ def is_installed(module: str | None) -> bool:
     return module is not None and not is_users(module) and not is_of_python(module)
 
 
+@functools.cache
 def is_users_file(file: str) -> bool:
     """Whether a file stands outside of the folders of Python and of installed packages."""
     return not str(Path(file).resolve()).startswith(_library_folders())
@@ -63,6 +66,9 @@ def is_users_file(file: str) -> bool:
 def _library_folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    # Those of the user (`pip install --user`), of the system, and of what lies below a venv.
+    folders |= {*site.getsitepackages(), site.getusersitepackages()}
+    folders |= {folder for folder in sys.path if Path(folder).name in _PACKAGE_FOLDERS}
     return tuple(str(Path(folder).resolve()) for folder in folders)
 
 

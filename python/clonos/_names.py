@@ -7,6 +7,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from clonos._held import is_of_python
+
 
 def names_in(code: types.CodeType) -> Iterator[str]:
     """Yield the global names and attributes that code and the functions in it use."""
@@ -33,26 +35,65 @@ def docs(fn: types.FunctionType, names: set[str]) -> Iterator[str | None]:
     yield from (value.__doc__ for value in named if isinstance(value, types.FunctionType))
 
 
-def mentions(fn: Callable[..., Any], name: str) -> bool:
-    """Whether `name` stands in the code of `fn`, or of functions it names, of any depth."""
+# Beyond, a function is taken to ask.
+_LOOKED_AT_MAX = 2_000
+
+
+def asks_for_keys(fn: Callable[..., Any]) -> bool:
+    """Whether `fn` may ask for an idempotency key, itself or in what it calls.
+
+    In doubt it may: counting equal rows costs little, and a key that changes is a second payment.
+    """
+    from clonos._services import idempotency_key
+
     seen: set[int] = set()
     pending: list[Any] = [fn]
     while pending:
         candidate = pending.pop()
-        while isinstance(candidate, functools.partial):
-            candidate = candidate.func
-        code = _code_of(candidate) if callable(candidate) else None
-        if code is None or id(code) in seen:
-            continue
-        seen.add(id(code))
-        names = set(names_in(code))
-        if name in names:
+        if candidate is idempotency_key:
             return True
-        scope = getattr(candidate, "__globals__", {})
-        named = (scope[other] for other in names if other in scope)
-        pending.extend(value for value in named if isinstance(value, types.FunctionType))
-        pending.extend(value for held in closure(candidate) for value in held)
+        if id(candidate) in seen or not _may_call(candidate):
+            continue
+        seen.add(id(candidate))
+        if len(seen) > _LOOKED_AT_MAX:
+            return True
+        if isinstance(candidate, functools.partial):
+            pending += [candidate.func, *candidate.args, *candidate.keywords.values()]
+            continue
+        if isinstance(candidate, type):
+            pending += [getattr(method, "__func__", method) for method in vars(candidate).values()]
+            continue
+        code = _code_of(candidate)
+        pending.append(getattr(candidate, "__self__", None))
+        if code is None or not isinstance(candidate, types.FunctionType | types.MethodType):
+            pending.append(type(candidate))
+        if code is None:
+            continue
+        names = set(names_in(code))
+        if idempotency_key.__name__ in names:
+            return True
+        pending += _found(candidate, names)
     return False
+
+
+def _may_call(value: Any) -> bool:
+    """Whether a value may lead to a call of ours: it is not Python's own, nor plain."""
+    of = value if isinstance(value, type | types.FunctionType) else type(value)
+    module = getattr(of, "__module__", None)
+    return isinstance(value, types.MethodType | functools.partial) or not is_of_python(str(module))
+
+
+def _found(fn: Any, names: set[str]) -> Iterator[Any]:
+    """What `names` are to a function, also within modules that it names."""
+    scope = getattr(fn, "__globals__", {})
+    for value in [scope[name] for name in names if name in scope]:
+        if isinstance(value, types.ModuleType):
+            held = vars(value)
+            yield from (held[name] for name in names if name in held)
+        else:
+            yield value
+    yield from (value for held in closure(fn) for value in held)
+    yield from getattr(fn, "__defaults__", None) or ()
 
 
 def _code_of(fn: Callable[..., Any]) -> types.CodeType | None:

@@ -21,6 +21,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from clonos import _unrecorded
+from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -208,6 +209,10 @@ class CausalRandom(_stdlib_random.Random):
             scope.after()
         return value
 
+    def gauss(self, mu: float = 0.0, sigma: float = 1.0) -> float:
+        """Normal distribution; the standard library's keeps every second number for later."""
+        return self.normalvariate(mu, sigma)
+
     def seed(self, *_args: Any, **_kwargs: Any) -> None:
         """Do nothing: the seed of a task is drawn once and recorded."""
 
@@ -318,10 +323,25 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     if inspect.isawaitable(result):
         scope.awaited = name
         return _awaited(scope, recorder, name, result)  # type: ignore[return-value]
-    recorder.call_record(name, True, dumps(result))
+    _record(recorder, name, result, result)
     if scope.after is not None:
         scope.after()
     return result  # type: ignore[no-any-return]
+
+
+def _record(recorder: Recorder, name: str, result: Any, outcome: Any) -> None:
+    """Record what a call gave, as `outcome`."""
+    try:
+        data = dumps(outcome)
+    except Exception as error:
+        message = (
+            f"what {name} returned cannot be recorded: a {type(result).__qualname__} cannot be "
+            f"pickled ({error}); return the plain values that are needed of it"
+        )
+        refused = ConfigError(message, "CONFIG")
+        recorder.call_record(name, False, _pickle_error(refused))
+        raise refused from error
+    recorder.call_record(name, True, data)
 
 
 class _Awaited:
@@ -356,7 +376,7 @@ async def _awaited(scope: Scope, recorder: Recorder, name: str, call: Awaitable[
         recorder.call_record(name, False, dumps(_Awaited(pickle.loads(_pickle_error(failure)))))
         raise
     else:
-        recorder.call_record(name, True, dumps(_Awaited(result)))
+        _record(recorder, name, result, _Awaited(result))
     finally:
         current.reset(token)
         scope.awaited = None

@@ -11,7 +11,6 @@ found again, and what stands twice in a query is called once.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import re
 import secrets
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from clonos._code import PYTHON_VERSION
+from clonos._plain import plain_identity
 from clonos.errors import ConfigError
 
 _COUNTER_BITS = 24
@@ -99,7 +99,7 @@ def function_identity(pickled: bytes) -> str:
     """
     found = _MARK.findall(pickled)
     if not found:
-        return hashlib.blake2b(pickled, digest_size=16).hexdigest()
+        return plain_identity(pickled)
     _token, code, _python, _named, operator = found[-1]
     return f"{operator.decode()} {code.decode()}"
 

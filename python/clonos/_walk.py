@@ -299,12 +299,12 @@ class Walk:
         if not own and not is_users(fn.__module__):
             # Made by a library for the user, whose functions it may hold.
             self.note("made", name_of(fn))
-            self._given(fn)
+            self._given(fn, notes=False)
             self._cells(fn)
             return
         self.note("function")
         self._code(fn.__code__)
-        self._given(fn)
+        self._given(fn, notes=_held.is_users_file(fn.__code__.co_filename))
         self.value(annotations_of(fn), 0)
         self._cells(fn)
         named = self._named
@@ -325,11 +325,15 @@ class Walk:
         if "__doc__" in names:
             self._all(docs(fn, names), 0)
 
-    def _given(self, fn: types.FunctionType) -> None:
-        """Note the defaults and attributes of a function."""
+    def _given(self, fn: types.FunctionType, *, notes: bool = True) -> None:
+        """Note the defaults and attributes of a function; not the plain ones, without `notes`.
+
+        A library notes there what it does, as tenacity how often it tried.
+        """
         self.value(fn.__defaults__, 0)
         self._namespace(fn.__kwdefaults__ or {}, 0)
-        self._namespace(fn.__dict__, 0)
+        held = fn.__dict__.items()
+        self._namespace({name: value for name, value in held if notes or callable(value)}, 0)
 
     def _imports(self, imported: Iterable[Found], names: set[str], seen: set[int]) -> None:
         """Note what is imported inside a function."""

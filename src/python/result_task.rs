@@ -146,6 +146,13 @@ impl PyResultTask {
         to_pyarrow(py, values)
     }
 
+    fn abandon(&self, py: Python<'_>, plan: &PyPlan) -> PyResult<()> {
+        enter(py, || {
+            let plan = lock(&plan.plan).take();
+            plan.map_or(Ok(()), |plan| lock(&self.task).abandon(&plan))
+        })
+    }
+
     #[pyo3(signature = (plan, live_row, ordinal))]
     fn key(&self, py: Python<'_>, plan: &PyPlan, live_row: Option<usize>, ordinal: u64) -> PyResult<String> {
         let used = enter(py, || self.publisher.use_of(&self.id))?;

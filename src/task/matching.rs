@@ -146,6 +146,13 @@ impl Occurrences {
         *count += 1;
         occurrence
     }
+
+    /// The last row with this fingerprint did not come.
+    pub(super) fn back(&mut self, fingerprint: u64) {
+        if let Some(count) = self.0.get_mut(&fingerprint) {
+            *count = count.saturating_sub(1);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -104,6 +104,11 @@ impl Plan {
         self.occurrences.get(row).copied()
     }
 
+    /// Whether a live row, by its place in `live`, equals a recorded row that is used up.
+    pub(super) fn is_doubtful(&self, place: u32) -> bool {
+        self.doubtful.binary_search_by_key(&(place as usize), |(of, _)| *of).is_ok()
+    }
+
     /// Number in this attempt's input, and fingerprint, of the live row at place `at` in `live`.
     pub(super) fn live_row(&self, at: usize) -> Option<(u64, u64)> {
         let row = *self.live.get(at)?;

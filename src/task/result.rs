@@ -1,8 +1,9 @@
 //! One attempt of a task that records its function's results.
 
-use arrow_array::{Array, ArrayRef, new_empty_array};
+use arrow_array::{Array, ArrayRef, UInt32Array, new_empty_array};
 use arrow_schema::DataType;
 use arrow_select::filter::filter;
+use arrow_select::take::take;
 use bytes::Bytes;
 
 use super::assemble::{AssembleError, assemble};
@@ -209,8 +210,7 @@ impl ResultTask {
     /// before.
     pub fn keep(&mut self, plan: &mut Plan, places: &[u32], values: &ArrayRef) -> Result<()> {
         self.standing.check()?;
-        if places.is_empty() || !plan.doubtful.is_empty() {
-            // Whether equal rows can be told apart is known when all values are there.
+        if places.is_empty() {
             return Ok(());
         }
         if values.len() != places.len() {
@@ -218,17 +218,43 @@ impl ResultTask {
         }
         self.checked_type(plan, Some(values))?;
         plan.kept.resize(plan.live.len(), false);
-        let mut rows = Vec::with_capacity(places.len());
-        for &place in places {
+        let (mut rows, mut kept) = (Vec::with_capacity(places.len()), Vec::with_capacity(places.len()));
+        for (at, &place) in (0_u32..).zip(places) {
+            // Whether rows that equal recorded ones can be told apart is known when all values are there.
+            let is_doubtful = plan.is_doubtful(place);
             match (plan.live.get(place as usize), plan.kept.get_mut(place as usize)) {
-                (Some(&row), Some(kept @ false)) => {
-                    *kept = true;
+                (Some(_), Some(false)) if is_doubtful => {}
+                (Some(&row), Some(is_kept @ false)) => {
+                    *is_kept = true;
                     rows.push(row);
+                    kept.push(at);
                 }
                 _ => return misuse(format!("the value at place {place} of a plan is kept already")),
             }
         }
-        self.push(plan, Some(&rows), values)
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let values = match rows.len() == places.len() {
+            true => ArrayRef::clone(values),
+            false => take(values, &UInt32Array::from(kept), None)?,
+        };
+        self.push(plan, Some(&rows), &values)
+    }
+
+    /// Gives a plan back whose rows were not decided, as the function raised; the next may come.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if plans come out of order.
+    pub fn abandon(&mut self, plan: &Plan) -> Result<()> {
+        if plan.sequence != self.plans_completed {
+            return misuse(format!("plan {} given back, {} is next", plan.sequence, self.plans_completed));
+        }
+        self.plans_completed += 1;
+        if self.options.count_occurrences {
+            plan.fingerprints.iter().for_each(|fingerprint| self.occurrences.back(*fingerprint));
+        }
+        Ok(())
     }
 
     /// What must be published before the rows completed since the last call leave. `None`: nothing

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import doctest
+import functools
+import json
 import pickle
+import random
 import re
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 import clonos
 from clonos import _config, _core, _names, _services, causal, errors
+from clonos import idempotency_key as new_key
 from clonos.cli.commands import app
 from clonos.errors import ClonosError, ConfigError
 
@@ -90,9 +95,36 @@ def helper() -> str:
     return clonos.idempotency_key()
 
 
-def test_a_name_is_found_in_functions_that_are_called() -> None:
-    assert _names.mentions(lambda: helper(), "idempotency_key")  # noqa: PLW0108
-    assert not _names.mentions(lambda: len("x"), "idempotency_key")
+class Payer:
+    """Asks for keys in a method of its own."""
+
+    def pay(self) -> str:
+        return self._with(new_key)
+
+    def _with(self, key: Any) -> str:
+        return str(key())
+
+
+payer = Payer()
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda: helper(),  # noqa: PLW0108
+        lambda: new_key(),  # noqa: PLW0108
+        lambda: payer.pay(),  # noqa: PLW0108
+        payer.pay,
+        functools.partial(lambda key: key(), new_key),
+        lambda key=new_key: key(),
+    ],
+)
+def test_who_may_ask_for_a_key_is_found(fn: Any) -> None:
+    assert _names.asks_for_keys(fn)
+
+
+def test_who_calls_only_what_is_of_python_asks_for_no_key() -> None:
+    assert not _names.asks_for_keys(lambda: json.dumps(random.random()))
 
 
 def test_every_error_is_one_of_ours_with_a_condition() -> None:

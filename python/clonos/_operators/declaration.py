@@ -197,7 +197,9 @@ def _hinted_kind(fn: Any) -> str:
     except (ImportError, NameError, TypeError, ValueError, PySparkException):
         # PySpark too goes by rows where it cannot make out the hints.
         return ROW
-    return ROW if number is None else _kinds().get(number, ROW)
+    if number is None:
+        return ROW
+    return _kinds().get(number) or aggregate_kind(number) or ROW
 
 
 def _row_eval_type() -> int:

@@ -15,7 +15,7 @@ from clonos import _services
 from clonos._calls import Calls, signature_of, telling_of_setup
 from clonos._code import fingerprint
 from clonos._config import Flush, OnError, Per, Record
-from clonos._names import mentions
+from clonos._names import asks_for_keys
 from clonos._operators.declaration import (
     ASYNC,
     ROW,
@@ -110,7 +110,8 @@ class CausalUDF(Generic[P, R]):
             if not _in_task() and not _no_session():
                 self._warn_unrecorded(stacklevel=4)
             return self._groups
-        return Pieces(self._spec(return_type=None, arguments=ALL_ARGUMENTS, keyed=False))
+        spec = self._spec(return_type=None, arguments=ALL_ARGUMENTS, keyed=False)
+        return Pieces(replace(spec, count_occurrences=True))
 
     def _copy(self, **changes: Any) -> CausalUDF[P, R]:
         # Not `copy.copy`, which goes the way of pickles.
@@ -288,8 +289,8 @@ class CausalUDF(Generic[P, R]):
             flush=options.flush,
             concurrency=options.concurrency,
             allow_code_change=options.allow_code_change,
-            # Counting equal rows costs time; only keys and row streams of random numbers need it.
-            count_occurrences=kind in (ROW, ASYNC) and mentions(self.func, "idempotency_key"),
+            # It costs time, and only keys need it.
+            count_occurrences=kind in {ROW, ASYNC, *AGGREGATES} and asks_for_keys(self.func),
             label=self._qualname,
             calls=self._calls,
             config=None if config is None else config.to_bytes(),

@@ -54,7 +54,7 @@ class Handler:
             arguments=0,
             keyed=False,
             allow_code_change=options.allow_code_change,
-            count_occurrences=False,
+            count_occurrences=True,
             label=self.cls.__qualname__,
             calls=None,
             config=None if config is None else config.to_bytes(),

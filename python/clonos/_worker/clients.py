@@ -13,6 +13,7 @@ import inspect
 import os
 import pickle
 import threading
+import time
 from typing import Any
 
 # Tasks of one job follow each other faster, and Spark ends a worker that idles for a minute.
@@ -31,6 +32,8 @@ class Client:
     def __init__(self, setup: bytes, *, asynchronous: bool) -> None:
         self.runner = asyncio.Runner() if asynchronous else None
         self.users = 0
+        self.used_at = 0.0
+        self.timer: threading.Timer | None = None
         self._setup = setup
         self._made: Any = None
         self._is_made = False
@@ -98,15 +101,36 @@ def give_back(client: Client, *, worker_ends: bool) -> None:
     """A task is done with a client."""
     with _lock:
         client.users -= 1
+        client.used_at = time.monotonic()
     if worker_ends or not os.environ.get("SPARK_REUSE_WORKER"):
-        _close_idle(client)
-        return
-    timer = threading.Timer(IDLE_SECONDS, _close_idle, [client])
-    timer.daemon = True
-    timer.start()
+        _close(client)
+    else:
+        _wait(client, IDLE_SECONDS)
 
 
-def _close_idle(client: Client) -> None:
+def _wait(client: Client, seconds: float) -> None:
+    """Look after a while whether a client is still in use; one of these looks is under way."""
+    with _lock:
+        if client.timer is None:
+            client.timer = threading.Timer(seconds, _look, [client])
+            client.timer.daemon = True
+            client.timer.start()
+
+
+def _look(client: Client) -> None:
+    with _lock:
+        client.timer = None
+        left = client.used_at + IDLE_SECONDS - time.monotonic()
+        if client.users:
+            # Whoever gives it back looks again.
+            return
+    if left > 0:
+        _wait(client, left)
+    else:
+        _close(client)
+
+
+def _close(client: Client) -> None:
     with _lock:
         if client.users or client not in _clients.values():
             return

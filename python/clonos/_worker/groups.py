@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 
 from clonos import _core
 from clonos._worker.calls import prepared
+from clonos._worker.images import content_bytes
 from clonos._worker.libraries import LIBRARIES, Libraries
-from clonos._worker.pieces import Pieces, content_bytes, listed
+from clonos._worker.pieces import Pieces, listed
 from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,27 +58,28 @@ def run_group(pieces: Pieces, fn: Callable[..., Any], args: tuple[Any, ...]) -> 
     if spec.calls is not None and spec.calls.on_error != "raise":
         message = f"{spec.uid}: on_error= is for functions of one row, not of a group"
         raise ConfigError(message, "CONFIG")
+    if spec.calls is None and not pieces.is_recorded:
+        return fn(*args)
+
+    def whole(*given: Any) -> Any:
+        # Read here, so that what a generator raises is the call's, and from the start at each try.
+        return listed(fn(*(iter(value) if isinstance(value, list) else value for value in given)))
+
     config = None if spec.config is None else _core.SessionConfig.from_bytes(spec.config)
-    with prepared(spec.calls, fn, spec.uid, config, asynchronous=False) as (call, _loop):
+    with prepared(spec.calls, whole, spec.uid, config, asynchronous=False) as (call, _loop):
         return _run_group(pieces, call, keys, inputs)
 
 
 def _run_group(
     pieces: Pieces, fn: Callable[..., Any], keys: tuple[Any, ...], inputs: tuple[Any, ...]
 ) -> Any:
-    if not pieces.is_recorded:
-        return fn(*keys, *inputs)
     # Groups are read whole: which of them this is, only all of its rows can say.
     read = [listed(value) for value in inputs]
-    columns = [_value_image(value) for key in keys for value in key]
-    for value in read:
-        columns += _rows_image(value)
-
-    def work() -> Any:
-        given = [iter(value) if isinstance(value, list) else value for value in read]
-        return listed(fn(*keys, *given))
-
-    result = pieces.run(columns, work)
+    columns = []
+    if pieces.is_recorded:
+        columns = [_value_image(value) for key in keys for value in key]
+        columns += [part for value in read for part in _rows_image(value)]
+    result = pieces.run(columns, lambda: fn(*keys, *read))
     return iter(result) if isinstance(result, list) else result
 
 
@@ -124,6 +126,15 @@ def _rows_image(value: Any) -> list[pa.Array]:
     return [_number(named), *_multiset([_columns(batch) for batch in batches])]
 
 
+def _joined(batches: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Batches as one: the types of a column of pandas are inferred from all that is in it."""
+    if len(batches) < 2 or not all(type(c).__name__ == "Series" for b in batches for c in b):  # noqa: PLR2004
+        return batches
+    import pandas as pd
+
+    return [tuple(pd.concat(parts, ignore_index=True) for parts in zip(*batches, strict=True))]
+
+
 def _names(batch: Any) -> Any:
     return batch.column_names if isinstance(batch, (pa.Table, pa.RecordBatch)) else batch.columns
 
@@ -137,16 +148,16 @@ def _columns(batch: Any) -> tuple[Any, ...]:
 def _multiset(batches: list[tuple[Any, ...]]) -> list[pa.Array]:
     """Count and sum of the fingerprints of rows: the same in whichever order they come."""
     rows = total = 0
-    for columns in batches:
+    for columns in _joined(batches):
         if columns and len(columns[0]):
-            prints = _core.row_fingerprints([_image(column) for column in columns])
+            prints = _core.row_fingerprints([image(column) for column in columns])
             rows += len(prints)
             # The sum of unsigned numbers wraps around, which is wanted.
             total += pc.sum(prints).as_py()
     return [_number(rows), _number(total % 2**64)]
 
 
-def _image(column: Any) -> pa.Array:
+def image(column: Any) -> pa.Array:
     """Arrow array of a column, to be fingerprinted."""
     if isinstance(column, pa.ChunkedArray):
         return column.combine_chunks()

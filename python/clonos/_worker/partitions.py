@@ -13,6 +13,7 @@ from clonos import _core
 from clonos._services import record_nothing
 from clonos._spec import OperatorSpec
 from clonos._worker import connection
+from clonos._worker.groups import image
 from clonos._worker.lost import check_lost
 from clonos._worker.place import current_place
 from clonos._worker.service_runner import ServiceRunner
@@ -66,8 +67,8 @@ def run_pandas(
 
     def noted() -> Iterator[Any]:
         for batch in batches:
-            frame = pa.RecordBatch.from_pandas(batch, preserve_index=False)
-            task.input([frame.to_struct_array()])
+            columns = [image(batch.iloc[:, at]) for at in range(batch.shape[1])]
+            task.input(columns or [pa.nulls(len(batch))])
             yield batch
 
     return ServiceRunner(task).pipelined(iter(func(noted())))

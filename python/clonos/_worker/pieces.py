@@ -42,6 +42,8 @@ class Pieces:
         self._task: _core.ResultTask | _core.ServiceTask | None = None
         self._opened = False
         self._let_go: Callable[[], Any] | None = None
+        #: Whether a piece is being worked on: what the function calls of itself is part of it.
+        self.under_way = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {"spec": self.spec}
@@ -69,12 +71,18 @@ class Pieces:
         ReplayDivergence
             If the function changed since the log was recorded.
         """
+        if self.under_way:
+            return work()
         task = self._opened_task()
-        if isinstance(task, _core.ResultTask):
-            return self._recorded(task, columns, work)
-        if isinstance(task, _core.ServiceTask):
-            return self._with_services(task, columns, work)
-        return within(Scope(None), work)
+        self.under_way = True
+        try:
+            if isinstance(task, _core.ResultTask):
+                return self._recorded(task, columns, work)
+            if isinstance(task, _core.ServiceTask):
+                return self._with_services(task, columns, work)
+            return within(Scope(None), work)
+        finally:
+            self.under_way = False
 
     @property
     def is_recorded(self) -> bool:
@@ -128,8 +136,15 @@ class Pieces:
             self._settle(task)
             outcome: T = pickle.loads(recorded[0].as_py())
             return outcome
-        outcome = within(Scope(None, CallKeys(lambda: 0, functools.partial(task.key, plan))), work)
-        task.complete(plan, pa.array([outcome_bytes(outcome)], pa.large_binary()))
+        try:
+            scope = Scope(None, CallKeys(lambda: 0, functools.partial(task.key, plan)))
+            outcome = within(scope, work)
+            data = outcome_bytes(outcome)
+        except Exception:
+            # Whoever calls the function may go on with the next piece.
+            task.abandon(plan)
+            raise
+        task.complete(plan, pa.array([data], pa.large_binary()))
         self._settle(task)
         return outcome
 
@@ -207,22 +222,6 @@ def read_table(data: bytes) -> pa.Table:
 def read_batch(data: bytes) -> pa.RecordBatch:
     """Return the first batch of an Arrow stream."""
     return pa.ipc.open_stream(data).read_next_batch()
-
-
-def content_bytes(value: object) -> bytes:
-    """Return bytes that are the same for equal plain values, whichever objects they are made of.
-
-    Raises
-    ------
-    Exception
-        If `value` cannot be pickled.
-    """
-    buffer = io.BytesIO()
-    pickler = pickle.Pickler(buffer, protocol=5)
-    # Without its memo: two equal strings are two strings, be they one object or two.
-    pickler.fast = True
-    pickler.dump(value)
-    return buffer.getvalue()
 
 
 def listed(result: Any) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from clonos import _core
-from clonos._services import dumps
-from clonos._worker.pieces import Pieces, content_bytes, listed
+from clonos._worker.images import Image, content_bytes, image_of
+from clonos._worker.pieces import Pieces
 from clonos._worker.udf import UdfSpec
 from clonos.errors import ConfigError
 
@@ -27,10 +26,10 @@ RECORDED_METHODS = ("eval", "terminate")
 # table to look up) that calls do not change; those that grow beyond it are refused.
 ATTRIBUTE_BYTES_MAX = 64 * 1024
 _BASELINE = "_clonos_attributes"
-_CONSTANT = b""
+_CONSTANT = Image(b"")
 # Stand for images, which are pickles: the attribute is as at the first call, or was deleted.
-_FIRST = b"first"
-_GONE = b"gone"
+_FIRST = Image(b"first")
+_GONE = Image(b"gone")
 
 
 def make_handler(spec: UdfSpec, handler: type) -> type:
@@ -80,7 +79,7 @@ class Outcome:
     """What one call did: its rows, the attributes it changed, whether it wants no more rows."""
 
     rows: Any
-    attributes: dict[str, bytes]
+    attributes: dict[str, Image]
     skip: BaseException | None
 
 
@@ -98,13 +97,14 @@ def call(
     ConfigError
         If the instance keeps more than is recorded with each call.
     """
-    if not pieces.is_recorded:
+    if pieces.under_way or not pieces.is_recorded:
         return method(instance, *args, **kwargs)
     name = method.__name__.encode()
     arguments = [_argument_bytes(value) for value in (*args, *kwargs.values())]
     columns = [_column(name, *map(str.encode, kwargs), *arguments)]
     if not pieces.replays_outcomes:
-        return pieces.run(columns, lambda: listed(method(instance, *args, **kwargs)))
+        rows, skip = pieces.run(columns, lambda: _rows_of(method, instance, args, kwargs))
+        return rows if skip is None else _then_skip(rows, skip)
     attributes = _Attributes(instance, pieces.spec.uid)
     before = attributes.changed()
     columns.append(_column(*(part for item in before.items() for part in _parts(*item))))
@@ -119,9 +119,7 @@ def call(
     outcome = pieces.run(columns, work)
     if not ran:
         attributes.restore(outcome.attributes)
-    if outcome.skip is None:
-        return outcome.rows
-    return _then_skip(outcome)
+    return outcome.rows if outcome.skip is None else _then_skip(outcome.rows, outcome.skip)
 
 
 def _rows_of(
@@ -140,16 +138,17 @@ def _rows_of(
     return rows, None
 
 
-def _then_skip(outcome: Outcome) -> Iterator[Any]:
-    yield from outcome.rows
-    if outcome.skip is not None:
-        raise outcome.skip
+def _then_skip(rows: Any, skip: BaseException) -> Iterator[Any]:
+    yield from rows
+    raise skip
 
 
-def _difference(before: dict[str, bytes], after: dict[str, bytes]) -> dict[str, bytes]:
+def _difference(before: dict[str, Image], after: dict[str, Image]) -> dict[str, Image]:
     names = sorted(before.keys() | after.keys())
     images = {name: after.get(name, _FIRST) for name in names}
-    return {name: image for name, image in images.items() if image != before.get(name, _FIRST)}
+    first = _FIRST.content
+    was = {name: before[name].content if name in before else first for name in names}
+    return {name: image for name, image in images.items() if image.content != was[name]}
 
 
 class _Attributes:
@@ -163,67 +162,62 @@ class _Attributes:
         self._uid = uid
         if _BASELINE not in self._values:
             self._values[_BASELINE] = self._first_images()
-        self._baseline: dict[str, bytes] = self._values[_BASELINE]
+        self._baseline: dict[str, Image] = self._values[_BASELINE]
 
-    def _first_images(self) -> dict[str, bytes]:
+    def _first_images(self) -> dict[str, Image]:
         images = {}
         for name, value in self._values.items():
             try:
-                image = content_bytes(value)
+                image = image_of(value)
             except Exception:  # a client, a lock: nothing that a call would change and pass on
                 image = _CONSTANT
-            images[name] = image if len(image) <= ATTRIBUTE_BYTES_MAX else _CONSTANT
+            images[name] = image if len(image.content) <= ATTRIBUTE_BYTES_MAX else _CONSTANT
         return images
 
-    def changed(self) -> dict[str, bytes]:
-        """Attributes that are not as they were at the first call, by name and pickled."""
+    def changed(self) -> dict[str, Image]:
+        """Attributes that are not as they were at the first call, by name."""
         images = {}
         for name, value in sorted(self._values.items()):
-            first = self._baseline.get(name)
-            if name == _BASELINE or first == _CONSTANT:
+            first = self._baseline.get(name, _GONE)
+            if name == _BASELINE or first is _CONSTANT:
                 continue
             image = self._image(name, value)
-            if image != first:
+            if image.content != first.content:
                 images[name] = image
         gone = sorted(self._baseline.keys() - self._values.keys())
-        return images | {name: _GONE for name in gone if self._baseline[name] != _CONSTANT}
+        return images | {name: _GONE for name in gone if self._baseline[name] is not _CONSTANT}
 
-    def _image(self, name: str, value: Any) -> bytes:
+    def _image(self, name: str, value: Any) -> Image:
         try:
-            image = content_bytes(value)
-        except Exception:
-            image = self._by_cloudpickle(name, value)
-        if len(image) > ATTRIBUTE_BYTES_MAX:
-            message = (
-                f"{self._uid} keeps {len(image)} bytes in self.{name} from call to call, more than "
-                f"the {ATTRIBUTE_BYTES_MAX} that are recorded with each: use record='services' and "
-                "clonos.call(…) around what must not be asked twice"
-            )
-            raise ConfigError(message, "CONFIG")
-        return image
-
-    def _by_cloudpickle(self, name: str, value: Any) -> bytes:
-        try:
-            return dumps(value)
+            image = image_of(value)
         except Exception as error:
             message = (
                 f"{self._uid} sets self.{name} in a call, which cannot be pickled ({error}): make "
                 "it in __init__, or use record='services'"
             )
             raise ConfigError(message, "CONFIG") from error
+        size = len(image.content)
+        if size > ATTRIBUTE_BYTES_MAX:
+            message = (
+                f"{self._uid} keeps {size} bytes in self.{name} from call to call, more than "
+                f"the {ATTRIBUTE_BYTES_MAX} that are recorded with each: use record='services' and "
+                "clonos.call(…) around what must not be asked twice"
+            )
+            raise ConfigError(message, "CONFIG")
+        return image
 
-    def restore(self, images: dict[str, bytes]) -> None:
+    def restore(self, images: dict[str, Image]) -> None:
         """Put back what a recorded call changed."""
         for name, image in images.items():
             found = self._baseline.get(name, _GONE) if image == _FIRST else image
             if found == _GONE:
                 self._values.pop(name, None)
             else:
-                self._values[name] = pickle.loads(found)
+                self._values[name] = found.value()
 
 
-def _parts(name: str, image: bytes) -> tuple[bytes, bytes]:
-    return name.encode(), image
+def _parts(name: str, image: Image) -> tuple[bytes, bytes]:
+    return name.encode(), image.content
 
 
 def _argument_bytes(value: Any) -> bytes:

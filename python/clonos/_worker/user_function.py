@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -81,7 +82,8 @@ class UserFunction:
             return self._fn
         # One at a time: its services must be asked in one order.
         runner = self._loop or asyncio.Runner()
-        return lambda *row: runner.run(self._fn(*row))
+        # A loop that is kept for the next tasks would run them in the context of the first.
+        return lambda *row: runner.run(self._fn(*row), context=contextvars.copy_context())
 
     def whole(self, values: list[Any]) -> Any:
         """Result of a vectorised function for one batch, as an Arrow array."""

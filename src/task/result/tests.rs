@@ -317,3 +317,31 @@ fn a_value_cannot_be_kept_twice_nor_with_another_type() {
     assert!(matches!(task.keep(&mut plan, &[7], &numbers([1])), Err(Error::Misuse { .. })));
     assert_diverged(task.keep(&mut plan, &[1], &words(&["x"])), Kind::TypeChanged, Some(0));
 }
+
+#[test]
+fn beside_rows_in_doubt_the_others_are_kept() {
+    let mut log = recorded(&[&["a", "b"]]);
+    let rows = words(&["b", "a", "a", "c", "d"]);
+    let mut second = ResultTask::new(result_options(), log.clone(), true).unwrap();
+    let mut plan = second.offer(std::slice::from_ref(&rows)).unwrap();
+    assert_eq!(plan.live, [2, 3, 4]);
+    second.keep(&mut plan, &[0, 1], &numbers([1, 30])).unwrap();
+    log.extend(second.take_block());
+    let mut third = ResultTask::new(result_options(), log, true).unwrap();
+    let plan = third.offer(&[rows]).unwrap();
+    assert_eq!(plan.live, [2, 4]);
+    assert_eq!(values(&third.complete(plan, Some(numbers([1, 50]))).unwrap()), [2, 1, 1, 30, 50]);
+}
+
+#[test]
+fn a_plan_that_is_given_back_leaves_no_trace() {
+    let options = TaskOptions { count_occurrences: true, ..result_options() };
+    let mut task = ResultTask::new(options, Vec::new(), true).unwrap();
+    let plan = task.offer(&[words(&["a"])]).unwrap();
+    task.abandon(&plan).unwrap();
+    assert!(matches!(task.abandon(&plan), Err(Error::Misuse { .. })));
+    let plan = task.offer(&[words(&["a"])]).unwrap();
+    assert_eq!(plan.occurrence(0), Some(0));
+    task.complete(plan, Some(numbers([1]))).unwrap();
+    assert_eq!(task.finish().unwrap().rows, 1);
+}
