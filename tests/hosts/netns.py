@@ -89,11 +89,11 @@ class Hosts:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _remove(self) -> None:
-        for host in self._numbers:
-            subprocess.run(
-                ["ip", "netns", "del", f"clonos{host}"], capture_output=True, check=False
-            )
-        subprocess.run(["ip", "link", "del", _BRIDGE], capture_output=True, check=False)
+        # A namespace is there until its last process has gone; its link must not be.
+        links = [f"link del clonos-v{host}" for host in self._numbers]
+        names = [f"netns del clonos{host}" for host in self._numbers]
+        for command in [*links, *names, f"link del {_BRIDGE}"]:
+            subprocess.run(["ip", *command.split()], capture_output=True, check=False)
 
     def _join(self, host: int) -> None:
         inside = f"-n clonos{host}"
