@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from clonos._pickled import BYTES_MAX, NotPlainError
+from clonos._pickled import BYTES_MAX, SIMPLE, NotPlainError
 
 # They hold the program to a cluster, a log or another object, and say nothing about answers.
 _HANDLES = {"py4j", "logging", "weakref", "_weakref", "_weakrefset"}
@@ -70,6 +70,15 @@ def _library_folders() -> tuple[str, ...]:
     folders |= {*site.getsitepackages(), site.getusersitepackages()}
     folders |= {folder for folder in sys.path if Path(folder).name in _PACKAGE_FOLDERS}
     return tuple(str(Path(folder).resolve()) for folder in folders)
+
+
+def is_note(value: Any) -> bool:
+    """Whether a value is made of texts and numbers alone."""
+    if isinstance(value, dict):
+        return all(is_note(part) for item in value.items() for part in item)
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(is_note, value))
+    return isinstance(value, SIMPLE)
 
 
 def package_of(module: str | None) -> str:

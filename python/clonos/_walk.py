@@ -326,14 +326,14 @@ class Walk:
             self._all(docs(fn, names), 0)
 
     def _given(self, fn: types.FunctionType, *, notes: bool = True) -> None:
-        """Note the defaults and attributes of a function; not the plain ones, without `notes`.
+        """Note the defaults and attributes of a function; no mere notes, without `notes`.
 
         A library notes there what it does, as tenacity how often it tried.
         """
         self.value(fn.__defaults__, 0)
         self._namespace(fn.__kwdefaults__ or {}, 0)
         held = fn.__dict__.items()
-        self._namespace({name: value for name, value in held if notes or callable(value)}, 0)
+        self._namespace({k: v for k, v in held if notes or not _held.is_note(v)}, 0)
 
     def _imports(self, imported: Iterable[Found], names: set[str], seen: set[int]) -> None:
         """Note what is imported inside a function."""
