@@ -215,3 +215,22 @@ def test_rows_that_are_alike_as_text_have_keys_of_their_own(spark: Any, session:
     table = spark.createDataFrame(rows, "a string, b string")
     found = [row[0] for row in table.select(key(row_key="*")).collect()]
     assert len(set(found)) == len(rows)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select id, of_view(id) from {name}",
+        "with {name} as (select * from range(20)) select id, of_view(id) from {name}",
+        "select a.id, of_view(b.id) from {name} a join range(20) b on a.id = b.id",
+    ],
+)
+def test_the_name_of_a_view_means_nothing(spark: Any, session: Any, query: str) -> None:
+    spark.udf.register("of_view", drawn)
+
+    def ask(name: str) -> list[tuple[Any, ...]]:
+        spark.range(20).createOrReplaceTempView(name)
+        return values(spark.sql(query.format(name=name)))
+
+    first, second = again(session, lambda: ask("left_side"), lambda: ask(f"v{uuid.uuid4().hex}"))
+    assert first == second

@@ -1,7 +1,7 @@
 """Python functions in Spark's plans, and what each is asked over.
 
 Private names of Spark, seen in 4.3: ``SQLExecution.getQueryExecution``, ``TreePattern``,
-``PythonUDF.func().command()``, ``InlineCTE``, ``ColumnPruning`` and the rules beside it,
+``PythonUDF.func().command()``, ``InlineCTE``, ``EliminateView``, ``ColumnPruning`` and others,
 ``TreeNode.treeString``, ``HadoopFsRelation.location().allFiles()``.
 """
 
@@ -109,6 +109,7 @@ class _Java:
         self.execution = jvm.org.apache.spark.sql.execution.SQLExecution.getQueryExecution
         self.project = catalyst.plans.logical.Project
         self._unnamed = catalyst.analysis.EliminateSubqueryAliases.apply
+        self._unviewed = catalyst.analysis.EliminateView.apply
         optimizer = catalyst.optimizer
         self.simplify = (
             optimizer.ColumnPruning.apply,
@@ -134,7 +135,7 @@ class _Java:
         """Return the plan without names of tables: each common table stands where it is used."""
         if plan.containsPattern(self._shared):
             plan = self._inline(True, False, False).apply(plan)
-        return self._unnamed(plan)
+        return self._unnamed(self._unviewed(plan))
 
 
 class _Below(NamedTuple):
@@ -223,7 +224,7 @@ class _Node:
 
         `inside` are the functions in its arguments.
         """
-        arguments = [str(argument.sql()) for argument in _each(function.children())]
+        arguments = self._arguments(function)
         all_of = _identities([*inside, *self._below.functions])
         making = _identities([*inside, *self._below.making])
         over = _digest(*arguments, *all_of, *self._leaves, *self._texts, *self._hashes)
@@ -236,6 +237,25 @@ class _Node:
         data = _digest(*(digest for table in self._made for digest in table))
         of_32_bits = (number % 2**32 for number in (exact, shape, data, self._borders))
         return over, tables, *of_32_bits
+
+    def _arguments(self, function: Any) -> list[str]:
+        """Texts of a function's arguments, whose columns are named by their places."""
+        texts = [str(argument.sql()) for argument in _each(function.children())]
+        columns = [(str(c.sql()), str(c.toString())) for c in _each(function.references().toSeq())]
+        # As Spark writes it, a column has the name of its table, which may be another each time.
+        for written, numbered in sorted(columns, key=lambda column: -len(column[0])):
+            number = re.search("#([0-9]+)L?$", numbered)
+            place = self._places.get(number[1]) if number else None
+            name = numbered.partition("#")[0]
+            texts = [text.replace(written, f"{name}@{place}") for text in texts]
+        return texts
+
+    @functools.cached_property
+    def _places(self) -> dict[str, int]:
+        """Place of each column below, by its number."""
+        columns = [str(child.output().toString()) for child in self._children]
+        numbers = re.findall("#([0-9]+)", " ".join(columns))
+        return {number: place for place, number in enumerate(numbers)}
 
     @functools.cached_property
     def _texts(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -14,7 +15,12 @@ class _Record:
     def read(cls, report: dict[str, Any]) -> Self:
         """Make the record of a part of the report."""
         names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
-        return cls(**{name: report[name] for name in names})
+        return cls(**{name: _shown(report[name]) for name in names})
+
+
+def _shown(value: Any) -> Any:
+    """Return a name without what only the core tells its logs apart by."""
+    return re.sub("\x01[^@]*", "", value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, slots=True)

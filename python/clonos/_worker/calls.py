@@ -124,8 +124,14 @@ def _coroutine(
             await asyncio.sleep(wait)
         if client is not None:
             args = (await client.get_in_loop(), *args)
-        async with asyncio.timeout(calls.timeout):
-            return await fn(*args, **kwargs)
+        try:
+            async with asyncio.timeout(calls.timeout) as limit:
+                return await fn(*args, **kwargs)
+        except TimeoutError as error:
+            if not limit.expired() or str(error):
+                raise
+            message = f"no answer within {calls.timeout:g} s, the timeout= of this function"
+            raise TimeoutError(message) from error
 
     retrying = calls.retrying(asynchronous=True)
 
