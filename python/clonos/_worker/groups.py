@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 MOST_INPUTS = 2
 
 
+class _Read(list[Any]):
+    """All batches of an iterator, which each try reads from the start."""
+
+
 def is_group(args: tuple[Any, ...]) -> bool:
     """Whether Spark calls a function with these arguments for a group, or a whole partition."""
     inputs = args[1:] if args and isinstance(args[0], tuple) else args
@@ -63,7 +67,7 @@ def run_group(pieces: Pieces, fn: Callable[..., Any], args: tuple[Any, ...]) -> 
 
     def whole(*given: Any) -> Any:
         # Read here, so that what a generator raises is the call's, and from the start at each try.
-        return listed(fn(*(iter(value) if isinstance(value, list) else value for value in given)))
+        return listed(fn(*(iter(value) if isinstance(value, _Read) else value for value in given)))
 
     config = None if spec.config is None else _core.SessionConfig.from_bytes(spec.config)
     with prepared(spec.calls, whole, spec.uid, config, asynchronous=False) as (call, _loop):
@@ -74,7 +78,7 @@ def _run_group(
     pieces: Pieces, fn: Callable[..., Any], keys: tuple[Any, ...], inputs: tuple[Any, ...]
 ) -> Any:
     # Groups are read whole: which of them this is, only all of its rows can say.
-    read = [listed(value) for value in inputs]
+    read = [_Read(value) if isinstance(value, Iterator) else value for value in inputs]
     columns = []
     if pieces.is_recorded:
         columns = [_value_image(value) for key in keys for value in key]

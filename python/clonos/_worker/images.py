@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _SETS = (set, frozenset)
+_ORDERED = {int, str, bytes}
 _BY_NAME = (type, types.FunctionType)
 
 
@@ -38,7 +39,10 @@ class _Pickler(pickle.Pickler):
 
     def persistent_id(self, value: Any) -> Any:
         if type(value) in _SETS:
-            return "set", type(value).__name__, sorted(value, key=content_bytes)
+            kinds = {type(item) for item in value}
+            # Of one plain type they have an order already.
+            key = None if len(kinds) == 1 and kinds <= _ORDERED else content_bytes
+            return "set", type(value).__name__, sorted(value, key=key)
         if isinstance(value, _BY_NAME) and not _is_found(value):
             from pyspark import cloudpickle
 
