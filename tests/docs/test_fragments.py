@@ -149,9 +149,11 @@ def test_the_readme_from_end_to_end(spark: Any, session: clonos.Session, tmp_pat
 
 
 def test_an_error_is_found(
-    spark: Any, session: clonos.Session, capsys: Any, monkeypatch: Any, tmp_path: Path
+    spark: Any, session: clonos.Session, capsys: Any, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    # What the fragment writes must not stay in the folder that Spark was started in.
+    jvm, hadoop = spark._jvm.org.apache.hadoop, spark.sparkContext._jsc.hadoopConfiguration()
+    jvm.fs.FileSystem.get(hadoop).setWorkingDirectory(jvm.fs.Path(str(tmp_path)))
 
     # Rows that look alike had different answers, and come in another order.
     def equal(partitions: int) -> Any:
