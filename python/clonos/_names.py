@@ -61,12 +61,12 @@ def asks_for_keys(fn: Callable[..., Any]) -> bool:
             pending += [candidate.func, *candidate.args, *candidate.keywords.values()]
             continue
         if isinstance(candidate, type):
-            pending += [getattr(method, "__func__", method) for method in vars(candidate).values()]
+            pending += [*map(_called_by, vars(candidate).values()), *candidate.__bases__]
             continue
         code = _code_of(candidate)
         pending.append(getattr(candidate, "__self__", None))
         if code is None or not isinstance(candidate, types.FunctionType | types.MethodType):
-            pending.append(type(candidate))
+            pending += [type(candidate), *getattr(candidate, "__dict__", {}).values()]
         if code is None:
             continue
         names = set(names_in(code))
@@ -74,6 +74,11 @@ def asks_for_keys(fn: Callable[..., Any]) -> bool:
             return True
         pending += _found(candidate, names)
     return False
+
+
+def _called_by(method: Any) -> Any:
+    """Return the function of a method, a property, or what else stands in a class."""
+    return getattr(method, "__func__", None) or getattr(method, "fget", None) or method
 
 
 def _may_call(value: Any) -> bool:

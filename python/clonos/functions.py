@@ -96,7 +96,7 @@ def _rand(_row: Any) -> float:
 
 
 def _new_uuid(_row: Any) -> str:
-    # What `str(clonos.uuid4())` gives, in a third of the time.
+    # What `str(clonos.uuid4())` gives, in two thirds of the time.
     digits = f"{_services.random.getrandbits(128):032x}"
     return (
         f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}"

@@ -28,7 +28,7 @@ def hosts() -> Iterator[cluster.Hosts]:
 
 @pytest.fixture
 def spark(hosts: cluster.Hosts) -> Iterator[Any]:
-    session = hosts.session("hosts")
+    session = hosts.session()
     cluster.await_workers(session, HOSTS)
     yield session
     session.stop()

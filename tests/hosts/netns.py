@@ -15,6 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, Self
 
+import scene
+
 from clonos import testing
 
 _NET = "10.77.19"
@@ -30,8 +32,6 @@ SOON = {
     "spark.storage.blockManagerHeartbeatTimeoutMs": "8000",
     "spark.shuffle.io.maxRetries": "1",
     "spark.shuffle.io.retryWait": "200ms",
-    "spark.task.maxFailures": "8",
-    "spark.stage.maxConsecutiveAttempts": "12",
 }
 
 
@@ -129,26 +129,16 @@ class Hosts:
                 )
             )
 
-    def session(self, name: str) -> Any:
+    def session(self) -> Any:
         """Start a driver of this cluster in this process."""
-        from pyspark import cloudpickle
-        from pyspark.sql import SparkSession
-
         os.environ["SPARK_LOCAL_IP"] = DRIVER
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        scene = sys.modules["scene"]
-        cloudpickle.register_pickle_by_value(scene)
-        builder = SparkSession.builder.master(f"spark://{DRIVER}:{MASTER_PORT}").appName(name)
-        for key, value in {
+        settings = {
             "spark.driver.host": DRIVER,
             "spark.driver.bindAddress": DRIVER,
             "spark.executor.memory": "600m",
-            "spark.ui.enabled": "false",
-            "spark.log.level": "OFF",
             **SOON,
-        }.items():
-            builder = builder.config(key, value)
-        return builder.getOrCreate()
+        }
+        return scene.start(f"spark://{DRIVER}:{MASTER_PORT}", **settings)
 
     # What happens to hosts.
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use clonos::agent::placement;
-use clonos::agent::protocol::{AgentInfo, Ending, Grant, HeldCopy, OpenTask, Use};
+use clonos::agent::protocol::{AgentInfo, Ending, Grant, HeldCopy, OpenTask, Request, Use};
 use clonos::agent::registry::{Granted, Registry};
 use clonos::agent::store::{Absorbed, Outgoing, Store};
 use clonos::error::{Error, Result};
@@ -14,7 +14,7 @@ use clonos::id::{AgentId, ChannelId, Epoch, EpochKey, Generation, LogOffset, Tas
 use clonos::task::Summary;
 
 use crate::dice::Dice;
-use crate::late::{Late, Message};
+use crate::late::Late;
 use crate::silence::Cut;
 use crate::stores::{blocks, hold_all, in_memory};
 use crate::{Count, Mutation};
@@ -149,8 +149,8 @@ impl Cluster {
                 }
                 let (generation, skip) = (grant.generation, self.mutation == Mutation::NoFence);
                 if all_count && !skip {
-                    let (to, task, at) = (holder.id, task.clone(), own.clone());
-                    self.carry_out(Message::Reopened { to, task, generation, at })?;
+                    let (task, reopened_at) = (task.clone(), Some(own.clone()));
+                    self.carry_out(Some(holder.id), Request::Fence { task, generation, reopened_at })?;
                 }
                 let Some(store) = self.agent(holder.id) else { continue };
                 let copy = match (skip, all_count) {
@@ -358,11 +358,10 @@ impl Cluster {
                 self.hosts[session.host].store.outgoing(&task, channel(generation, peer))
             {
                 self.count.agent += 1;
-                let (to, task, blocks) = (peer.id, task.clone(), in_memory(&blocks));
+                let (task, blocks) = (task.clone(), in_memory(&blocks));
                 let sent = self.late.next_request(self.hosts[session.host].info.id);
-                let copy =
-                    Message::Replicate { to, task, generation, layout, reset, from, blocks, all, sent };
-                self.carry_out(copy)?;
+                let copy = Request::Replicate { task, generation, layout, reset, from, blocks, all, sent };
+                self.carry_out(Some(peer.id), copy)?;
             }
         }
         if peers != session.peers {
@@ -384,7 +383,8 @@ impl Cluster {
         self.registry_of(session.host)?;
         let sent = self.late.next_request(own);
         let (task, generation) = (session.task.clone(), session.grant.generation);
-        self.carry_out(Message::Holding { task, generation, holders, adopted, sent })
+        let published = true;
+        self.carry_out(None, Request::Holding { task, generation, holders, adopted, published, sent })
     }
 
     /// As `Handler::discard`.
@@ -393,7 +393,7 @@ impl Cluster {
         let agents: Vec<AgentId> = self.hosts.iter().map(|host| host.info.id).collect();
         agents.into_iter().try_for_each(|to| {
             let (task, generation) = (session.task.clone(), session.grant.generation);
-            self.carry_out(Message::Forget { to, task, generation })
+            self.carry_out(Some(to), Request::Forget { task, generation })
         })
     }
 

@@ -1,9 +1,8 @@
 //! Requests that are repeated, as their answers were lost, and requests that come late.
 
-use bytes::Bytes;
-use clonos::agent::protocol::{AgentInfo, Layout, Sent};
+use clonos::agent::protocol::{Request, Sent};
 use clonos::error::Result;
-use clonos::id::{AgentId, Generation, LogOffset, TaskId};
+use clonos::id::{AgentId, Generation};
 
 use crate::Mutation;
 use crate::cluster::Cluster;
@@ -12,40 +11,12 @@ use crate::stores::hold_all;
 
 const REPEATED: usize = 10;
 
-/// A request that may be carried out again.
-#[derive(Debug, Clone)]
-pub(crate) enum Message {
-    /// `Request::Replicate`.
-    Replicate {
-        to: AgentId,
-        task: TaskId,
-        generation: Generation,
-        layout: Layout,
-        reset: bool,
-        from: LogOffset,
-        blocks: Vec<Bytes>,
-        all: bool,
-        sent: Sent,
-    },
-    /// `Request::Holding`.
-    Holding {
-        task: TaskId,
-        generation: Generation,
-        holders: Vec<AgentId>,
-        adopted: Option<(LogOffset, Layout)>,
-        sent: Sent,
-    },
-    /// `Request::Fence`, where determinants travel in frames.
-    Reopened { to: AgentId, task: TaskId, generation: Generation, at: AgentInfo },
-    /// `Request::Forget`.
-    Forget { to: AgentId, task: TaskId, generation: Generation },
-}
-
 /// What is still on its way.
 #[derive(Debug)]
 pub(crate) struct Late {
     dice: Dice,
-    messages: Vec<Message>,
+    /// With the agents that they are for; the registry, if none.
+    messages: Vec<(Option<AgentId>, Request)>,
     requests: u64,
     /// Of a hundred requests, how many come a second time, some turns later.
     repeated: usize,
@@ -72,7 +43,7 @@ impl Late {
     }
 
     /// One that comes now, if any does.
-    fn comes(&mut self) -> Option<Message> {
+    fn comes(&mut self) -> Option<(Option<AgentId>, Request)> {
         if self.messages.is_empty() || !self.dice.chance(10) {
             return None;
         }
@@ -82,57 +53,50 @@ impl Late {
 }
 
 impl Cluster {
-    /// Carries out a request, now and perhaps once more, later.
-    pub(crate) fn carry_out(&mut self, message: Message) -> Result<()> {
+    /// Carries out a request, of an agent or else of the registry, now and perhaps once more, later.
+    pub(crate) fn carry_out(&mut self, to: Option<AgentId>, request: Request) -> Result<()> {
         if self.late.is_repeated() {
-            self.late.messages.push(message.clone());
+            self.late.messages.push((to, request.clone()));
         }
-        self.receive(message)
+        self.receive(to, request)
     }
 
     /// Something that was sent some turns ago is carried out.
     pub(crate) fn receive_late(&mut self) {
-        let Some(mut message) = self.late.comes() else { return };
+        let Some((to, mut request)) = self.late.comes() else { return };
         if self.mutation == Mutation::LateIsNew {
             let now = self.late.next_request(AgentId(0)).number;
-            if let Message::Replicate { sent, .. } | Message::Holding { sent, .. } = &mut message {
-                sent.number = now;
+            match &mut request {
+                Request::Replicate { sent, .. } | Request::Holding { sent, .. } => sent.number = now,
+                Request::Forget { generation, .. } => *generation = Generation(u64::MAX),
+                _ => {}
             }
         }
         // Whoever sent it waits no more for the answer.
-        let _refused = self.receive(message);
+        let _refused = self.receive(to, request);
     }
 
-    fn receive(&mut self, message: Message) -> Result<()> {
-        match message {
-            Message::Replicate { to, task, generation, layout, reset, from, blocks, all, sent } => {
-                let Some(store) = self.agent(to) else { return Ok(()) };
-                if !store.begin_copy(&task, generation, layout, reset, sent)? {
-                    return Ok(());
-                }
-                hold_all(store, &task, generation, from, &blocks)?;
-                if all {
-                    store.complete(&task, generation);
-                }
-                Ok(())
-            }
-            Message::Holding { task, generation, holders, adopted, sent } => {
-                self.registry.holding(&task, generation, &holders, adopted, true, sent)
-            }
-            Message::Reopened { to, task, generation, at } => {
-                if let Some(store) = self.agent(to) {
-                    store.reopened(&task, generation, at);
-                }
-                Ok(())
-            }
-            Message::Forget { to, task, generation } => {
-                let newest =
-                    if self.mutation == Mutation::LateIsNew { Generation(u64::MAX) } else { generation };
-                if let Some(store) = self.agent(to) {
-                    store.forget(&task, newest);
-                }
-                Ok(())
-            }
+    /// As `edge/net/server.rs`.
+    fn receive(&mut self, to: Option<AgentId>, request: Request) -> Result<()> {
+        if let Request::Holding { task, generation, holders, adopted, published, sent } = request {
+            return self.registry.holding(&task, generation, &holders, adopted, published, sent);
         }
+        let Some(store) = to.and_then(|to| self.agent(to)) else { return Ok(()) };
+        match request {
+            Request::Replicate { task, generation, layout, reset, from, blocks, all, sent } => {
+                if store.begin_copy(&task, generation, layout, reset, sent)? {
+                    hold_all(store, &task, generation, from, &blocks)?;
+                    if all {
+                        store.complete(&task, generation);
+                    }
+                }
+            }
+            Request::Fence { task, generation, reopened_at } => {
+                store.fence_for(&task, generation, reopened_at);
+            }
+            Request::Forget { task, generation } => store.forget(&task, generation),
+            other => unreachable!("{other:?}"),
+        }
+        Ok(())
     }
 }

@@ -95,7 +95,15 @@ def helper() -> str:
     return clonos.idempotency_key()
 
 
-class Payer:
+class Base:
+    """Asks for keys in a property, which others inherit."""
+
+    @property
+    def key(self) -> str:
+        return str(new_key())
+
+
+class Payer(Base):
     """Asks for keys in a method of its own."""
 
     def pay(self) -> str:
@@ -105,7 +113,16 @@ class Payer:
         return str(key())
 
 
-payer = Payer()
+class Inherits(Base):
+    pass
+
+
+class Holds:
+    def __init__(self, payer: Any) -> None:
+        self.payer = payer
+
+
+payer, heir, holder = Payer(), Inherits(), Holds(Payer())
 
 
 @pytest.mark.parametrize(
@@ -115,6 +132,8 @@ payer = Payer()
         lambda: new_key(),  # noqa: PLW0108
         lambda: payer.pay(),  # noqa: PLW0108
         payer.pay,
+        lambda: heir.key,
+        lambda: holder.payer.pay(),  # noqa: PLW0108
         functools.partial(lambda key: key(), new_key),
         lambda key=new_key: key(),
     ],

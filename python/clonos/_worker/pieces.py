@@ -11,6 +11,7 @@ import contextlib
 import functools
 import io
 import pickle
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from clonos._worker import connection
 from clonos._worker.lost import check_lost
 from clonos._worker.place import current_place
 from clonos._worker.udf import UdfSpec, open_arguments
-from clonos.errors import ClonosError
+from clonos.errors import ClonosError, ConfigError
 
 T = TypeVar("T")
 
@@ -42,8 +43,8 @@ class Pieces:
         self._task: _core.ResultTask | _core.ServiceTask | None = None
         self._opened = False
         self._let_go: Callable[[], Any] | None = None
-        #: Whether a piece is being worked on: what the function calls of itself is part of it.
-        self.under_way = False
+        # The thread that works on a piece.
+        self._thread: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"spec": self.spec}
@@ -70,11 +71,16 @@ class Pieces:
         ------
         ReplayDivergence
             If the function changed since the log was recorded.
+        ConfigError
+            If another thread is at work on a piece: which came first is nobody's to say.
         """
         if self.under_way:
             return work()
+        if self._thread is not None:
+            message = f"{self.spec.uid} is called in two threads at once: call it in one"
+            raise ConfigError(message, "CONFIG")
         task = self._opened_task()
-        self.under_way = True
+        self._thread = threading.get_ident()
         try:
             if isinstance(task, _core.ResultTask):
                 return self._recorded(task, columns, work)
@@ -82,7 +88,12 @@ class Pieces:
                 return self._with_services(task, columns, work)
             return within(Scope(None), work)
         finally:
-            self.under_way = False
+            self._thread = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether this is called within a piece, of which all that its function calls is part."""
+        return self._thread == threading.get_ident()
 
     @property
     def is_recorded(self) -> bool:

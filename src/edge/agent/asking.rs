@@ -2,7 +2,7 @@
 //! that it is dead: then it stays so. Until then nothing is decided without it.
 
 use std::panic::resume_unwind;
-use std::thread::{self, sleep};
+use std::thread::{self, ScopedJoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use super::handler::Handler;
@@ -108,18 +108,22 @@ impl Handler {
     }
 }
 
-/// Asks each of them in a thread of its own, but the last.
+/// Asks each of them in a thread of its own, but the last and those for which there is no thread.
 fn at_once<'a, T: Send>(
     holders: &'a [AgentInfo],
     ask: &(impl Fn(&AgentInfo) -> T + Sync),
 ) -> Vec<(&'a AgentInfo, T)> {
     let Some((last, others)) = holders.split_last() else { return Vec::new() };
     thread::scope(|scope| {
-        let asked: Vec<_> = others.iter().map(|holder| (holder, scope.spawn(move || ask(holder)))).collect();
+        let asked: Vec<_> = others
+            .iter()
+            .map(|holder| (holder, thread::Builder::new().spawn_scoped(scope, move || ask(holder))))
+            .collect();
         let answer = ask(last);
-        let others = asked.into_iter().map(|(holder, thread)| match thread.join() {
-            Ok(answer) => (holder, answer),
-            Err(panic) => resume_unwind(panic),
+        let others = asked.into_iter().map(|(holder, thread)| match thread.map(ScopedJoinHandle::join) {
+            Ok(Ok(answer)) => (holder, answer),
+            Ok(Err(panic)) => resume_unwind(panic),
+            Err(_no_thread) => (holder, ask(holder)),
         });
         let mut answers: Vec<_> = others.collect();
         answers.push((last, answer));
