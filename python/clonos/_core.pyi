@@ -148,6 +148,16 @@ class ValueTask:
         """Rows to call the function for, none while others are; ``None`` if all are answered."""
     def answer(self, values: pa.Array, places: Sequence[int] | None = None) -> None:
         """Record values of the rows last given, or of some; returns when they are stable."""
+    def answer_ahead(self, values: pa.Array) -> bool:
+        """Send values of the rows last given, and go on, if they are all that the batch lacks.
+
+        Then it is complete, once `settle` has said that its values may be used. Else as `answer`.
+        """
+    def settle(self) -> bool:
+        """Wait for what was sent ahead; ``False`` if others had answered, and their answers count.
+
+        Then its batch and those offered since are to be offered again.
+        """
     def complete(self) -> pa.Array:
         """All values of the batch, in its order."""
     def key(self, live_row: int | None, ordinal: int) -> str:

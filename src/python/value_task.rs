@@ -13,9 +13,10 @@ use super::lock;
 use super::result_task::{arrays, to_pyarrow};
 use crate::agent::values::messages::{AboutValues, Found, QUESTIONS_MAX, Questions, TableId, Wanted};
 use crate::determinant::{bytes_fingerprint, decode_results};
+use crate::edge::net::client::Ticket;
 use crate::error::{Error, Result};
 use crate::id::{Partition, TaskId};
-use crate::task::{CallPosition, Caller, Summary, ValueTask, idempotency_key, place_of_batch};
+use crate::task::{CallPosition, Caller, Publication, Summary, ValueTask, idempotency_key, place_of_batch};
 
 /// Stands for the number of equal rows before, in keys of calls: here there is one call for all of them.
 const ANY_ROW: u64 = u64::MAX;
@@ -24,17 +25,40 @@ const ANY_ROW: u64 = u64::MAX;
 #[pyclass(name = "ValueTask", module = "clonos._core", frozen)]
 pub(super) struct PyValueTask {
     task: Mutex<ValueTask>,
-    /// Held while answers are on their way.
+    /// Held while answers are on their way and somebody waits for them.
     publishing: Mutex<()>,
+    /// Those on their way for which nobody waits yet.
+    ahead: Mutex<Option<(Publication, Ticket)>>,
     connection: Arc<Connection>,
     table: TableId,
     used: UseNumber,
 }
 
 impl PyValueTask {
+    fn about(&self, wanted: Wanted) -> AboutValues {
+        AboutValues { table: self.table.clone(), asker: None, wanted }
+    }
+
     fn want(&self, wanted: Wanted) -> Result<Found> {
-        let about = AboutValues { table: self.table.clone(), asker: None, wanted };
-        self.connection.with(|client| client.values(about))
+        self.connection.with(|client| client.values(self.about(wanted)))
+    }
+
+    /// Waits until answers are stable.
+    fn publish(&self, publication: Publication) -> Result<()> {
+        let block = publication.block.clone();
+        let Found::Late(late) = self.want(Wanted::Answer { block })? else { return Err(unexpected()) };
+        lock(&self.task).recorded(publication, &late);
+        Ok(())
+    }
+
+    /// Waits until the answers sent ahead are stable; whether all of them were the first.
+    fn wait_ahead(&self) -> Result<bool> {
+        let Some((publication, ticket)) = lock(&self.ahead).take() else { return Ok(true) };
+        let Found::Late(late) = self.connection.with(|client| client.found(ticket))? else {
+            return Err(unexpected());
+        };
+        lock(&self.task).recorded(publication, &late);
+        Ok(late.is_empty())
     }
 
     /// Asks once: rows to call the function for; `None` when all are answered.
@@ -77,7 +101,8 @@ impl PyValueTask {
         };
         let connection = Arc::clone(&client.shared);
         let task = Mutex::new(ValueTask::new());
-        Ok(Self { task, publishing: Mutex::new(()), connection, table, used: UseNumber::default() })
+        let (publishing, ahead, used) = (Mutex::new(()), Mutex::new(None), UseNumber::default());
+        Ok(Self { task, publishing, ahead, connection, table, used })
     }
 
     fn offer(&self, py: Python<'_>, columns: Vec<PyArray>) -> PyResult<()> {
@@ -99,11 +124,32 @@ impl PyValueTask {
             let Some(publication) = lock(&self.task).publication(places.as_deref(), &values)? else {
                 return Ok(());
             };
-            let block = publication.block.clone();
-            let Found::Late(late) = self.want(Wanted::Answer { block })? else { return Err(unexpected()) };
-            lock(&self.task).recorded(publication, &late);
-            Ok(())
+            self.publish(publication)
         })
+    }
+
+    fn answer_ahead(&self, py: Python<'_>, values: PyArray) -> PyResult<bool> {
+        let values = values.into_inner().0;
+        enter(py, || {
+            let _turn = lock(&self.publishing);
+            let mut task = lock(&self.task);
+            let Some(mut publication) = task.publication(None, &values)? else { return Ok(false) };
+            let whole = task.sent(&mut publication);
+            drop(task);
+            if !whole {
+                return self.publish(publication).map(|()| false);
+            }
+            let about = self.about(Wanted::Answer { block: publication.block.clone() });
+            let ticket = self.connection.with(|client| client.values_later(about))?;
+            match lock(&self.ahead).replace((publication, ticket)) {
+                None => Ok(true),
+                Some(_) => Err(Error::Misuse { what: "answers were sent before others were settled".into() }),
+            }
+        })
+    }
+
+    fn settle(&self, py: Python<'_>) -> PyResult<bool> {
+        enter(py, || self.wait_ahead())
     }
 
     fn complete(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
@@ -143,6 +189,8 @@ impl PyValueTask {
     fn close(&self, py: Python<'_>) {
         // Whatever this answers: the end of the connection says the same.
         let _ = enter(py, || {
+            // What was answered counts in the summary.
+            let _ = self.wait_ahead();
             let summary: Summary = lock(&self.task).summary();
             self.want(Wanted::GiveUp { summary })
         });

@@ -37,7 +37,7 @@ pub use rng::RowRng;
 pub use segments::Order;
 pub use service::{CallDecision, ServiceTask};
 pub use summary::Summary;
-pub use value::ValueTask;
+pub use value::{Publication, ValueTask};
 
 #[cfg(test)]
 mod fixtures;

@@ -3,13 +3,17 @@
 //! ```text
 //!  input batch --offer--> questions --(ask)--> standing --> rows to call the function for
 //!                             ^                                     |
-//!                             +---- recorded <--(publish)---- publication
-//!                             |
-//!                   none left: complete --> all values
+//!                             +---- recorded <--(publish)---- publication --> sent
+//!                             |                                                 |
+//!                   none left: complete --> all values       none left: complete --> all values,
+//!                                                            of use when `recorded` says so
 //! ```
 //!
 //! Answers are kept for the task's life, inside [`CACHE_BYTES_MAX`], so that what comes again is not asked
 //! again.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashSet;
 
@@ -47,6 +51,8 @@ pub struct Publication {
     batch: u64,
     questions: Vec<u64>,
     values: ArrayRef,
+    /// Whether the answers count as known, though nothing says yet that they were the first.
+    sent: bool,
 }
 
 /// A question of the batch that had no answer when it came.
@@ -229,18 +235,35 @@ impl ValueTask {
         let questions: Vec<u64> = opens.iter().filter_map(|place| self.question_at(*place)).collect();
         let mut builder = BlockBuilder::new();
         builder.push_results(&questions, &encode_results(&values)?)?;
-        Ok(Some(Publication { block: builder.finish(), opens, batch: self.batch, questions, values }))
+        let (block, batch, sent) = (builder.finish(), self.batch, false);
+        Ok(Some(Publication { block, opens, batch, questions, values, sent }))
     }
 
-    /// A publication is stable, but for these questions, which another answered before: they stay open.
+    /// Whether a publication answers all that is open in the batch. Its answers count from now on then, so
+    /// that the batch can be completed while they are on their way: the values of the batch are of use once
+    /// they are [`Self::recorded`].
+    pub fn sent(&mut self, publication: &mut Publication) -> bool {
+        let open = self.open.iter().filter(|open| open.answer.is_none()).count();
+        publication.sent = publication.batch == self.batch && publication.opens.len() == open;
+        if publication.sent {
+            self.learn(&publication.opens, &publication.questions, ArrayRef::clone(&publication.values));
+        }
+        publication.sent
+    }
+
+    /// A publication is stable, but for these questions, which another answered before: they stay open. If
+    /// there are any, and it was [`Self::sent`], the batches offered since it was made have to be offered
+    /// again, its own among them.
     pub fn recorded(&mut self, publication: Publication, late: &[u64]) {
-        let Publication { block, mut opens, batch, questions, values } = publication;
+        let Publication { block, mut opens, batch, questions, values, sent } = publication;
         self.summary.live += questions.len() as u64;
         self.summary.bytes += block.len() as u64;
         if batch != self.batch {
             opens.clear();
         }
-        self.learn(&opens, &questions, values);
+        if !sent {
+            self.learn(&opens, &questions, values);
+        }
         if late.is_empty() {
             return;
         }
@@ -368,121 +391,5 @@ fn name_kind(data_type: &DataType, name: &mut String) {
         DataType::Struct(fields) => nested("struct", &fields.iter().map(AsRef::as_ref).collect::<Vec<_>>()),
         DataType::Dictionary(_, values) => name_kind(values, name),
         other => name.push_str(&other.to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use arrow_array::cast::AsArray;
-    use arrow_array::types::Int64Type;
-    use arrow_array::{Date32Array, Int32Array, Int64Array};
-
-    use super::*;
-
-    fn column(values: &[i64]) -> Vec<ArrayRef> {
-        vec![Arc::new(Int64Array::from(values.to_vec()))]
-    }
-
-    fn numbers(array: &ArrayRef) -> Vec<i64> {
-        array.as_primitive::<Int64Type>().values().to_vec()
-    }
-
-    fn answers(values: &[i64]) -> ArrayRef {
-        Arc::new(Int64Array::from(values.to_vec()))
-    }
-
-    fn stand(task: &mut ValueTask, yours: &[u32], answered: Vec<(Vec<u32>, ArrayRef)>) {
-        let answered = answered.into_iter().map(|(positions, answers)| (positions.into_iter(), answers));
-        task.standing(yours.iter().copied(), answered).unwrap();
-    }
-
-    fn publish(task: &mut ValueTask, places: Option<&[u32]>, values: &[i64], late: &[u64]) {
-        let publication = task.publication(places, &answers(values)).unwrap().unwrap();
-        task.recorded(publication, late);
-    }
-
-    #[test]
-    fn each_distinct_row_is_asked_once_in_the_tasks_life() {
-        let mut task = ValueTask::new();
-        task.offer(&column(&[5, 6, 5, 6, 7])).unwrap();
-        assert_eq!(task.questions(9).len(), 3);
-        // One is ours, one is answered, one is another's.
-        stand(&mut task, &[0], vec![(vec![1], answers(&[60]))]);
-        assert_eq!(task.live_rows(), [0]);
-        publish(&mut task, None, &[50], &[]);
-        assert!(task.complete().unwrap().is_none());
-        assert_eq!(task.questions(9).len(), 1);
-        stand(&mut task, &[], vec![(vec![0], answers(&[70]))]);
-        assert_eq!(numbers(&task.complete().unwrap().unwrap()), [50, 60, 50, 60, 70]);
-        task.offer(&column(&[7, 5])).unwrap();
-        assert_eq!(task.questions(9), [0_u64; 0]);
-        assert_eq!(numbers(&task.complete().unwrap().unwrap()), [70, 50]);
-        assert_eq!((task.summary().rows, task.summary().live), (7, 1));
-    }
-
-    #[test]
-    fn an_answer_that_comes_late_is_not_used() {
-        let mut task = ValueTask::new();
-        task.offer(&column(&[5])).unwrap();
-        let question = task.questions(1);
-        stand(&mut task, &[0], vec![]);
-        publish(&mut task, None, &[50], &question);
-        assert_eq!(task.questions(1), question);
-        stand(&mut task, &[], vec![(vec![0], answers(&[51]))]);
-        assert_eq!(numbers(&task.complete().unwrap().unwrap()), [51]);
-    }
-
-    #[test]
-    fn some_answers_can_be_published_before_the_rest_and_are_not_published_twice() {
-        let mut task = ValueTask::new();
-        task.offer(&column(&[5, 6, 7])).unwrap();
-        task.questions(9);
-        stand(&mut task, &[0, 1, 2], vec![]);
-        publish(&mut task, Some(&[1]), &[60], &[]);
-        let rest = task.publication(None, &answers(&[50, 60, 70])).unwrap().unwrap();
-        assert_eq!(rest.questions.len(), 2);
-        task.recorded(rest, &[]);
-        assert!(task.publication(None, &answers(&[50, 60, 70])).unwrap().is_none());
-        assert_eq!(numbers(&task.complete().unwrap().unwrap()), [50, 60, 70]);
-    }
-
-    #[test]
-    fn where_nothing_comes_again_nothing_is_kept_for_a_while() {
-        let mut task = ValueTask::new();
-        let batch = KEPT_MIN as i64 + 1;
-        let mut number = 0;
-        let mut work = |task: &mut ValueTask| {
-            let rows: Vec<i64> = (number * batch..(number + 1) * batch).collect();
-            number += 1;
-            task.offer(&column(&rows)).unwrap();
-            let asked: Vec<u32> = (0..task.questions(usize::MAX).len() as u32).collect();
-            stand(task, &asked, vec![]);
-            publish(task, None, &rows, &[]);
-            assert_eq!(numbers(&task.complete().unwrap().unwrap()), rows);
-            asked.len()
-        };
-        for _ in 0..=UNKEPT_ROWS / batch as u64 {
-            assert_eq!(work(&mut task), batch as usize);
-            assert_eq!(task.arrays.len(), 1);
-        }
-        assert!(task.known.is_empty());
-        work(&mut task);
-        assert_eq!(task.known.len(), batch as usize);
-        task.offer(&column(&[(number - 1) * batch])).unwrap();
-        assert_eq!(task.questions(1), [0_u64; 0]);
-    }
-
-    #[test]
-    fn equal_bits_of_another_type_are_another_question_and_widths_are_not() {
-        let mut task = ValueTask::new();
-        let mut asked = |column: ArrayRef| {
-            task.offer(&[column]).unwrap();
-            task.questions(1)
-        };
-        let long = asked(Arc::new(Int64Array::from(vec![3])));
-        assert_eq!(asked(Arc::new(Int32Array::from(vec![3]))), long);
-        assert_ne!(asked(Arc::new(Date32Array::from(vec![3]))), long);
     }
 }

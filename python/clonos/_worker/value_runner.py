@@ -52,9 +52,20 @@ class ValueRunner:
         """Outputs for each batch."""
         token = current.set(Scope(None))
         watch = Watch(self._save)
+        # A batch whose answers are on their way. The next one is read meanwhile, but none of its
+        # questions are taken: whoever takes this one's values may be slow, and others would wait.
+        before: tuple[Columns, pa.Array] | None = None
         try:
             for columns in batches:
-                yield self._one(columns)
+                self._offer(columns)
+                if before is not None:
+                    yield self._settled(*before, then=columns)
+                values, ahead = self._answered(columns)
+                before = (columns, values) if ahead else None
+                if not ahead:
+                    yield values
+            if before is not None:
+                yield self._settled(*before)
         finally:
             watch.stop()
             # What was taken and not answered is for others.
@@ -62,23 +73,43 @@ class ValueRunner:
             self._kind.close()
             reset(token)
 
-    def _one(self, columns: Columns) -> pa.Array:
+    def _offer(self, columns: Columns) -> None:
+        if len(columns[0]):
+            self._task.offer(arrow_of(columns))
+
+    def _answered(self, columns: Columns) -> tuple[pa.Array, bool]:
+        """Values of the batch that was offered, and whether they are yet to be settled."""
         task = self._task
         if not len(columns[0]):
             # For the type of its result.
-            return self._kind.run(columns, task.key)
-        task.offer(arrow_of(columns))
+            return self._kind.run(columns, task.key), False
         while (rows := task.ask(self._taken)) is not None:
             # None, while others are to answer all that is left.
-            if len(rows):
-                self._answer(columns, rows)
-        return task.complete()
+            if len(rows) and self._answer(columns, rows):
+                return task.complete(), True
+        return task.complete(), False
+
+    def _settled(
+        self, columns: Columns, values: pa.Array, then: Columns | None = None
+    ) -> pa.Array:
+        """Values of a batch that may be used; `then` is what was offered after it."""
+        task = self._task
+        ahead = not task.settle()
+        # Others have answered: theirs count. All are answered now, so nobody is waited for.
+        while ahead:
+            self._offer(columns)
+            values, ahead = self._answered(columns)
+            ahead = ahead and not task.settle()
+            if then is not None:
+                self._offer(then)
+        return values
 
     def _save(self) -> None:
         if (answers := self._answers) is not None:
             answers.save()
 
-    def _answer(self, columns: Columns, rows: pa.Array) -> None:
+    def _answer(self, columns: Columns, rows: pa.Array) -> bool:
+        """Answer some rows; whether the batch is complete with what is on its way."""
         whole = len(rows) == len(columns[0])
         live = columns if whole else [column.take(rows) for column in columns]
         begun = time.monotonic()
@@ -92,9 +123,10 @@ class ValueRunner:
             raise
         finally:
             self._answers = None
-        self._task.answer(values)
+        ahead = self._task.answer_ahead(values)
         seconds = time.monotonic() - begun
         if seconds > TAKEN_SECONDS:
             self._taken = max(self._taken // 2, self._least)
         elif seconds < TAKEN_SECONDS / 8 and len(rows) == self._taken:
             self._taken = min(self._taken * 4, self._most)
+        return ahead

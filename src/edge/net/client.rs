@@ -37,6 +37,8 @@ pub struct Client {
     answered: u64,
     /// Failures of publishes whose ticket was not waited for yet.
     failed: HashMap<u64, Error>,
+    /// Replies to [`Client::values_later`] whose ticket was not waited for yet.
+    found: HashMap<u64, Found>,
     sessions: HashMap<TaskId, u64>,
 }
 
@@ -56,6 +58,7 @@ impl Client {
             sent: 0,
             answered: 0,
             failed: HashMap::new(),
+            found: HashMap::new(),
             sessions: HashMap::new(),
         })
     }
@@ -90,10 +93,12 @@ impl Client {
         }
     }
 
-    /// Reads the reply to a publish whose ticket may be waited for later.
+    /// Reads the reply to what was sent and may be waited for later.
     fn note_reply(&mut self) -> Result<()> {
-        if let Reply::Failed(error) = self.next_reply()? {
-            self.failed.insert(self.answered, error);
+        match self.next_reply()? {
+            Reply::Failed(error) => drop(self.failed.insert(self.answered, error)),
+            Reply::Values(found) => drop(self.found.insert(self.answered, found)),
+            _ => {}
         }
         Ok(())
     }
@@ -261,6 +266,31 @@ impl Client {
             Reply::Values(found) => Ok(found),
             _ => Err(unexpected()),
         }
+    }
+
+    /// Sends what [`Self::values`] does, and goes on.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn values_later(&mut self, about: AboutValues) -> Result<Ticket> {
+        self.start(&Request::Values(Box::new(about)))
+    }
+
+    /// Waits for the reply to [`Self::values_later`].
+    ///
+    /// # Errors
+    /// As [`Self::values`].
+    pub fn found(&mut self, Ticket(number): Ticket) -> Result<Found> {
+        if number > self.answered {
+            return match self.reply(number)? {
+                Reply::Values(found) => Ok(found),
+                _ => Err(unexpected()),
+            };
+        }
+        if let Some(error) = self.failed.remove(&number) {
+            return Err(error);
+        }
+        self.found.remove(&number).ok_or_else(unexpected)
     }
 
     /// What all agents hold; asked of the driver's agent.

@@ -1,0 +1,108 @@
+"""One answer per distinct argument: a task beside a real agent, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType
+from test_core import make_config
+
+from clonos import _core
+from clonos._worker.kinds import RowKind
+from clonos._worker.rows import RowCodec
+from clonos._worker.value_runner import ValueRunner
+
+BATCHES = [[1, 2], [2, 3], [], [3, 4]]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Iterator[_core.SessionConfig]:
+    made = make_config(tmp_path)
+    agent = _core.Agent.start(made, "127.0.0.1", 0, lambda _stage: 1, lambda *_execution: None)
+    yield made
+    agent.stop()
+
+
+def open_value(config: _core.SessionConfig) -> _core.ValueTask:
+    return _core.ValueTask.open(
+        _core.Client.connect(config, config.driver_socket),
+        query="q",
+        epoch="e",
+        operator="f",
+        named=True,
+        code=1,
+        shape="s",
+        python="3",
+        label="f",
+        allow_code_change=False,
+        app=1,
+    )
+
+
+def runner(task: _core.ValueTask, fn: Callable[[int], int]) -> ValueRunner:
+    return ValueRunner(task, RowKind(fn, RowCodec(LongType()), 1), 100)
+
+
+def column(values: list[int]) -> tuple[pa.Array]:
+    return (pa.array(values, pa.int64()),)
+
+
+def results(task: _core.ValueTask, fn: Callable[[int], int], batches: Any = None) -> list[Any]:
+    given = map(column, BATCHES) if batches is None else batches
+    return [output.to_pylist() for output in runner(task, fn).run(iter(given))]
+
+
+def test_each_argument_is_asked_once_however_often_it_comes(config: Any) -> None:
+    asked: list[int] = []
+    outputs = results(open_value(config), lambda x: asked.append(x) or 10 * x)
+    assert outputs == [[10, 20], [20, 30], [], [30, 40]]
+    assert sorted(asked) == [1, 2, 3, 4]
+    assert results(open_value(config), lambda x: -x) == outputs
+
+
+def test_whose_answer_comes_late_uses_the_first(config: Any) -> None:
+    """The agent gives a task's duties to another, which answers: before the task's own answer."""
+    task = open_value(config)
+    overtaken: list[int] = []
+
+    def slow(x: int) -> int:
+        if x in (1, 3) and x not in overtaken:
+            overtaken.append(x)
+            # As after a silence that was too long.
+            task.close()
+            other = open_value(config)
+            other.offer([pa.array([x], pa.int64())])
+            assert other.ask(9).to_pylist() == [0]
+            other.answer(pa.array([1000 * x], pa.int64()))
+        return 10 * x
+
+    outputs = results(task, slow)
+    assert outputs == [[1000, 20], [20, 3000], [], [3000, 40]]
+    assert overtaken == [1, 3]
+    assert results(open_value(config), lambda x: -x) == outputs
+
+
+def test_nothing_is_taken_while_values_wait_to_be_used(config: Any) -> None:
+    """Whoever takes a task's values may be slow: no other task waits for its duties meanwhile."""
+    outputs = runner(open_value(config), lambda x: 10 * x).run(map(column, BATCHES))
+    assert next(outputs).to_pylist() == [10, 20]
+    other = open_value(config)
+    other.offer([pa.array([1, 2, 3], pa.int64())])
+    # The first two are answered, and the third is free although its batch was read.
+    assert other.ask(9).to_pylist() == [2]
+    other.answer(pa.array([333], pa.int64()))
+    assert [output.to_pylist() for output in outputs] == [[20, 333], [], [333, 40]]
+
+
+def test_answers_are_stable_before_their_values_are_handed_on(config: Any) -> None:
+    def batches() -> Iterator[Any]:
+        yield column([1, 2])
+        raise ConnectionError("what is below has failed")
+
+    with pytest.raises(ConnectionError):
+        results(open_value(config), lambda x: 10 * x, batches())
+    assert results(open_value(config), lambda x: -x, [column([1, 2])]) == [[10, 20]]
