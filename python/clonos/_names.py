@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from clonos._held import is_of_python
+
+# The last two are of classes inside of functions.
+_LOADS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 
 
 def names_in(code: types.CodeType) -> Iterator[str]:
@@ -16,6 +20,18 @@ def names_in(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from names_in(constant)
+
+
+def globals_in(code: types.CodeType) -> set[str]:
+    """Return the names that code and the functions in it look for among the globals.
+
+    An attribute may have the name of a global that no code reads.
+    """
+    names = {each.argval for each in dis.get_instructions(code) if each.opname in _LOADS_GLOBAL}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= globals_in(constant)
+    return names
 
 
 def closure(fn: Any) -> Iterator[tuple[Any, ...]]:

@@ -17,7 +17,7 @@ from clonos._addresses import classes_by_address, has_addresses, without_address
 from clonos._classes import annotations_of, members, written_doc
 from clonos._held import is_users, name_of
 from clonos._imports import Found, imported_files
-from clonos._names import closure, docs, names_in
+from clonos._names import closure, docs, globals_in, names_in
 from clonos._pickled import BYTES_MAX, SIMPLE, StandIn, TooLargeError, stable_digest, text_of
 
 # Values nested deeper, and more of them, count by their pickles, where functions are but names.
@@ -314,7 +314,7 @@ class Walk:
         imported = imported_files(fn.__code__, fn.__globals__)
         # Once they are loaded, modules below a package stand in its globals.
         inside = {found.name for found in imported}
-        for name in sorted(names & fn.__globals__.keys()):
+        for name in sorted(globals_in(fn.__code__) & fn.__globals__.keys()):
             held = fn.__globals__[name]
             loaded = isinstance(held, types.ModuleType) and held.__name__ in inside
             if not name.startswith("__") and not loaded:

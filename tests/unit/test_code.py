@@ -301,3 +301,39 @@ def test_a_model_is_looked_at_in_little_time() -> None:
     start = time.process_time()
     of(model)
     assert time.process_time() - start < 5
+
+
+def test_an_attribute_is_no_global_of_the_same_name() -> None:
+    """A script reads its arguments into globals, and other things have attributes of such names."""
+
+    def program(day: str) -> dict[str, Any]:
+        scope: dict[str, Any] = {"__name__": "__main__", "day": day, "real": day, "used": 1}
+        exec(ATTRIBUTES, scope)
+        return scope
+
+    monday, tuesday = program("monday"), program("tuesday")
+    for name in ("reads_attribute", "calls_method", "makes_object", "has_class"):
+        assert code_fingerprint(monday[name]) == code_fingerprint(tuesday[name]), name
+    for name in ("reads_global", "reads_in_class", "reads_inside"):
+        assert code_fingerprint(monday[name]) != code_fingerprint(tuesday[name]), name
+
+
+ATTRIBUTES = """
+class Order:
+    def __init__(self):
+        self.day = "x"
+
+def reads_attribute(x): return x.real + x.day
+def calls_method(x): return x.day()
+def makes_object(x): return Order().day
+def has_class(x):
+    class Inner:
+        real = used
+    return Inner.real
+def reads_global(x): return x.real + day
+def reads_in_class(x):
+    class Inner:
+        here = day
+    return Inner.here
+def reads_inside(x): return [lambda: day for _ in range(x)]
+"""

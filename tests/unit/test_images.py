@@ -19,7 +19,7 @@ from clonos import _held, _services
 from clonos._code import code_fingerprint
 from clonos._plain import plain_identity
 from clonos._worker import clients
-from clonos._worker.images import content_bytes, image_of
+from clonos._worker.images import content_bytes
 
 PLAIN = """
 from pyspark import cloudpickle
@@ -42,16 +42,37 @@ def test_sets_have_one_image_however_they_were_filled(words: set[str]) -> None:
     for word in sorted(words, reverse=True):
         other.add(word)
     assert content_bytes({"seen": [words]}) == content_bytes({"seen": [other]})
-    assert image_of((words, frozenset(words))).value() == (words, words)
+    assert content_bytes(words) != content_bytes(frozenset(words))
 
 
-def test_what_no_module_has_is_made_again() -> None:
-    scope: dict[str, Any] = {"__name__": "__main__"}
-    exec("class Sums:\n    total = 3\n\ndef zero():\n    return 0\n", scope)
-    made = image_of([scope["Sums"](), scope["zero"], 5]).value()
-    assert (made[0].total, made[1](), made[2]) == (3, 0, 5)
+def test_functions_count_by_what_they_do_and_hold() -> None:
+    def adding(number: Any) -> Any:
+        return lambda value: value + number
+
+    def taking(number: Any) -> Any:
+        return lambda value: value - number
+
+    assert content_bytes(adding([1])) == content_bytes(adding([1]))
+    assert content_bytes(adding([1])) != content_bytes(adding([2]))
+    assert content_bytes(adding([1])) != content_bytes(taking([1]))
     with pytest.raises(TypeError):
-        image_of(threading.Lock())
+        content_bytes(threading.Lock())
+
+
+def test_an_array_counts_by_its_values_however_they_lie_in_memory() -> None:
+    import numpy as np
+
+    table = np.arange(12.0).reshape(3, 4)
+    assert content_bytes(table[:, 1]) == content_bytes(np.array([1.0, 5.0, 9.0]))
+    assert content_bytes(np.asfortranarray(table)) == content_bytes(table)
+    assert content_bytes(table) != content_bytes(table.astype("float32"))
+    assert content_bytes(table) != content_bytes(table.reshape(4, 3))
+
+
+def test_what_holds_itself_has_an_image() -> None:
+    ring: list[Any] = [1]
+    ring.append(ring)
+    assert content_bytes(ring) == content_bytes(ring)
 
 
 def identity(words: str, seed: int) -> str:

@@ -163,7 +163,7 @@ class CausalUDF(Generic[P, R]):
                 from clonos._worker import groups
 
                 if groups.is_group(args):
-                    return groups.run_group(self._groups, self.func, args)
+                    return groups.call_group(self._groups, self.func, args)
             return _services.call(self.func, *self._client(), *args, **kwargs)
         if _no_session() or (row_key is None and not _name_columns([*args, *kwargs.values()])):
             return self.func(*self._client(), *args, **kwargs)

@@ -17,6 +17,7 @@ from clonos._worker.calls import prepared
 from clonos._worker.images import content_bytes
 from clonos._worker.libraries import LIBRARIES, Libraries
 from clonos._worker.pieces import Pieces, listed
+from clonos._worker.tracebacks import of_user
 from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,6 +42,14 @@ def _is_input(value: Any) -> bool:
         return True
     # Where pandas was not imported there is no frame.
     return type(value).__name__ == "DataFrame" and hasattr(value, "iloc")
+
+
+def call_group(pieces: Pieces, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Return what `run_group` does; what it raises begins at the user's code."""
+    try:
+        return run_group(pieces, fn, args)
+    except Exception as error:
+        raise of_user(error)  # noqa: B904, it is the same error
 
 
 def run_group(pieces: Pieces, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -96,7 +105,6 @@ def make_aggregate(spec: UdfSpec, fn: Callable[..., Any]) -> Callable[..., Any]:
     pieces = Pieces(spec)
 
     def body(*args: Any, _libraries: Libraries = LIBRARIES) -> Any:
-        from clonos._worker.tracebacks import of_user
         from clonos._worker.udf import by_name
 
         try:

@@ -1,105 +1,150 @@
-"""Bytes that stand for values: the same for equal ones, and enough to make them again.
+"""Bytes that stand for values: the same for equal ones, in any process.
 
-Equal plain values have equal images, whichever objects they are made of, in whatever order their
-sets were filled, and in any process. Classes and functions of the user's program count by their
-names in an image; their code travels beside it.
+Equal plain values have equal images, whichever objects they are made of and in whatever order their
+sets were filled. Classes that no module has count by their names, such functions by their code and
+what they hold.
 """
 
 from __future__ import annotations
 
+import functools
 import io
+import marshal
 import pickle
 import types
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 _SETS = (set, frozenset)
 _ORDERED = {int, str, bytes}
-_BY_NAME = (type, types.FunctionType)
+# Nothing tells two equal ones apart, and each is written as what it is.
+ATOMS = frozenset({int, str, bytes, float, bool, type(None), complex})
+# Has no references from one part to another, and no mark of strings that Python shares.
+_PLAIN_MARSHAL = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
-    """What stands for a value; `code` is of classes and functions that no module has."""
+class ContentPickler(pickle.Pickler):
+    """Writes what tells a value from others."""
 
-    content: bytes
-    code: tuple[bytes, ...] = ()
-
-    def value(self) -> Any:
-        """Return the value, made again."""
-        return _Unpickler(self).load()
-
-
-class _Pickler(pickle.Pickler):
-    def __init__(self, buffer: io.BytesIO, *, fast: bool) -> None:
+    def __init__(self, buffer: io.BytesIO) -> None:
         super().__init__(buffer, protocol=5)
         # Without its memo: two equal strings are two strings, be they one object or two.
-        self.fast = fast
-        self.code: list[bytes] = []
+        self.fast = True
+        self._inside: set[int] = set()
 
     def persistent_id(self, value: Any) -> Any:
-        if type(value) in _SETS:
-            kinds = {type(item) for item in value}
-            # Of one plain type they have an order already.
-            key = None if len(kinds) == 1 and kinds <= _ORDERED else content_bytes
-            return "set", type(value).__name__, sorted(value, key=key)
-        if isinstance(value, _BY_NAME) and not _is_found(value):
-            from pyspark import cloudpickle
-
-            self.code.append(cloudpickle.dumps(value, protocol=5))  # type: ignore[no-untyped-call]
-            return "code", value.__module__, value.__qualname__, len(self.code) - 1
+        """Return what is written in place of `value`; ``None`` for what pickle writes."""
+        kind = type(value)
+        if kind in ATOMS:
+            return None
+        if isinstance(value, type):
+            return None if is_found(value) else ("class", value.__module__, value.__qualname__)
+        if kind is types.FunctionType:
+            return None if is_found(value) else self._function(value)
+        if (known := self.known(value)) is not None:
+            return known
+        if kind in _SETS:
+            return "set", kind.__name__, _sorted(value)
+        if kind is list or kind is dict:
+            return _flat(value)
+        if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+            return _array(value)
         return None
 
+    def known(self, _value: Any) -> Any:
+        """What stands for a value that is not to be written again."""
+        return None
 
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, image: Image) -> None:
-        super().__init__(io.BytesIO(image.content))
-        self._code = image.code
+    def _function(self, function: types.FunctionType) -> Any:
+        if id(function) in self._inside:
+            return "function", function.__qualname__
+        self._inside.add(id(function))
+        # Written before anything else is: by then it is not inside of itself any more.
+        parts = [
+            function.__module__,
+            function.__qualname__,
+            list(_code(function.__code__)),
+            [_cell(cell) for cell in function.__closure__ or ()],
+            function.__defaults__,
+            function.__kwdefaults__,
+        ]
+        content = self.apart(parts)
+        self._inside.discard(id(function))
+        return "function", content
 
-    def persistent_load(self, name: Any) -> Any:
-        kind, *rest = name
-        if kind == "set":
-            return {"set": set, "frozenset": frozenset}[rest[0]](rest[1])
-        return pickle.loads(self._code[rest[-1]])
+    def apart(self, value: object) -> bytes:
+        """Return what is written for `value`, in bytes of its own."""
+        buffer = io.BytesIO()
+        pickler = ContentPickler(buffer)
+        pickler._inside = self._inside
+        pickler.known = self.known  # type: ignore[method-assign]
+        pickler.dump(value)
+        return buffer.getvalue()
 
 
-def _is_found(value: Any) -> bool:
-    """Whether any process finds a class or function by its name."""
+def _code(code: types.CodeType) -> Iterator[Any]:
+    yield code.co_code
+    yield code.co_names
+    for constant in code.co_consts:
+        yield from _code(constant) if isinstance(constant, types.CodeType) else (constant,)
+
+
+def _cell(cell: Any) -> Any:
     try:
-        pickle.dumps(value)
+        return [cell.cell_contents]
+    except ValueError:  # nothing was put into it yet
+        return []
+
+
+def _sorted(items: Any) -> list[Any]:
+    kinds = {type(item) for item in items}
+    # Of one plain type they have an order already.
+    return sorted(items, key=None if len(kinds) == 1 and kinds <= _ORDERED else content_bytes)
+
+
+def _flat(value: Any) -> Any:
+    """Return a list or dict of nothing but plain values, written at once."""
+    if type(value) is dict:
+        plain = ATOMS.issuperset(map(type, value)) and ATOMS.issuperset(map(type, value.values()))
+    else:
+        plain = ATOMS.issuperset(map(type, value))
+    return ("flat", marshal.dumps(value, _PLAIN_MARSHAL)) if plain else None
+
+
+def _array(array: Any) -> Any:
+    """Return the values of an array, however they lie in memory."""
+    values = array.tolist() if array.dtype.hasobject else array.tobytes()
+    return "array", repr(array.dtype.descr), array.shape, values
+
+
+@functools.lru_cache(maxsize=1024)
+def is_found(definition: Any) -> bool:
+    """Whether any process finds a class or function by its name."""
+    if definition.__module__ == "__main__":
+        return False
+    try:
+        pickle.dumps(definition)
     except Exception:
         return False
-    return str(value.__module__) != "__main__"
-
-
-def image_of(value: object) -> Image:
-    """Return the image of a value.
-
-    Raises
-    ------
-    Exception
-        If it cannot be pickled.
-    """
-    try:
-        return _image(value, fast=True)
-    except (ValueError, RecursionError):
-        # It holds itself: then what is shared in it counts.
-        return _image(value, fast=False)
-
-
-def _image(value: object, *, fast: bool) -> Image:
-    buffer = io.BytesIO()
-    pickler = _Pickler(buffer, fast=fast)
-    pickler.dump(value)
-    return Image(buffer.getvalue(), tuple(pickler.code))
+    return True
 
 
 def content_bytes(value: object) -> bytes:
-    """Return the content of a value's image: what tells it from other values.
+    """Return what tells `value` from other values.
 
     Raises
     ------
     Exception
         If `value` cannot be pickled.
     """
-    return image_of(value).content
+    buffer = io.BytesIO()
+    try:
+        ContentPickler(buffer).dump(value)
+        return buffer.getvalue()
+    except (ValueError, RecursionError):
+        # It holds itself: then what is shared in it counts.
+        buffer = io.BytesIO()
+        pickler = ContentPickler(buffer)
+        pickler.fast = False
+        pickler.dump(value)
+        return buffer.getvalue()

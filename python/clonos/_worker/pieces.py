@@ -43,7 +43,9 @@ class Pieces:
         self._task: _core.ResultTask | _core.ServiceTask | None = None
         self._opened = False
         self._let_go: Callable[[], Any] | None = None
-        # The thread that works on a piece.
+        self._opening = threading.Lock()
+        # Held by the thread that works on a piece.
+        self._alone = threading.Lock()
         self._thread: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -76,12 +78,12 @@ class Pieces:
         """
         if self.under_way:
             return work()
-        if self._thread is not None:
+        if not self._alone.acquire(blocking=False):
             message = f"{self.spec.uid} is called in two threads at once: call it in one"
             raise ConfigError(message, "CONFIG")
-        task = self._opened_task()
-        self._thread = threading.get_ident()
         try:
+            self._thread = threading.get_ident()
+            task = self._opened_task()
             if isinstance(task, _core.ResultTask):
                 return self._recorded(task, columns, work)
             if isinstance(task, _core.ServiceTask):
@@ -89,6 +91,7 @@ class Pieces:
             return within(Scope(None), work)
         finally:
             self._thread = None
+            self._alone.release()
 
     @property
     def under_way(self) -> bool:
@@ -106,9 +109,10 @@ class Pieces:
         return isinstance(self._opened_task(), _core.ResultTask)
 
     def _opened_task(self) -> _core.ResultTask | _core.ServiceTask | None:
-        if not self._opened:
-            self._open()
-            self._opened = True
+        with self._opening:
+            if not self._opened:
+                self._open()
+                self._opened = True
         return self._task
 
     def _open(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from types import TracebackType
 
-# What calls a user's function: nobody looks there for his mistake.
+# What calls a user's function, our package and Python's: nobody looks there for his mistake.
 _CALLERS = tuple(f"{Path(file).parent}/" for file in (Path(__file__).parent, asyncio.__file__))
 
 

@@ -16,20 +16,13 @@ from typing import Any
 import pyarrow as pa
 
 from clonos import _core
-from clonos._worker.images import Image, content_bytes, image_of
+from clonos._worker.images import content_bytes
 from clonos._worker.pieces import Pieces
+from clonos._worker.state import State, named_by
+from clonos._worker.tracebacks import of_user
 from clonos._worker.udf import UdfSpec
-from clonos.errors import ConfigError
 
 RECORDED_METHODS = ("eval", "terminate")
-# Attributes of an instance that are larger at its first call are taken for resources (a model, a
-# table to look up) that calls do not change; those that grow beyond it are refused.
-ATTRIBUTE_BYTES_MAX = 64 * 1024
-_BASELINE = "_clonos_attributes"
-_CONSTANT = Image(b"")
-# Stand for images, which are pickles: the attribute is as at the first call, or was deleted.
-_FIRST = Image(b"first")
-_GONE = Image(b"gone")
 
 
 def make_handler(spec: UdfSpec, handler: type) -> type:
@@ -63,23 +56,29 @@ def _recorded(pieces: Pieces, method: Callable[..., Any]) -> Callable[..., Any]:
 
         @functools.wraps(method)
         def generated(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-            yield from call(pieces, method, self, args, kwargs) or ()
+            try:
+                yield from call(pieces, method, self, args, kwargs) or ()
+            except Exception as error:
+                raise of_user(error)  # noqa: B904, it is the same error
 
         return generated
 
     @functools.wraps(method)
     def returned(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return call(pieces, method, self, args, kwargs)
+        try:
+            return call(pieces, method, self, args, kwargs)
+        except Exception as error:
+            raise of_user(error)  # noqa: B904, it is the same error
 
     return returned
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one call did: its rows, the attributes it changed, whether it wants no more rows."""
+    """What one call did: its rows, what it changed of its instance, if it wants no more rows."""
 
     rows: Any
-    attributes: dict[str, Image]
+    changes: bytes | None
     skip: BaseException | None
 
 
@@ -105,21 +104,27 @@ def call(
     if not pieces.replays_outcomes:
         rows, skip = pieces.run(columns, lambda: _rows_of(method, instance, args, kwargs))
         return rows if skip is None else _then_skip(rows, skip)
-    attributes = _Attributes(instance, pieces.spec.uid)
-    before = attributes.changed()
-    columns.append(_column(*(part for item in before.items() for part in _parts(*item))))
+    kind: Any = type(instance)
+    state = State(instance, pieces.spec.uid, _named(kind))
+    columns.append(_column(*state.identity()))
     ran = False
 
     def work() -> Outcome:
         nonlocal ran
         ran = True
         rows, skip = _rows_of(method, instance, args, kwargs)
-        return Outcome(rows, _difference(before, attributes.changed()), skip)
+        return Outcome(rows, state.changes(), skip)
 
     outcome = pieces.run(columns, work)
     if not ran:
-        attributes.restore(outcome.attributes)
+        state.restore(outcome.changes)
     return outcome.rows if outcome.skip is None else _then_skip(outcome.rows, outcome.skip)
+
+
+@functools.lru_cache(maxsize=16)
+def _named(kind: Any) -> dict[tuple[str, str], Any]:
+    # The class of the program: see `make_handler`.
+    return named_by(kind.__bases__[0])
 
 
 def _rows_of(
@@ -141,83 +146,6 @@ def _rows_of(
 def _then_skip(rows: Any, skip: BaseException) -> Iterator[Any]:
     yield from rows
     raise skip
-
-
-def _difference(before: dict[str, Image], after: dict[str, Image]) -> dict[str, Image]:
-    names = sorted(before.keys() | after.keys())
-    images = {name: after.get(name, _FIRST) for name in names}
-    first = _FIRST.content
-    was = {name: before[name].content if name in before else first for name in names}
-    return {name: image for name, image in images.items() if image.content != was[name]}
-
-
-class _Attributes:
-    """What an instance keeps from call to call."""
-
-    def __init__(self, instance: Any, uid: str) -> None:
-        if not hasattr(instance, "__dict__"):
-            message = f"the class of {uid} has __slots__; only attributes in __dict__ are recorded"
-            raise ConfigError(message, "CONFIG")
-        self._values: dict[str, Any] = instance.__dict__
-        self._uid = uid
-        if _BASELINE not in self._values:
-            self._values[_BASELINE] = self._first_images()
-        self._baseline: dict[str, Image] = self._values[_BASELINE]
-
-    def _first_images(self) -> dict[str, Image]:
-        images = {}
-        for name, value in self._values.items():
-            try:
-                image = image_of(value)
-            except Exception:  # a client, a lock: nothing that a call would change and pass on
-                image = _CONSTANT
-            images[name] = image if len(image.content) <= ATTRIBUTE_BYTES_MAX else _CONSTANT
-        return images
-
-    def changed(self) -> dict[str, Image]:
-        """Attributes that are not as they were at the first call, by name."""
-        images = {}
-        for name, value in sorted(self._values.items()):
-            first = self._baseline.get(name, _GONE)
-            if name == _BASELINE or first is _CONSTANT:
-                continue
-            image = self._image(name, value)
-            if image.content != first.content:
-                images[name] = image
-        gone = sorted(self._baseline.keys() - self._values.keys())
-        return images | {name: _GONE for name in gone if self._baseline[name] is not _CONSTANT}
-
-    def _image(self, name: str, value: Any) -> Image:
-        try:
-            image = image_of(value)
-        except Exception as error:
-            message = (
-                f"{self._uid} sets self.{name} in a call, which cannot be pickled ({error}): make "
-                "it in __init__, or use record='services'"
-            )
-            raise ConfigError(message, "CONFIG") from error
-        size = len(image.content)
-        if size > ATTRIBUTE_BYTES_MAX:
-            message = (
-                f"{self._uid} keeps {size} bytes in self.{name} from call to call, more than "
-                f"the {ATTRIBUTE_BYTES_MAX} that are recorded with each: use record='services' and "
-                "clonos.call(…) around what must not be asked twice"
-            )
-            raise ConfigError(message, "CONFIG")
-        return image
-
-    def restore(self, images: dict[str, Image]) -> None:
-        """Put back what a recorded call changed."""
-        for name, image in images.items():
-            found = self._baseline.get(name, _GONE) if image == _FIRST else image
-            if found == _GONE:
-                self._values.pop(name, None)
-            else:
-                self._values[name] = found.value()
-
-
-def _parts(name: str, image: Image) -> tuple[bytes, bytes]:
-    return name.encode(), image.content
 
 
 def _argument_bytes(value: Any) -> bytes:

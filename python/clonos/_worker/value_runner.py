@@ -89,9 +89,7 @@ class ValueRunner:
                 return task.complete(), True
         return task.complete(), False
 
-    def _settled(
-        self, columns: Columns, values: pa.Array, then: Columns | None = None
-    ) -> pa.Array:
+    def _settled(self, columns: Columns, values: pa.Array, then: Columns | None = None) -> pa.Array:
         """Values of a batch that may be used; `then` is what was offered after it."""
         task = self._task
         ahead = not task.settle()

@@ -14,8 +14,8 @@ use crate::error::{Divergence, DivergenceKind, Error, Result};
 use crate::id::{Partition, TaskId};
 use crate::task::Summary;
 
-const ADVICE: &str = "rows have moved from task to task, or the input changed, and some were asked again. Begin an \
-     epoch again with the files and settings that it had";
+const ADVICE: &str = "rows have moved from task to task, or the input changed, and some were asked again, so that \
+     this epoch can only be given up. Another one should be begun again with the files and settings that it had";
 
 /// Some rows of a partition.
 type Rows = (Partition, u64);

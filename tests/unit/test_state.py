@@ -1,0 +1,203 @@
+"""What an instance of a table function keeps comes back as it was, shared objects and all."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import enum
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clonos._worker.state import ATTRIBUTE_BYTES_MAX, State, named_by
+from clonos.errors import ConfigError
+
+LOCK = threading.Lock()
+
+
+class Account:
+    def __init__(self) -> None:
+        self.total = 0
+
+
+class Mode(enum.Enum):
+    QUIET = 1
+    LOUD = 2
+
+
+# As if they stood in the program itself: no process finds them by their module.
+Account.__module__ = Mode.__module__ = "__main__"
+
+
+class Bank:
+    """All ways to keep something that went wrong once."""
+
+    def __init__(self) -> None:
+        self.accounts: dict[int, Account] = {}
+        self.current: Account | None = None
+        self.listed: list[Account] = []
+        self.numbers: list[int] = []
+        self.alias = self.numbers
+        self.step = self.first
+        self.add: Any = None
+        self.mode = Mode.QUIET
+        self.client = LOCK
+        self.first_words = {"b", "a"}
+        self.recent: Any = collections.deque(maxlen=3)
+        self.table = np.arange(6.0).reshape(2, 3)
+        self.column: Any = None
+
+    def first(self, number: int) -> None:
+        self.numbers.append(number)
+        self.step = self.second
+
+    def second(self, number: int) -> None:
+        self.alias.append(-number)
+        self.step = self.first
+
+    def eval(self, kind: int, number: int) -> Any:
+        if kind == 0:
+            self.current = self.accounts.setdefault(number, Account())
+        elif kind == 1 and self.current is not None:
+            self.current.total += number + 1
+            self.listed.append(self.current)
+        elif kind == 2:
+            self.step(number)
+        elif kind == 3:
+            self.add = lambda value: value * 100 + number + len(self.numbers)
+        elif kind == 4:
+            self.mode = Mode.LOUD if self.mode is Mode.QUIET else Mode.QUIET
+            self.recent.append((number, self.mode))
+        elif kind == 5:
+            self.numbers = self.alias = [number]
+        elif kind == 6:
+            self.column = self.table[:, number % 3].copy()
+            self.first_words = {str(number), "a"}
+        elif kind == 7 and hasattr(self, "numbers"):
+            self.accounts, self.listed = dict(list(self.accounts.items())[-1:]), self.listed[-1:]
+        return self.seen()
+
+    def seen(self) -> Any:
+        shared = [
+            [each is account for account in self.accounts.values()]
+            for each in [*self.listed, self.current]
+        ]
+        return copy.deepcopy(
+            [
+                {key: account.total for key, account in self.accounts.items()},
+                *(shared, self.numbers, self.alias is self.numbers, self.mode is Mode.LOUD),
+                self.add and self.add(3),
+                *(self.step.__name__, self.step.__self__ is self, sorted(self.first_words)),
+                [(number, mode is Mode.LOUD) for number, mode in self.recent],
+                *(self.client is LOCK, None if self.column is None else self.column.tolist()),
+            ]
+        )
+
+
+for part in (Bank, *vars(Bank).values()):
+    if callable(part):
+        part.__module__ = "__main__"
+NAMED = named_by(Bank)
+CALLS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3)), max_size=12)
+
+
+def run(
+    instance: Any, calls: Any, recorded: list[Any] | None = None
+) -> tuple[list[Any], list[Any]]:
+    """Make calls, the first of them as recorded: what each showed, and what each changed."""
+    seen, made = [], []
+    for number, call in enumerate(calls):
+        state = State(instance, "bank", NAMED)
+        identity = list(state.identity())
+        if recorded is not None and number < len(recorded):
+            was, changes = recorded[number]
+            assert identity == was
+            state.restore(changes)
+            seen.append(instance.seen())
+        else:
+            seen.append(instance.eval(*call))
+            made.append((identity, state.changes()))
+    return seen, made
+
+
+@given(CALLS, st.integers(0, 12))
+def test_calls_go_on_as_if_none_had_been_replayed(calls: Any, replayed: int) -> None:
+    seen, recorded = run(Bank(), calls)
+    again, made = run(Bank(), calls, recorded[:replayed])
+    assert again == seen
+    assert [identity for identity, _ in made] == [i for i, _ in recorded[replayed:]]
+
+
+def test_an_object_in_an_attribute_that_did_not_change_stays_that_object() -> None:
+    class Kept:
+        def __init__(self) -> None:
+            self.all = [Account(), Account()]
+            self.turn: Any = None
+
+    kept, other = Kept(), Kept()
+    for index in (0, 1):
+        state = State(kept, "kept", NAMED)
+        kept.turn = kept.all[index]
+        replay = State(other, "kept", NAMED)
+        assert list(replay.identity()) == list(state.identity())
+        replay.restore(state.changes())
+        assert other.turn is other.all[index]
+
+
+def test_a_client_that_is_put_elsewhere_is_that_client() -> None:
+    class Job:
+        def __init__(self) -> None:
+            self.client = threading.Lock()
+            self.todo: Any = None
+
+    job, other = Job(), Job()
+    state, replay = State(job, "job", {}), State(other, "job", {})
+    job.todo = ("ask", job.client)
+    replay.restore(state.changes())
+    assert other.todo == ("ask", other.client)
+
+
+def test_a_call_that_changes_nothing_has_nothing_to_put_back() -> None:
+    bank = Bank()
+    state = State(bank, "bank", NAMED)
+    bank.numbers = list(bank.numbers)
+    bank.alias = bank.numbers
+    assert state.changes() is None
+
+
+def test_classes_of_the_program_are_found_by_name_and_their_code_is_not_recorded() -> None:
+    bank = Bank()
+    state = State(bank, "bank", NAMED)
+    bank.eval(0, 1)
+    changes = state.changes()
+    assert changes is not None
+    assert len(changes) < 400
+    assert NAMED["__main__", "Account"] is Account
+
+
+def test_what_is_too_large_or_cannot_be_kept_is_refused() -> None:
+    class Holder:
+        pass
+
+    class Slots:
+        __slots__ = ("a",)
+
+    holder: Any = Holder()
+    state = State(holder, "holder", {})
+    holder.text = "x" * (ATTRIBUTE_BYTES_MAX + 1)
+    with pytest.raises(ConfigError, match=r"keeps \d+ bytes in self\.text"):
+        state.changes()
+    holder.text, holder.lock = "", threading.Lock()
+    with pytest.raises(ConfigError, match=r"sets self\.lock in a call"):
+        state.changes()
+    del holder.lock
+    table = bytes(ATTRIBUTE_BYTES_MAX * 2)
+    holder.fn = eval("lambda: table", {"table": table, "__name__": "__main__"})
+    with pytest.raises(ConfigError, match="code that no module has"):
+        state.changes()
+    with pytest.raises(ConfigError, match="__slots__"):
+        State(Slots(), "slots", {})
