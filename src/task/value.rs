@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 const CACHE_BYTES_MAX: usize = 64 << 20;
 /// As many answers are kept in any case. Beyond, they are forgotten where hardly any was of use, and for
 /// [`UNKEPT_ROWS`] none is kept: that costs as much as finding them would save.
-const KEPT_MIN: usize = 1 << 16;
+const KEPT_MIN: usize = 1 << 14;
 const UNKEPT_ROWS: u64 = 1 << 20;
 /// Of so many rows, one at least had an answer kept from an earlier batch: they are of use.
 const USEFUL: u64 = 32;
