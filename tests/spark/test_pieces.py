@@ -62,6 +62,31 @@ class Seen:
         return len(self.held), sum(self.held)
 
 
+class Shared:
+    """One object in two places, and a method of its own as a step."""
+
+    def __init__(self) -> None:
+        self.sums = {0: Sums(), 1: Sums()}
+        self.current = self.sums[0]
+        self.step = self.even
+
+    def even(self, value: int) -> None:
+        self.current = self.sums[1]
+        self.step = self.odd
+        self.current.add(value)
+
+    def odd(self, value: int) -> None:
+        self.current.add(value)
+        self.current = self.sums[0]
+        self.step = self.even
+
+    def add(self, value: int) -> None:
+        self.step(value)
+
+    def all(self) -> tuple[int, int]:
+        return self.sums[1].all()
+
+
 def summing(state: type, calls: Path) -> type:
     class Summing:
         def __init__(self) -> None:
@@ -84,7 +109,7 @@ def rows(spark: Any) -> Any:
     return spark.range(0, 10, 1, 1).asTable().withSinglePartition().orderBy("id")
 
 
-@pytest.mark.parametrize("state", [Sums, Defaults, Seen])
+@pytest.mark.parametrize("state", [Sums, Defaults, Seen, Shared])
 def test_an_instance_is_as_it_was_whatever_it_keeps(
     spark: Any, session: Any, tmp_path: Path, state: type
 ) -> None:
