@@ -1,28 +1,26 @@
 """Digests of plain functions, as Spark has pickled them, that are the same in each process.
 
 A pickle is not loaded for it: what cloudpickle makes of the user's classes again would take the
-place of those that the program has.
+place of those that the program has. Its operations say what it would make (`_opcodes`), and that is
+digested. What holds one thing twice differs from what holds two equal ones, unless these are plain.
 """
 
 from __future__ import annotations
 
 import hashlib
-import pickletools
-import re
-from typing import Any
+from collections import deque
+from collections.abc import Iterable
 
-# What cloudpickle calls a class by, in this process alone; a ``None`` follows it.
-_TRACKER = re.compile(r"[0-9a-f]{32}")
-# The file of a cell of a notebook, which has the number of the process in it.
-_CELL = re.compile(r".*/ipykernel_\d+/\d+\.py|<ipython-input-.*>")
-_SKIPPED = {"PROTO", "FRAME", "STOP"}
-_PUTS = {"BINPUT", "LONG_BINPUT", "PUT"}
-_GETS = {"BINGET", "LONG_BINGET", "GET"}
-_SETS = {"FROZENSET", "ADDITEMS"}
-_OF_MARK = {"TUPLE", "LIST", "DICT", "APPENDS", "SETITEMS", "OBJ", "INST", "POP_MARK"}
+from clonos._opcodes import Made, Node, Part, constant_of, digest_of, evaluate
+
 # Digests by those of the pickles; beyond, all are forgotten.
 _KNOWN_MAX = 4_096
 _known: dict[str, str] = {}
+# Steps that are spent on the order of items that are part of a cycle, and rounds.
+_STEPS_MAX = 1_000_000
+_ROUNDS_MAX = 32
+# Parts that a hash is fed with at once.
+_AT_ONCE = 8_192
 
 
 def plain_identity(pickled: bytes) -> str:
@@ -33,46 +31,106 @@ def plain_identity(pickled: bytes) -> str:
         if len(_known) >= _KNOWN_MAX:
             _known.clear()
         try:
-            known = hashlib.blake2b(repr(_tokens(pickled)).encode(), digest_size=16).hexdigest()
-        except Exception:  # noqa: BLE001, whatever is no pickle
+            known = _digest(evaluate(pickled)).hex()
+        except Exception:  # noqa: BLE001, whatever is no pickle, or one of a later Python
+            # All of its bytes count. Another process may then ask again, but no function is taken
+            # for another one, whose answers would be wrong in silence.
             known = as_it_is
         _known[as_it_is] = known
     return known
 
 
-def _tokens(pickled: bytes) -> list[Any]:
-    """Operations of a pickle with sets in an order of their own, and nothing of this process."""
-    tokens: list[Any] = []
-    marks: list[int] = []
-    memo: dict[Any, Any] = {}
-    for operation, argument, _place in pickletools.genops(pickled):
-        name = operation.name
-        if name in _SKIPPED:
-            continue
-        if name == "MEMOIZE" or name in _PUTS:
-            number = len(memo) if name == "MEMOIZE" else argument
-            memo[number] = tokens[-1] if _is_constant(tokens[-1]) else ("memo", number)
-        elif name in _GETS:
-            tokens.append(memo.get(argument, ("memo", argument)))
-        elif name == "MARK":
-            marks.append(len(tokens))
-            tokens.append(("mark",))
-        else:
-            if name == "NONE" and tokens and _is_tracker(tokens[-1]):
-                tokens[-1] = ("class",)
-            if name in _SETS or name in _OF_MARK:
-                items = tokens[marks.pop() + 1 :]
-                if name in _SETS and all(map(_is_constant, items)):
-                    tokens[len(tokens) - len(items) :] = sorted(items, key=repr)
-            is_cell = isinstance(argument, str) and _CELL.fullmatch(argument)
-            tokens.append(("cell",) if is_cell else ("value", name, argument))
-    return tokens
+def _digest(made: Made) -> bytes:
+    ranks = _ranks(made.sets)
+    total = hashlib.blake2b(digest_size=16)
+    numbers: dict[int, int] = {}
+    pending: list[Part] = [made]
+    pieces: list[bytes] = []
+    while pending:
+        part = pending.pop()
+        plain = constant_of(part)
+        if plain is None and isinstance(part, Node):
+            number = numbers.get(id(part))
+            if number is None:
+                numbers[id(part)] = len(numbers)
+                plain = b"node %b %d %d" % (part.label, len(part.parts), len(part.items))
+                items = sorted(part.items, key=lambda item: _rank(item, ranks))
+                pending += reversed(items)
+                pending += reversed(part.parts)
+            else:
+                plain = b"again %d" % number
+        pieces.append(plain or b"")
+        if len(pieces) >= _AT_ONCE:
+            total.update(digest_of(pieces))
+            pieces.clear()
+    if any(id(node) not in numbers for node in made.changed):
+        raise ValueError("what was changed is not part of what was made")
+    total.update(digest_of(pieces))
+    return total.digest()
 
 
-def _is_constant(token: Any) -> bool:
-    """Whether a token stands for a value that is made of nothing else."""
-    return token[0] == "value" and token[2] is not None
+def _rank(part: Part, ranks: dict[int, bytes]) -> bytes:
+    plain = constant_of(part)
+    return ranks.get(id(part), b"") if plain is None else plain
 
 
-def _is_tracker(token: Any) -> bool:
-    return _is_constant(token) and isinstance(token[2], str) and bool(_TRACKER.fullmatch(token[2]))
+def _ranks(sets: Iterable[Node]) -> dict[int, bytes]:
+    """Return what the items of sets are put in order by: the same for equal ones in each process.
+
+    Two different items may have the same, if they are part of a cycle: then their order is left to
+    chance, and another process may take the function for another one.
+    """
+    items = [item for one in sets if len(one.items) > 1 for item in one.items]
+    below = _nodes_below(items)
+    holders: dict[int, list[Node]] = {number: [] for number in below}
+    missing: dict[int, int] = {}
+    for number, node in below.items():
+        held = [part for part in (*node.parts, *node.items) if constant_of(part) is None]
+        missing[number] = len(held)
+        for part in held:
+            holders[id(part)].append(node)
+    ranks: dict[int, bytes] = {}
+    # From those that hold no other node upwards, to all that lead to no cycle.
+    ready = deque(node for number, node in below.items() if not missing[number])
+    while ready:
+        node = ready.popleft()
+        ranks[id(node)] = _rank_of(node, ranks)
+        for holder in holders[id(node)]:
+            missing[id(holder)] -= 1
+            if not missing[id(holder)]:
+                ready.append(holder)
+    _rank_cycles([node for number, node in below.items() if number not in ranks], ranks)
+    return ranks
+
+
+def _nodes_below(parts: Iterable[Part]) -> dict[int, Node]:
+    """All nodes that are reached from parts, by their numbers, without plain ones."""
+    found: dict[int, Node] = {}
+    pending = list(parts)
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Node) and part.constant is None and id(part) not in found:
+            found[id(part)] = part
+            pending += part.parts
+            pending += part.items
+    return found
+
+
+def _rank_of(node: Node, ranks: dict[int, bytes], before: bytes = b"") -> bytes:
+    parts = [_rank(part, ranks) for part in node.parts]
+    items = sorted(_rank(item, ranks) for item in node.items)
+    return b"node " + digest_of([before, node.label, *parts, b"items", *items])
+
+
+def _rank_cycles(nodes: list[Node], ranks: dict[int, bytes]) -> None:
+    """Rank nodes by what they hold, then by the ranks of that, as long as it tells more apart."""
+    steps = sum(len(node.parts) + len(node.items) for node in nodes)
+    apart = 0
+    for _ in range(max(2, min(_ROUNDS_MAX, _STEPS_MAX // max(steps, 1)))):
+        before = {id(node): ranks.get(id(node), b"") for node in nodes}
+        # All of one round see the round before, as their order is another one in each process.
+        ranks.update({id(node): _rank_of(node, ranks, before[id(node)]) for node in nodes})
+        found = len({ranks[id(node)] for node in nodes})
+        if found == apart:
+            break
+        apart = found
