@@ -31,6 +31,8 @@ class Found(NamedTuple):
     digest: bytes | None
     # Whether the function itself names it, so that it should have been found.
     direct: bool
+    # Whether its text mentions idempotency keys.
+    asks: bool = False
 
 
 class _Import(NamedTuple):
@@ -94,7 +96,7 @@ def _take(name: str, found: dict[str, Found], direct: bool, optional: bool) -> l
                 digest, content = _read(place)
             except OSError:
                 digest, content = None, b""
-            found[full] = Found(full, digest, direct)
+            found[full] = Found(full, digest, direct, b"idempotency_key" in content)
             imports += _imports_of_file(content, full if folders is not None else _above(full))
     return imports
 

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 import clonos
-from clonos import _config, _core, _names, _services, causal, errors
+from clonos import _asks, _config, _core, _services, causal, errors
 from clonos import idempotency_key as new_key
 from clonos.cli.commands import app
 from clonos.errors import ClonosError, ConfigError
@@ -139,11 +139,11 @@ payer, heir, holder = Payer(), Inherits(), Holds(Payer())
     ],
 )
 def test_who_may_ask_for_a_key_is_found(fn: Any) -> None:
-    assert _names.asks_for_keys(fn)
+    assert _asks.asks_for_keys(fn)
 
 
 def test_who_calls_only_what_is_of_python_asks_for_no_key() -> None:
-    assert not _names.asks_for_keys(lambda: json.dumps(random.random()))
+    assert not _asks.asks_for_keys(lambda: json.dumps(random.random()))
 
 
 def test_every_error_is_one_of_ours_with_a_condition() -> None:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from clonos import _services
+from clonos._asks import asks_for_keys
 from clonos._calls import Calls, signature_of, telling_of_setup
 from clonos._code import fingerprint
 from clonos._config import Flush, OnError, Per, Record
-from clonos._names import asks_for_keys
 from clonos._operators.declaration import (
     ASYNC,
     ROW,
@@ -290,7 +290,8 @@ class CausalUDF(Generic[P, R]):
             concurrency=options.concurrency,
             allow_code_change=options.allow_code_change,
             # It costs time, and only keys need it.
-            count_occurrences=kind in {ROW, ASYNC, *AGGREGATES} and asks_for_keys(self.func),
+            count_occurrences=kind in {ROW, ASYNC, *AGGREGATES}
+            and asks_for_keys(self.func, options.calls.get("setup")),
             label=self._qualname,
             calls=self._calls,
             config=None if config is None else config.to_bytes(),
