@@ -33,6 +33,15 @@ enum Matching {
     Indexed(Index),
 }
 
+/// How far rows were matched before the plan that was made last.
+#[derive(Debug, Default)]
+struct Before {
+    /// Recorded rows used in order.
+    next: usize,
+    /// Where that plan gave up order: how rows were matched until then.
+    order: Option<Matching>,
+}
+
 /// Recorded rows in the order of their numbers in the input.
 #[derive(Debug)]
 struct Numbered {
@@ -47,6 +56,7 @@ struct Numbered {
 pub(super) struct Matcher {
     pub(super) recorded: RecordedRows,
     matching: Matching,
+    before: Before,
     checks_ambiguity: bool,
 }
 
@@ -61,7 +71,7 @@ impl Matcher {
                 Matching::Numbered(Numbered { rows, next: 0 })
             }
         };
-        let mut matcher = Self { recorded, matching, checks_ambiguity };
+        let mut matcher = Self { recorded, matching, before: Before::default(), checks_ambiguity };
         if any_order {
             matcher.give_up_order();
         }
@@ -80,6 +90,11 @@ impl Matcher {
 
     /// Decides every row of a new plan.
     pub(super) fn decide(&mut self, plan: &mut Plan) -> Result<Option<Ambiguous>> {
+        let next = match &self.matching {
+            Matching::Positional { next } | Matching::Numbered(Numbered { next, .. }) => *next,
+            Matching::Indexed(_) => 0,
+        };
+        self.before = Before { next, order: None };
         let decided = self.in_order(plan);
         for row in decided..plan.rows {
             if let Some(ambiguous) = self.look_up(plan, row)? {
@@ -92,6 +107,7 @@ impl Matcher {
     /// Looks again for the live rows of a plan.
     pub(super) fn decide_live(&mut self, plan: &mut Plan) -> Result<Option<Ambiguous>> {
         self.give_up_order();
+        self.keep_order_given_up();
         let runs = std::mem::take(&mut plan.runs);
         plan.live.clear();
         plan.doubtful.clear();
@@ -201,7 +217,34 @@ impl Matcher {
             }
             Matching::Indexed(_) => return,
         }
-        self.matching = Matching::Indexed(index);
+        self.before.order = Some(std::mem::replace(&mut self.matching, Matching::Indexed(index)));
+    }
+
+    /// What came of giving up order cannot be undone: from here on a plan that is given back does not bring
+    /// it back.
+    pub(super) fn keep_order_given_up(&mut self) {
+        self.before.order = None;
+    }
+
+    /// The rows of the plan that was made last did not come: what they used can be found again.
+    pub(super) fn give_back(&mut self, plan: &Plan) {
+        if let Some(order) = self.before.order.take() {
+            self.matching = order;
+        }
+        let index = match &mut self.matching {
+            Matching::Positional { next } | Matching::Numbered(Numbered { next, .. }) => {
+                *next = self.before.next;
+                return;
+            }
+            Matching::Indexed(index) => index,
+        };
+        for run in plan.runs.as_slice().iter().rev() {
+            let Run::Recorded { position, len } = *run else { continue };
+            let fingerprints = self.recorded.fingerprints(position..position + len);
+            for (position, fingerprint) in (position..position + len).zip(fingerprints).rev() {
+                index.give_back(*fingerprint, position);
+            }
+        }
     }
 
     /// Finds one row by its fingerprint.

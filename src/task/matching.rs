@@ -116,6 +116,13 @@ impl Index {
             None => Ok(Found::Exhausted(queue.first)),
         }
     }
+
+    /// The position that was taken last of `fingerprint` is not used after all.
+    pub(super) fn give_back(&mut self, fingerprint: u64, position: usize) {
+        if let Some(queue) = self.queues.get_mut(&fingerprint) {
+            queue.unused = position;
+        }
+    }
 }
 
 /// Compares every position of a queue with its first.

@@ -244,6 +244,10 @@ impl ResultTask {
 
     /// Gives a plan back whose rows were not decided, as the function raised; the next may come.
     ///
+    /// One that was offered last leaves no trace: its rows can come again, with the same numbers, and find
+    /// what is recorded of them. Otherwise rows behind it are numbered, counted and matched already; and what
+    /// was [kept](Self::keep) of a plan is recorded. Then its rows have come, without values.
+    ///
     /// # Errors
     /// [`Error::Misuse`] if plans come out of order.
     pub fn abandon(&mut self, plan: &Plan) -> Result<()> {
@@ -251,6 +255,12 @@ impl ResultTask {
             return misuse(format!("plan {} given back, {} is next", plan.sequence, self.plans_completed));
         }
         self.plans_completed += 1;
+        if self.plans_completed < self.plans_offered || plan.kept.contains(&true) {
+            self.own_used += self.own_rows(plan);
+            return Ok(());
+        }
+        self.rows_offered = plan.first_row;
+        self.matcher.give_back(plan);
         if self.options.count_occurrences {
             plan.fingerprints.iter().for_each(|fingerprint| self.occurrences.back(*fingerprint));
         }
@@ -384,6 +394,7 @@ impl ResultTask {
             self.next_number =
                 rows.map_or(first + count, |rows| rows.last().map_or(0, |&row| number(row) + 1));
         } else {
+            self.matcher.keep_order_given_up();
             self.next_number += count;
         }
         self.builder.push_results(fingerprints.as_ref().unwrap_or(&plan.fingerprints), &arrow)
@@ -403,17 +414,18 @@ impl ResultTask {
         }
     }
 
+    /// How many of a plan's rows the own log has.
+    fn own_rows(&self, plan: &Plan) -> usize {
+        let own = |run: &Run| match *run {
+            Run::Recorded { position, len } => self.matcher.own_part(position, len),
+            Run::Live { .. } => 0,
+        };
+        plan.runs.as_slice().iter().map(own).sum()
+    }
+
     /// Counts a completed plan.
     fn account(&mut self, plan: &Plan) {
-        let own: usize = plan
-            .runs
-            .as_slice()
-            .iter()
-            .map(|run| match *run {
-                Run::Recorded { position, len } => self.matcher.own_part(position, len),
-                Run::Live { .. } => 0,
-            })
-            .sum();
+        let own = self.own_rows(plan);
         self.own_used += own;
         self.plans_completed += 1;
         self.summary.rows += plan.rows as u64;

@@ -241,6 +241,7 @@ fn occurrences_count_equal_rows_whether_replayed_or_live() {
     assert_eq!((plan.fingerprint(0), plan.fingerprint(3)), (plan.fingerprint(2), None));
 }
 
+mod given_back;
 mod layout;
 
 /// Offers four rows, keeps the values of some of them, and dies.
@@ -331,17 +332,4 @@ fn beside_rows_in_doubt_the_others_are_kept() {
     let plan = third.offer(&[rows]).unwrap();
     assert_eq!(plan.live, [2, 4]);
     assert_eq!(values(&third.complete(plan, Some(numbers([1, 50]))).unwrap()), [2, 1, 1, 30, 50]);
-}
-
-#[test]
-fn a_plan_that_is_given_back_leaves_no_trace() {
-    let options = TaskOptions { count_occurrences: true, ..result_options() };
-    let mut task = ResultTask::new(options, Vec::new(), true).unwrap();
-    let plan = task.offer(&[words(&["a"])]).unwrap();
-    task.abandon(&plan).unwrap();
-    assert!(matches!(task.abandon(&plan), Err(Error::Misuse { .. })));
-    let plan = task.offer(&[words(&["a"])]).unwrap();
-    assert_eq!(plan.occurrence(0), Some(0));
-    task.complete(plan, Some(numbers([1]))).unwrap();
-    assert_eq!(task.finish().unwrap().rows, 1);
 }
