@@ -3,6 +3,7 @@
 //! A machine without I/O: it says which blocks must go to disk, the edge moves them.
 
 mod copies;
+mod copying;
 mod policy;
 
 #[cfg(test)]
@@ -12,10 +13,11 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use bytes::Bytes;
 
+pub use self::copying::Arriving;
 use super::protocol::{AgentInfo, AgentStats, HeldCopy, HeldStats, Layout, PIECE_BYTES, Sent};
 use crate::causal_log::{BlockRef, CausalLog, Place, SpillRef};
 use crate::error::{Error, Result};
-use crate::id::{ChannelId, EpochKey, Generation, LogOffset, TaskId};
+use crate::id::{EpochKey, Generation, LogOffset, TaskId};
 
 /// Where a sender was opened again.
 #[derive(Debug)]
@@ -89,19 +91,29 @@ pub enum Absorbed {
     Unconfirmed(AgentInfo),
 }
 
-/// The part of a log that a peer has not been sent.
+/// The part of a log that a peer does not have.
 #[derive(Debug)]
 pub struct Outgoing {
     /// Whether the peer is to begin a new copy.
     pub reset: bool,
-    /// Position of the first block.
-    pub from: LogOffset,
+    /// Which part it is.
+    pub part: Part,
     /// The blocks; those on disk must be read first.
     pub blocks: Vec<BlockRef>,
     /// Layout of the log.
     pub layout: Layout,
     /// Whether that is all there is.
     pub all: bool,
+}
+
+/// A part of a log as it was when it was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    version: u64,
+    /// Position of the first block.
+    pub from: LogOffset,
+    /// Position after the last block.
+    pub end: LogOffset,
 }
 
 /// All logs of one agent.
@@ -154,32 +166,6 @@ impl Store {
         let held = Held::new(CausalLog::new(), task, generation, layout, self.versions);
         self.held.insert(task.clone(), held);
         Ok(())
-    }
-
-    /// A request brings blocks of a copy; `reset` begins it anew, in place of any older. Whether it does: one that
-    /// comes late must not take back what was acknowledged since.
-    ///
-    /// # Errors
-    /// [`Error::Fenced`] if a newer generation was here.
-    pub fn begin_copy(
-        &mut self,
-        task: &TaskId,
-        generation: Generation,
-        layout: Layout,
-        reset: bool,
-        sent: Sent,
-    ) -> Result<bool> {
-        let known = self.held.get(task).filter(|held| held.generation == generation);
-        if sent.is_late(known.and_then(|held| held.sent)) {
-            return Ok(false);
-        }
-        if reset {
-            self.begin(task, generation, layout)?;
-        }
-        if let Some(held) = self.held.get_mut(task) {
-            held.sent = Some(sent);
-        }
-        Ok(true)
     }
 
     /// Goes on with the log that is here, for a new attempt.
@@ -282,30 +268,6 @@ impl Store {
     #[must_use]
     pub fn piece(&self, task: &TaskId, from: LogOffset) -> Option<Vec<BlockRef>> {
         Some(one_piece(self.held.get(task)?.log.blocks(from)))
-    }
-
-    /// What `channel` has not been sent, at most one piece; the rest comes with the next call.
-    pub fn outgoing(&mut self, task: &TaskId, channel: ChannelId) -> Option<Outgoing> {
-        let held = self.held.get_mut(task)?;
-        let delta = held.log.delta(channel)?;
-        let blocks = one_piece(&delta.blocks);
-        if let Some(last) = blocks.last() {
-            held.log.rewind(channel, last.end());
-        }
-        Some(Outgoing {
-            reset: delta.from == LogOffset::START,
-            from: delta.from,
-            all: blocks.len() == delta.blocks.len(),
-            blocks,
-            layout: held.layout,
-        })
-    }
-
-    /// Notes what `channel` is known to have already.
-    pub fn rewind(&mut self, task: &TaskId, channel: ChannelId, to: LogOffset) {
-        if let Some(held) = self.held.get_mut(task) {
-            held.log.rewind(channel, to);
-        }
     }
 
     /// Whether every block stands in a segment file of this agent.
@@ -419,9 +381,13 @@ impl Store {
         let stays = |task: &TaskId, born: Generation| born >= below || !key.covers(&task.epoch_key());
         self.reopened.retain(|task, reopened| stays(task, reopened.generation));
         self.forgotten.retain(|task, generation| stays(task, *generation));
+        // What stays and is not shared yet was absorbed for the next use of the name.
+        self.fresh.retain(|_, tasks| {
+            tasks.retain(|task| held.contains_key(task));
+            !tasks.is_empty()
+        });
         epochs.sort();
         epochs.dedup();
-        self.forget_fresh(key);
         epochs
     }
 

@@ -50,7 +50,7 @@ impl BlockRef {
     }
 }
 
-/// The part of a log that a channel has not been sent yet.
+/// The part of a log that a channel does not have yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delta {
     /// Position of the first block.
@@ -115,20 +115,30 @@ impl CausalLog {
         self.blocks.get(first..).unwrap_or_default()
     }
 
-    /// What `channel` has not been sent; it counts as sent from now on. A channel that was rewound into
-    /// a block gets the whole block again, as blocks are never split.
-    pub fn delta(&mut self, channel: ChannelId) -> Option<Delta> {
+    /// What `channel` does not have, as far as is known: what is on its way too, until [`Self::arrived`]. A
+    /// channel that was rewound into a block gets the whole block again, as blocks are never split.
+    #[must_use]
+    pub fn delta(&self, channel: ChannelId) -> Option<Delta> {
         let from = self.cursors.get(&channel).copied().unwrap_or_default();
         if from >= self.end {
             return None;
         }
         let blocks = self.blocks(from).to_vec();
         let from = blocks.first()?.offset;
-        self.cursors.insert(channel, self.end);
         Some(Delta { from, blocks })
     }
 
-    /// Sets what `channel` is known to have: after a failed send, or for a new consumer.
+    /// `channel` has answered for the blocks between two positions. It changes nothing if the channel was
+    /// rewound to before them while they were on their way.
+    pub fn arrived(&mut self, channel: ChannelId, from: LogOffset, end: LogOffset) {
+        let cursor = self.cursors.entry(channel).or_default();
+        // Rewound into the first of them, it was sent that block whole.
+        if from <= *cursor {
+            *cursor = end.min(self.end).max(*cursor);
+        }
+    }
+
+    /// Sets what `channel` is known to have: for a new consumer, or one that has lost something.
     pub fn rewind(&mut self, channel: ChannelId, to: LogOffset) {
         self.cursors.insert(channel, to.min(self.end));
     }

@@ -30,12 +30,31 @@ fn a_channel_is_sent_nothing_twice() {
     log.append(block("three")).unwrap();
     let delta = log.delta(CHANNEL).expect("two blocks");
     assert_eq!((delta.from, delta.blocks.len()), (LogOffset::START, 2));
+    assert_eq!(log.delta(CHANNEL), Some(delta), "what was not answered for is sent again");
+    log.arrived(CHANNEL, LogOffset::START, LogOffset(8));
     assert_eq!(log.delta(CHANNEL), None);
     log.append(block("x")).unwrap();
     assert_eq!(log.delta(CHANNEL).expect("one more").from, LogOffset(8));
     assert_eq!(log.delta(ChannelId(8)).expect("another consumer").blocks.len(), 3);
     log.rewind(CHANNEL, LogOffset(3));
-    assert_eq!(log.delta(CHANNEL).expect("after a failed send").blocks.len(), 2);
+    assert_eq!(log.delta(CHANNEL).expect("it lost a block").blocks.len(), 2);
+}
+
+#[test]
+fn an_answer_counts_only_where_what_lies_before_is_known() {
+    let mut log = CausalLog::new();
+    for text in ["one", "three", "x"] {
+        log.append(block(text)).unwrap();
+    }
+    let next = |log: &CausalLog| log.delta(CHANNEL).map(|delta| delta.from.0);
+    log.arrived(CHANNEL, LogOffset(3), LogOffset(8));
+    assert_eq!(next(&log), Some(0), "nobody has answered for the first");
+    log.arrived(CHANNEL, LogOffset(0), LogOffset(8));
+    log.arrived(CHANNEL, LogOffset(0), LogOffset(3));
+    assert_eq!(next(&log), Some(8), "an older answer takes nothing back");
+    log.rewind(CHANNEL, LogOffset(5));
+    log.arrived(CHANNEL, LogOffset(3), LogOffset(9));
+    assert_eq!(next(&log), None);
 }
 
 #[test]

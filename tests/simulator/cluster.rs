@@ -354,14 +354,22 @@ impl Cluster {
             peers.extend(more.collect::<Vec<_>>());
         }
         for peer in &peers {
-            while let Some(Outgoing { reset, from, blocks, layout, all }) =
-                self.hosts[session.host].store.outgoing(&task, channel(generation, peer))
+            let channel = channel(generation, peer);
+            while let Some(Outgoing { reset, part, blocks, layout, all }) =
+                self.hosts[session.host].store.outgoing(&task, channel)
             {
                 self.count.agent += 1;
-                let (task, blocks) = (task.clone(), in_memory(&blocks));
+                let (copied, from, blocks) = (task.clone(), part.from, in_memory(&blocks));
                 let sent = self.late.next_request(self.hosts[session.host].info.id);
-                let copy = Request::Replicate { task, generation, layout, reset, from, blocks, all, sent };
-                self.carry_out(Some(peer.id), copy)?;
+                let copy =
+                    Request::Replicate { task: copied, generation, layout, reset, from, blocks, all, sent };
+                let is_overtaken = self.late.is_overtaken(peer.id, &copy);
+                if !is_overtaken {
+                    self.carry_out(Some(peer.id), copy)?;
+                }
+                if !is_overtaken || self.mutation == Mutation::SentIsThere {
+                    self.hosts[session.host].store.arrived(&task, channel, part);
+                }
             }
         }
         if peers != session.peers {

@@ -1,6 +1,7 @@
 //! Requests that are repeated, as their answers were lost, and requests that come late.
 
 use clonos::agent::protocol::{Request, Sent};
+use clonos::agent::store::Arriving;
 use clonos::error::Result;
 use clonos::id::{AgentId, Generation};
 
@@ -10,6 +11,7 @@ use crate::dice::Dice;
 use crate::stores::hold_all;
 
 const REPEATED: usize = 10;
+const OVERTAKEN: usize = 5;
 
 /// What is still on its way.
 #[derive(Debug)]
@@ -20,21 +22,38 @@ pub(crate) struct Late {
     requests: u64,
     /// Of a hundred requests, how many come a second time, some turns later.
     repeated: usize,
+    /// Of a hundred parts of copies, how many are not answered, so that they are sent again, and come later.
+    overtaken: usize,
 }
 
 impl Late {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { dice: Dice::new(!seed), messages: Vec::new(), requests: 0, repeated: REPEATED }
+        Self {
+            dice: Dice::new(!seed),
+            messages: Vec::new(),
+            requests: 0,
+            repeated: REPEATED,
+            overtaken: OVERTAKEN,
+        }
     }
 
     /// Nothing is repeated.
     pub(crate) fn never() -> Self {
-        Self { repeated: 0, ..Self::new(0) }
+        Self { repeated: 0, overtaken: 0, ..Self::new(0) }
     }
 
     /// Whether the answer to a request is lost, so that it is made again.
     pub(crate) fn is_repeated(&mut self) -> bool {
         self.dice.chance(self.repeated)
+    }
+
+    /// Whether a part of a copy is not answered: it comes when others that were sent behind it have.
+    pub(crate) fn is_overtaken(&mut self, to: AgentId, request: &Request) -> bool {
+        let overtaken = self.dice.chance(self.overtaken);
+        if overtaken {
+            self.messages.push((Some(to), request.clone()));
+        }
+        overtaken
     }
 
     pub(crate) fn next_request(&mut self, by: AgentId) -> Sent {
@@ -84,11 +103,11 @@ impl Cluster {
         let Some(store) = to.and_then(|to| self.agent(to)) else { return Ok(()) };
         match request {
             Request::Replicate { task, generation, layout, reset, from, blocks, all, sent } => {
-                if store.begin_copy(&task, generation, layout, reset, sent)? {
-                    hold_all(store, &task, generation, from, &blocks)?;
-                    if all {
-                        store.complete(&task, generation);
-                    }
+                let end = blocks.iter().fold(from, |end, block| end.plus(block.len() as u64));
+                store.begin_copy(&task, &Arriving { generation, layout, reset, end, all, sent })?;
+                hold_all(store, &task, generation, from, &blocks)?;
+                if all {
+                    store.complete(&task, generation);
                 }
             }
             Request::Fence { task, generation, reopened_at } => {

@@ -49,6 +49,8 @@ pub(crate) enum Mutation {
     SlowIsDead,
     /// A request that comes late is carried out as if it were new.
     LateIsNew,
+    /// What was sent to a peer counts as there, whether it was answered or not.
+    SentIsThere,
     /// An open that is repeated is taken for another.
     RetryIsAnother,
     /// Of several copies the shortest is gone on with.
@@ -263,6 +265,11 @@ fn the_oracle_notices_that_slow_is_taken_for_dead() {
 #[test]
 fn the_oracle_notices_that_late_requests_take_something_back() {
     noticed(Mutation::LateIsNew);
+}
+
+#[test]
+fn the_oracle_notices_that_what_was_not_answered_counts_as_there() {
+    noticed(Mutation::SentIsThere);
 }
 
 #[test]

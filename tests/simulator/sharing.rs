@@ -78,12 +78,14 @@ impl Cluster {
         let store = &mut self.hosts[host].store;
         let mut pieces = Vec::new();
         for task in tasks {
-            while let Some(outgoing) = store.outgoing(task, channel(Generation::NONE, peer)) {
+            let channel = channel(Generation::NONE, peer);
+            while let Some(outgoing) = store.outgoing(task, channel) {
                 pieces.push(Piece {
                     task: task.clone(),
-                    from: outgoing.from,
+                    from: outgoing.part.from,
                     blocks: in_memory(&outgoing.blocks),
                 });
+                store.arrived(task, channel, outgoing.part);
             }
         }
         pieces

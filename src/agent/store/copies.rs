@@ -143,9 +143,4 @@ impl Store {
     pub fn has_fresh(&self, epoch: &EpochKey) -> bool {
         self.fresh.contains_key(epoch)
     }
-
-    pub(super) fn forget_fresh(&mut self, key: &EpochKey) {
-        self.fresh.retain(|epoch, _| !key.covers(epoch));
-        self.reopened.retain(|task, _| !key.covers(&task.epoch_key()));
-    }
 }

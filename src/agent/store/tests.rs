@@ -1,11 +1,13 @@
 //! The store: copies, what is spilled when, and that it knows how much memory it uses.
 
+mod copying;
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::agent::protocol::Code;
 use crate::config::SpillPolicy;
-use crate::id::{Epoch, Partition};
+use crate::id::{AgentId, Epoch, Partition};
 
 const CODE: Code = Code { fingerprint: 0, python: 0 };
 const LAYOUT: Layout = Layout { app: 1, stage: 2, tasks: Some(3), code: CODE, plan: None };
@@ -158,20 +160,20 @@ fn late_news_of_a_commit_spares_what_was_absorbed_for_the_next_use_of_the_name()
     store.commit(&old.epoch_key(), Generation(7));
     assert_eq!(store.end(&old), None);
     assert_eq!(store.end(&new), Some(LogOffset(5)));
+    assert_eq!(store.take_fresh(&old.epoch_key()), [new], "its output waits until it is shared");
 }
 
 #[test]
-fn a_copy_begun_anew_counts_when_it_has_all() {
+fn late_news_of_a_commit_spares_who_has_the_log_that_counts_in_the_next_use_of_the_name() {
     let mut store = Store::new(1_000);
-    let (task, layout) = (task("f", 1, 0), LAYOUT);
-    store.begin(&task, Generation(1), layout).unwrap();
-    assert!(!store.is_whole(&task));
-    store.complete(&task, Generation(2));
-    assert!(!store.is_whole(&task), "that was another attempt's");
-    store.complete(&task, Generation(1));
-    assert!(store.fence(&task, Generation(2)).is_some_and(|copy| copy.whole));
-    store.begin(&task, Generation(2), layout).unwrap();
-    assert!(!store.is_whole(&task));
+    let holder = || AgentInfo { id: AgentId(1), addr: "a:1".into(), host: "a".into(), driver: false };
+    let (old, new) = (task("old", 1, 0), task("new", 1, 0));
+    store.reopened(&old, Generation(3), holder());
+    store.reopened(&new, Generation(7), holder());
+    store.commit(&old.epoch_key(), Generation(7));
+    let mut absorb = |task| store.absorb_copy(task, Generation(8), LogOffset(0), &block(1, 5)).unwrap();
+    assert_eq!(absorb(&new), Absorbed::Unconfirmed(holder()));
+    assert_eq!(absorb(&old), Absorbed::At(0));
 }
 
 #[test]
@@ -464,7 +466,7 @@ fn apply(store: &mut Store, under_way: &mut Vec<Victims>, op: &Op) {
         }
         Op::Commit(number, below) => {
             store.commit(&epoch(number), Generation(below));
-            assert!(!store.has_fresh(&epoch(number)));
+            assert!(store.fresh.values().flatten().all(|task| store.held.contains_key(task)));
         }
     }
 }

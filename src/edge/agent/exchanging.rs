@@ -7,7 +7,7 @@ use super::handler::{Handler, Session, unexpected};
 use super::publishing::channel;
 use crate::agent::placement;
 use crate::agent::protocol::{AgentInfo, Grant, PIECE_BYTES, Piece, Reply, Request};
-use crate::agent::store::Outgoing;
+use crate::agent::store::{Outgoing, Part};
 use crate::edge::disk::segment::{Pending, SegmentRecord};
 use crate::edge::locked;
 use crate::edge::net::nobody_listens;
@@ -21,6 +21,15 @@ struct Copying {
     version: Option<u64>,
     index: usize,
     written: Pending,
+}
+
+/// Pieces of absorbed logs for one message to a peer.
+#[derive(Default)]
+struct Batch {
+    pieces: Vec<Piece>,
+    /// Which part of its log each is.
+    parts: Vec<Part>,
+    bytes: u64,
 }
 
 impl Handler {
@@ -171,21 +180,25 @@ impl Handler {
     /// Sends a peer what it lacks of these logs, in messages of bounded size.
     fn share_with(&self, peer: &AgentInfo, tasks: &[TaskId], born: Generation) -> Result<()> {
         let channel = channel(Generation::NONE, peer);
-        let mut pieces = Vec::new();
-        let mut bytes = 0;
+        let mut batch = Batch::default();
         let sent = tasks.iter().try_for_each(|task| {
             loop {
                 let outgoing = locked(&self.store).outgoing(task, channel);
-                let Some(Outgoing { from, blocks, .. }) = outgoing else { return Ok(()) };
+                let Some(Outgoing { part, blocks, all, .. }) = outgoing else { return Ok(()) };
                 let blocks = self.disk.read(&blocks)?;
-                bytes += blocks.iter().map(|block| block.len() as u64).sum::<u64>();
-                pieces.push(Piece { task: task.clone(), from, blocks });
-                if bytes >= PIECE_BYTES {
-                    self.send_pieces(peer, std::mem::take(&mut pieces), born, std::mem::take(&mut bytes))?;
+                batch.bytes += blocks.iter().map(|block| block.len() as u64).sum::<u64>();
+                batch.pieces.push(Piece { task: task.clone(), from: part.from, blocks });
+                batch.parts.push(part);
+                // A piece that is not the last is as large as a message may be.
+                if batch.bytes >= PIECE_BYTES || !all {
+                    self.send_pieces(peer, std::mem::take(&mut batch), born)?;
+                }
+                if all {
+                    return Ok(());
                 }
             }
         });
-        let sent = sent.and_then(|()| self.send_pieces(peer, pieces, born, bytes));
+        let sent = sent.and_then(|()| self.send_pieces(peer, batch, born));
         if sent.is_err() {
             // What it has is not known: the next try sends all of it again.
             let mut store = locked(&self.store);
@@ -196,11 +209,17 @@ impl Handler {
         sent
     }
 
-    fn send_pieces(&self, peer: &AgentInfo, pieces: Vec<Piece>, born: Generation, bytes: u64) -> Result<()> {
+    fn send_pieces(&self, peer: &AgentInfo, batch: Batch, born: Generation) -> Result<()> {
+        let Batch { pieces, parts, bytes } = batch;
         if pieces.is_empty() {
             return Ok(());
         }
+        let tasks: Vec<TaskId> = pieces.iter().map(|piece| piece.task.clone()).collect();
         self.connections.call(&peer.addr, &Request::Share { pieces, born })?;
+        let mut store = locked(&self.store);
+        for (task, part) in tasks.iter().zip(parts) {
+            store.arrived(task, channel(Generation::NONE, peer), part);
+        }
         self.sent_bytes.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
         Ok(())
     }

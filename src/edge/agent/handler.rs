@@ -13,14 +13,14 @@ use super::registrar::{LocalRegistry, Registrar};
 use super::turns::Turns;
 use super::values::Tables;
 use crate::agent::protocol::{AgentInfo, AgentStats, Commit, Ending, Grant, Reply, Request, Sent};
-use crate::agent::store::Store;
+use crate::agent::store::{Arriving, Store};
 use crate::config::SessionConfig;
 use crate::edge::disk::Disk;
 use crate::edge::locked;
 use crate::edge::net::connections::Connections;
 use crate::edge::net::signal::Signal;
 use crate::error::{Error, Result};
-use crate::id::{Epoch, EpochKey, LogOffset, TaskId};
+use crate::id::{ChannelId, Epoch, EpochKey, LogOffset, TaskId};
 
 /// One open task of a worker.
 pub(in crate::edge) struct Session {
@@ -60,7 +60,9 @@ pub(in crate::edge) struct Handler {
     pub(in crate::edge) spilling: Mutex<()>,
     /// Taken by whoever shares absorbed logs: nobody goes ahead while another of the epoch still waits for
     /// peers.
-    pub(in crate::edge) sharing: Turns,
+    pub(in crate::edge) sharing: Turns<EpochKey>,
+    /// Taken by whoever sends a log to a peer: what is on its way cannot be overtaken, nor sent twice.
+    pub(super) sending: Turns<(TaskId, ChannelId)>,
     /// Set when frames may be due for disk.
     pub(in crate::edge) spill_due: Signal,
     /// The epoch that sent frames last.
@@ -89,6 +91,7 @@ impl Handler {
             store: Mutex::new(Store::new(config.memory_bytes)),
             spilling: Mutex::default(),
             sharing: Turns::default(),
+            sending: Turns::default(),
             spill_due: Signal::default(),
             newest_epoch: Mutex::default(),
             connections: Connections::new(config.secret, timeout),
@@ -173,9 +176,9 @@ impl Handler {
         else {
             return Err(unexpected());
         };
-        if !locked(&self.store).begin_copy(&task, generation, layout, reset, sent)? {
-            return Ok(());
-        }
+        let end = blocks.iter().fold(from, |end, block| end.plus(block.len() as u64));
+        let arriving = Arriving { generation, layout, reset, end, all, sent };
+        locked(&self.store).begin_copy(&task, &arriving)?;
         for block in &blocks {
             self.hold(&task, generation, from, block)?;
             from = from.plus(block.len() as u64);

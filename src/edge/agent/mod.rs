@@ -17,7 +17,7 @@
 //! heartbeat        telling the registry that this agent lives
 //! repairing        new copies after a holder's death
 //! values           answers that all tasks of an epoch share
-//! turns            in each epoch one at a time
+//! turns            at an epoch's sharing, or a copy, one at a time
 //! process          an executor's agent as a process of its own
 //! watch            whether the executor has ended
 //! pending_frames   frames of a task that came before their turn; in the worker

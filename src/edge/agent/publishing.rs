@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::handler::{Handler, Session};
 use crate::agent::placement;
-use crate::agent::protocol::{AgentInfo, Request};
+use crate::agent::protocol::{AgentInfo, Request, Sent};
 use crate::agent::store::Outgoing;
 use crate::edge::disk::segment::{Pending, SegmentRecord};
 use crate::edge::locked;
@@ -107,9 +107,11 @@ impl Handler {
 
     /// Sends a peer everything it lacks, in pieces; all of it, if its copy is not what we think.
     pub(super) fn send_all(&self, task: &TaskId, generation: Generation, peer: &AgentInfo) -> Result<()> {
+        let channel = channel(generation, peer);
+        // Who was overtaken by a copy begun anew would find a gap, and begin it anew once more.
+        let _turn = self.sending.take((task.clone(), channel));
         match self.send_rest(task, generation, peer) {
             Err(Error::LogGap { .. } | Error::LogFork { .. }) => {
-                let channel = channel(generation, peer);
                 locked(&self.store).rewind(task, channel, LogOffset::START);
                 self.send_rest(task, generation, peer)
             }
@@ -119,17 +121,27 @@ impl Handler {
 
     fn send_rest(&self, task: &TaskId, generation: Generation, peer: &AgentInfo) -> Result<()> {
         let channel = channel(generation, peer);
-        loop {
-            let outgoing = locked(&self.store).outgoing(task, channel);
-            let Some(Outgoing { reset, from, blocks, layout, all }) = outgoing else { return Ok(()) };
+        while let Some((outgoing, sent)) = self.next_piece(task, channel) {
+            let Outgoing { reset, part, blocks, layout, all } = outgoing;
             let blocks = self.disk.read(&blocks)?;
             let bytes = blocks.iter().map(|block| block.len() as u64).sum();
-            let task = task.clone();
-            let sent = self.next_request();
-            let request = Request::Replicate { task, generation, layout, reset, from, blocks, all, sent };
+            let (copied, from) = (task.clone(), part.from);
+            let request =
+                Request::Replicate { task: copied, generation, layout, reset, from, blocks, all, sent };
             self.connections.call(&peer.addr, &request)?;
+            // Only now: a request that fails may have come to nothing; the next try sends the piece again.
+            locked(&self.store).arrived(task, channel, part);
             self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
+        Ok(())
+    }
+
+    /// What a channel lacks, and the request's number. They are taken together: by its number a request is
+    /// known to be late, so what was read later must have the larger one.
+    fn next_piece(&self, task: &TaskId, channel: ChannelId) -> Option<(Outgoing, Sent)> {
+        let store = locked(&self.store);
+        let outgoing = store.outgoing(task, channel)?;
+        Some((outgoing, self.next_request()))
     }
 
     /// Puts the next agent in line in a peer's place, with all of the log.
@@ -178,3 +190,6 @@ fn fenced_away(session: &Session) -> Error {
     // The log is gone from here: its epoch was committed, so this attempt is no longer wanted.
     Error::Fenced { task: session.task.clone(), newer: Generation::NONE, ours: session.grant.generation }
 }
+
+#[cfg(test)]
+mod tests;

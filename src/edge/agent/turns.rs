@@ -1,38 +1,44 @@
-//! Turns: in each epoch one at a time, and no epoch waits for another.
+//! Turns: at each thing one at a time, and none waits for another thing.
 
 use std::collections::HashSet;
+use std::hash::Hash;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use crate::edge::locked;
-use crate::id::EpochKey;
 
-/// Epochs in which somebody has the turn.
-#[derive(Debug, Default)]
-pub(in crate::edge) struct Turns {
-    taken: Mutex<HashSet<EpochKey>>,
+/// Things at which somebody has the turn.
+#[derive(Debug)]
+pub(in crate::edge) struct Turns<T: Eq + Hash> {
+    taken: Mutex<HashSet<T>>,
     free: Condvar,
 }
 
-/// Somebody's turn in an epoch; it ends when dropped.
+/// Somebody's turn at a thing; it ends when dropped.
 #[derive(Debug)]
-pub(in crate::edge) struct Turn<'a> {
-    turns: &'a Turns,
-    epoch: EpochKey,
+pub(in crate::edge) struct Turn<'a, T: Eq + Hash> {
+    turns: &'a Turns<T>,
+    thing: T,
 }
 
-impl Turns {
-    /// Waits until nobody else has the turn in this epoch.
-    pub(in crate::edge) fn take(&self, epoch: EpochKey) -> Turn<'_> {
-        let taken = locked(&self.taken);
-        let free = self.free.wait_while(taken, |taken| taken.contains(&epoch));
-        free.unwrap_or_else(PoisonError::into_inner).insert(epoch.clone());
-        Turn { turns: self, epoch }
+impl<T: Eq + Hash> Default for Turns<T> {
+    fn default() -> Self {
+        Self { taken: Mutex::default(), free: Condvar::new() }
     }
 }
 
-impl Drop for Turn<'_> {
+impl<T: Eq + Hash + Clone> Turns<T> {
+    /// Waits until nobody else has the turn at this thing.
+    pub(in crate::edge) fn take(&self, thing: T) -> Turn<'_, T> {
+        let taken = locked(&self.taken);
+        let free = self.free.wait_while(taken, |taken| taken.contains(&thing));
+        free.unwrap_or_else(PoisonError::into_inner).insert(thing.clone());
+        Turn { turns: self, thing }
+    }
+}
+
+impl<T: Eq + Hash> Drop for Turn<'_, T> {
     fn drop(&mut self) {
-        locked(&self.turns.taken).remove(&self.epoch);
+        locked(&self.turns.taken).remove(&self.thing);
         self.turns.free.notify_all();
     }
 }
@@ -43,7 +49,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::id::Epoch;
+    use crate::id::{Epoch, EpochKey};
 
     fn epoch(number: u64) -> EpochKey {
         EpochKey { query: "q".into(), epoch: Epoch::Batch(number) }

@@ -1,0 +1,86 @@
+//! Logs on their way to a peer, and copies that arrive from one.
+
+use super::{Outgoing, Part, Store, fenced, one_piece};
+use crate::agent::protocol::{Layout, Sent};
+use crate::error::{Error, Result};
+use crate::id::{ChannelId, Generation, LogOffset, TaskId};
+
+/// What a request to hold blocks of a copy says, besides the blocks.
+#[derive(Debug, Clone, Copy)]
+pub struct Arriving {
+    /// Generation of the log.
+    pub generation: Generation,
+    /// Its layout.
+    pub layout: Layout,
+    /// Whether the copy is begun anew, in place of any older.
+    pub reset: bool,
+    /// Position after the last block.
+    pub end: LogOffset,
+    /// Whether the sender has no more than that.
+    pub all: bool,
+    /// Which request it is.
+    pub sent: Sent,
+}
+
+impl Store {
+    /// What `channel` does not have, at most one piece; the rest comes when that is [there](Self::arrived).
+    #[must_use]
+    pub fn outgoing(&self, task: &TaskId, channel: ChannelId) -> Option<Outgoing> {
+        let held = self.held.get(task)?;
+        let delta = held.log.delta(channel)?;
+        let blocks = one_piece(&delta.blocks);
+        let end = blocks.last()?.end();
+        Some(Outgoing {
+            reset: delta.from == LogOffset::START,
+            part: Part { version: held.version, from: delta.from, end },
+            all: blocks.len() == delta.blocks.len(),
+            blocks,
+            layout: held.layout,
+        })
+    }
+
+    /// `channel` has answered for a part. Of a log that was replaced meanwhile that says nothing.
+    pub fn arrived(&mut self, task: &TaskId, channel: ChannelId, part: Part) {
+        if let Some(held) = self.held.get_mut(task).filter(|held| held.version == part.version) {
+            held.log.arrived(channel, part.from, part.end);
+        }
+    }
+
+    /// Notes what `channel` is known to have already.
+    pub fn rewind(&mut self, task: &TaskId, channel: ChannelId, to: LogOffset) {
+        if let Some(held) = self.held.get_mut(task) {
+            held.log.rewind(channel, to);
+        }
+    }
+
+    /// A request brings blocks of a copy, which are absorbed next. One that comes late, or again, must not
+    /// take back what was acknowledged since: its blocks are only compared with what is here.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] if a newer generation was here; [`Error::LogGap`] if the request comes late and not
+    /// all that it brings is here: whoever sent it must send again.
+    pub fn begin_copy(&mut self, task: &TaskId, arriving: &Arriving) -> Result<()> {
+        let Arriving { generation, layout, reset, end, all, sent } = *arriving;
+        let held = self.held.get(task);
+        // Before its number is noted: it would stand for the newer generation's requests.
+        if let Some(held) = held.filter(|held| held.generation > generation) {
+            return Err(fenced(task, held.generation, generation));
+        }
+        if let Some(held) = held.filter(|held| held.generation == generation) {
+            let (known, is_late) = (held.log.end(), sent.is_late(held.sent));
+            if (is_late || held.sent == Some(sent)) && end <= known && (held.whole || !all) {
+                return Ok(());
+            }
+            if is_late {
+                return Err(Error::LogGap { from: end, end: known });
+            }
+        }
+        if reset {
+            self.begin(task, generation, layout)?;
+        }
+        if let Some(held) = self.held.get_mut(task) {
+            held.sent = Some(sent);
+        }
+        Ok(())
+    }
+}

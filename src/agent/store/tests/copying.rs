@@ -1,0 +1,117 @@
+//! What a peer is sent, and which of its requests are carried out.
+
+use super::*;
+use crate::id::{AgentId, ChannelId};
+
+const CHANNEL: ChannelId = ChannelId(5);
+
+#[test]
+fn a_copy_begun_anew_counts_when_it_has_all() {
+    let mut store = Store::new(1_000);
+    let (task, layout) = (task("f", 1, 0), LAYOUT);
+    store.begin(&task, Generation(1), layout).unwrap();
+    assert!(!store.is_whole(&task));
+    store.complete(&task, Generation(2));
+    assert!(!store.is_whole(&task), "that was another attempt's");
+    store.complete(&task, Generation(1));
+    assert!(store.fence(&task, Generation(2)).is_some_and(|copy| copy.whole));
+    store.begin(&task, Generation(2), layout).unwrap();
+    assert!(!store.is_whole(&task));
+}
+
+/// What is on its way to the channel: where it begins and ends.
+fn lacks(store: &Store, task: &TaskId) -> Option<(u64, u64)> {
+    store.outgoing(task, CHANNEL).map(|outgoing| (outgoing.part.from.0, outgoing.part.end.0))
+}
+
+#[test]
+fn a_part_is_sent_until_it_is_answered() {
+    let mut store = Store::new(MEMORY);
+    let score = task("score", 1, 0);
+    with_log(&mut store, &score, &[10, 20]);
+    let first = store.outgoing(&score, CHANNEL).unwrap();
+    assert!(first.reset && first.all);
+    assert_eq!(lacks(&store, &score), Some((0, 30)), "nobody has answered");
+    store.arrived(&score, CHANNEL, first.part);
+    assert_eq!(lacks(&store, &score), None);
+}
+
+#[test]
+fn an_answer_says_nothing_of_a_log_that_was_begun_anew() {
+    let mut store = Store::new(MEMORY);
+    let score = task("score", 1, 0);
+    with_log(&mut store, &score, &[10, 20]);
+    let first = store.outgoing(&score, CHANNEL).unwrap();
+    with_log(&mut store, &score, &[5]);
+    store.arrived(&score, CHANNEL, first.part);
+    assert_eq!(lacks(&store, &score), Some((0, 5)));
+}
+
+/// A peer's request of this number brings what lies between two positions, each byte being `byte`.
+fn bring(
+    store: &mut Store,
+    (generation, number): (u64, u64),
+    (from, end): (u64, u64),
+    all: bool,
+    byte: u8,
+) -> Result<()> {
+    let (score, generation) = (task("score", 1, 0), Generation(generation));
+    let sent = Sent { by: AgentId(9), number };
+    let arriving = Arriving { generation, layout: LAYOUT, reset: from == 0, end: LogOffset(end), all, sent };
+    store.begin_copy(&score, &arriving)?;
+    for at in (from..end).step_by(10) {
+        store.absorb(&score, generation, LogOffset(at), &block(byte, 10))?;
+    }
+    if all {
+        store.complete(&score, generation);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_late_request_is_answered_for_only_if_all_that_it_brings_is_here() {
+    let mut store = Store::new(MEMORY);
+    let score = task("score", 1, 0);
+    bring(&mut store, (1, 5), (0, 10), false, 7).unwrap();
+    for (span, all) in [((0, 20), false), ((10, 20), false), ((0, 10), true)] {
+        let late = bring(&mut store, (1, 4), span, all, 7);
+        assert!(matches!(late, Err(Error::LogGap { end: LogOffset(10), .. })), "{span:?} {late:?}");
+    }
+    bring(&mut store, (1, 4), (0, 10), false, 7).unwrap();
+    bring(&mut store, (1, 6), (10, 20), true, 7).unwrap();
+    for span in [(0, 10), (10, 20), (0, 20)] {
+        bring(&mut store, (1, 4), span, true, 7).unwrap();
+        assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(20)), true));
+        let other = bring(&mut store, (1, 4), span, true, 8);
+        assert!(matches!(other, Err(Error::LogFork { .. })), "{span:?} {other:?}");
+    }
+    check(&store, &[]);
+}
+
+#[test]
+fn a_request_that_is_repeated_takes_nothing_back() {
+    let mut store = Store::new(MEMORY);
+    let score = task("score", 1, 0);
+    bring(&mut store, (1, 5), (0, 10), true, 7).unwrap();
+    let version = store.version(&score);
+    bring(&mut store, (1, 5), (0, 10), true, 7).unwrap();
+    assert_eq!((store.version(&score), store.is_whole(&score)), (version, true));
+    // Broken off, it is carried out when it comes again.
+    let sent = Sent { by: AgentId(9), number: 6 };
+    let (generation, end) = (Generation(1), LogOffset(30));
+    let broken_off = Arriving { generation, layout: LAYOUT, reset: true, end, all: true, sent };
+    store.begin_copy(&score, &broken_off).unwrap();
+    assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(0)), false));
+    bring(&mut store, (1, 6), (0, 30), true, 7).unwrap();
+    assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(30)), true));
+}
+
+#[test]
+fn a_fenced_request_does_not_make_those_of_the_newer_generation_late() {
+    let mut store = Store::new(MEMORY);
+    bring(&mut store, (2, 5), (0, 10), false, 7).unwrap();
+    let fenced = bring(&mut store, (1, 9), (10, 20), false, 7);
+    assert!(matches!(fenced, Err(Error::Fenced { .. })), "{fenced:?}");
+    bring(&mut store, (2, 6), (10, 20), true, 7).unwrap();
+    assert_eq!(store.end(&task("score", 1, 0)), Some(LogOffset(20)));
+}

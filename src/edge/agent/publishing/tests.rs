@@ -1,0 +1,91 @@
+//! What a peer is taken to have: what it has answered for.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread::{scope, sleep};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::agent::protocol::{Code, Layout};
+use crate::config::SessionConfig;
+use crate::edge::agent::registrar::Registrar;
+use crate::edge::disk::Disk;
+use crate::edge::net::server::Server;
+use crate::id::{AgentId, Epoch, Partition};
+
+const GENERATION: Generation = Generation(3);
+
+fn task() -> TaskId {
+    TaskId { query: "q".into(), operator: "f".into(), epoch: Epoch::Batch(1), partition: Partition(0) }
+}
+
+fn info(id: u64, addr: String) -> AgentInfo {
+    AgentInfo { id: AgentId(id), addr, host: format!("host {id}"), driver: false }
+}
+
+/// An agent that nobody has registered.
+fn agent(folder: &TempDir, id: u64) -> Handler {
+    let mut config = SessionConfig::new("app", [7; 32]);
+    config.io_timeout_ms = 400;
+    config.spill_dir = Some(folder.path().join(id.to_string()).display().to_string());
+    let disk = Disk::open(&config, AgentId(id), 1).unwrap();
+    Handler::new(config, info(id, String::new()), disk, Registrar::There(String::new()))
+}
+
+/// Begins a log of two blocks.
+fn with_log(agent: &Handler) {
+    let code = Code { fingerprint: 0, python: 0 };
+    let layout = Layout { app: 1, stage: 1, tasks: None, code, plan: None };
+    locked(&agent.store).begin(&task(), GENERATION, layout).unwrap();
+    append(agent);
+    append(agent);
+}
+
+fn append(agent: &Handler) {
+    let from = locked(&agent.store).end(&task()).unwrap();
+    agent.hold(&task(), GENERATION, from, &Bytes::from_static(b"recorded")).unwrap();
+}
+
+/// Where an agent listens that does not answer yet.
+fn silent() -> (TcpListener, AgentInfo) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    (listener, info(2, addr))
+}
+
+#[test]
+fn what_a_peer_did_not_answer_for_is_sent_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = agent(&folder, 1);
+    with_log(&own);
+    let (listener, peer) = silent();
+    for _ in 0..2 {
+        let refused = own.send_all(&task(), GENERATION, &peer);
+        assert!(refused.as_ref().is_err_and(Error::is_retryable), "{refused:?}");
+    }
+    let there = Arc::new(agent(&folder, 2));
+    let server = Server::new(Arc::clone(&there));
+    server.listen_tcp(listener).unwrap();
+    own.send_all(&task(), GENERATION, &peer).unwrap();
+    let end = locked(&own.store).end(&task());
+    assert_eq!(locked(&there.store).end(&task()), end);
+    assert!(locked(&there.store).is_whole(&task()));
+    server.stop(&folder.path().join("no socket"));
+}
+
+#[test]
+fn what_another_still_waits_for_is_not_taken_for_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = agent(&folder, 1);
+    with_log(&own);
+    let (_listener, peer) = silent();
+    scope(|scope| {
+        let first = scope.spawn(|| own.send_all(&task(), GENERATION, &peer));
+        sleep(Duration::from_millis(100));
+        let second = own.send_all(&task(), GENERATION, &peer);
+        assert!(second.is_err(), "nothing has arrived");
+        assert!(first.join().unwrap().is_err());
+    });
+}
