@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import enum
+import itertools
 import threading
 from typing import Any
 
@@ -159,6 +160,72 @@ def test_a_client_that_is_put_elsewhere_is_that_client() -> None:
     job.todo = ("ask", job.client)
     replay.restore(state.changes())
     assert other.todo == ("ask", other.client)
+
+
+class Place:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.near: set[Place] = set()
+
+
+class Anything:
+    pass
+
+
+def test_places_that_are_near_each_other_come_back() -> None:
+    """A set in a set in a set, and sets that lead back to where they began."""
+    instance: Any = Anything()
+    other: Any = Anything()
+    state, replay = State(instance, "map", {}), State(other, "map", {})
+    places = [Place(str(number)) for number in range(40)]
+    for one, next_one in itertools.pairwise([*places, places[0]]):
+        one.near |= {next_one}
+        next_one.near |= {one}
+    chain = Place("end")
+    for number in range(60):
+        before, chain = chain, Place(f"chain {number}")
+        chain.near = {before}
+    instance.places, instance.chain = {place.name: place for place in places}, chain
+    replay.restore(state.changes())
+    assert {place.name for place in other.places["0"].near} == {"1", "39"}
+    assert other.places["1"] in other.places["0"].near
+
+
+def test_a_part_of_what_is_too_large_is_too_large_as_well() -> None:
+    instance: Any = Anything()
+    instance.model = {"weights": [float(number) for number in range(20_000)], "bias": 1}
+    instance.weights = instance.model["weights"]
+    instance.wrapped = (threading.Lock(), [0.5] * 20_000)
+    instance.part = instance.wrapped[1]
+    state = State(instance, "model", {})
+    instance.count = 1
+    changes = state.changes()
+    assert changes is not None
+    assert len(changes) < 100
+
+
+def test_numbers_are_no_code() -> None:
+    instance: Any = Anything()
+    state = State(instance, "numbers", {})
+    instance.a, instance.b, instance.c = [0.0] * 8_000, [1.0] * 8_000, [2.0] * 8_000
+    assert state.changes() is not None
+
+
+def test_what_a_call_notes_at_a_function_comes_back() -> None:
+    def counting() -> Any:
+        def function() -> None:
+            pass
+
+        function.calls = 0
+        return function
+
+    instance: Any = Anything()
+    other: Any = Anything()
+    instance.step, other.step = counting(), counting()
+    state, replay = State(instance, "noted", {}), State(other, "noted", {})
+    instance.step.calls += 1
+    replay.restore(state.changes())
+    assert other.step.calls == 1
 
 
 def test_a_call_that_changes_nothing_has_nothing_to_put_back() -> None:

@@ -12,7 +12,7 @@ import io
 import marshal
 import pickle
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _SETS = (set, frozenset)
@@ -31,6 +31,8 @@ class ContentPickler(pickle.Pickler):
         # Without its memo: two equal strings are two strings, be they one object or two.
         self.fast = True
         self._inside: set[int] = set()
+        # What items of sets are put in order by, with the items, so that no other gets their ids.
+        self._keys: dict[int, tuple[Any, bytes]] = {}
 
     def persistent_id(self, value: Any) -> Any:
         """Return what is written in place of `value`; ``None`` for what pickle writes."""
@@ -44,7 +46,7 @@ class ContentPickler(pickle.Pickler):
         if (known := self.known(value)) is not None:
             return known
         if kind in _SETS:
-            return "set", kind.__name__, _sorted(value)
+            return "set", kind.__name__, self._sorted(value)
         if kind is list or kind is dict:
             return _flat(value)
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
@@ -54,6 +56,32 @@ class ContentPickler(pickle.Pickler):
     def known(self, _value: Any) -> Any:
         """What stands for a value that is not to be written again."""
         return None
+
+    def known_in_keys(self, _value: Any) -> Any:
+        """What stands for a value in what items of sets are put in order by."""
+        return None
+
+    def _sorted(self, items: Any) -> list[Any]:
+        kinds = {type(item) for item in items}
+        # Of one plain type they have an order already.
+        plain = len(items) < 2 or (len(kinds) == 1 and kinds <= _ORDERED)  # noqa: PLR2004
+        return list(items) if len(items) < 2 else sorted(items, key=None if plain else self._key)  # noqa: PLR2004
+
+    def _key(self, item: Any) -> bytes:
+        known = self._keys.get(id(item))
+        if known is None:
+            # Who is under way and comes again is inside of itself.
+            self._keys[id(item)] = (item, b"")
+            known = self._keys[id(item)] = (item, self._key_of(item))
+        return known[1]
+
+    def _key_of(self, item: Any) -> bytes:
+        for local in (None, _Visited()):
+            try:
+                return self.apart(item, local or self.known_in_keys)
+            except (ValueError, RecursionError):  # it holds itself
+                continue
+        return type(item).__qualname__.encode()
 
     def _function(self, function: types.FunctionType) -> Any:
         if id(function) in self._inside:
@@ -67,17 +95,19 @@ class ContentPickler(pickle.Pickler):
             [_cell(cell) for cell in function.__closure__ or ()],
             function.__defaults__,
             function.__kwdefaults__,
+            function.__dict__,
         ]
-        content = self.apart(parts)
+        content = self.apart(parts, self.known)
         self._inside.discard(id(function))
         return "function", content
 
-    def apart(self, value: object) -> bytes:
+    def apart(self, value: object, known: Callable[[Any], Any]) -> bytes:
         """Return what is written for `value`, in bytes of its own."""
         buffer = io.BytesIO()
         pickler = ContentPickler(buffer)
-        pickler._inside = self._inside
-        pickler.known = self.known  # type: ignore[method-assign]
+        pickler._inside, pickler._keys = self._inside, self._keys
+        pickler.known = known  # type: ignore[method-assign, assignment]
+        pickler.known_in_keys = self.known_in_keys  # type: ignore[method-assign]
         pickler.dump(value)
         return buffer.getvalue()
 
@@ -96,10 +126,19 @@ def _cell(cell: Any) -> Any:
         return []
 
 
-def _sorted(items: Any) -> list[Any]:
-    kinds = {type(item) for item in items}
-    # Of one plain type they have an order already.
-    return sorted(items, key=None if len(kinds) == 1 and kinds <= _ORDERED else content_bytes)
+class _Visited:
+    """Numbers what is written, so that what holds itself comes to an end."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[int, Any]] = {}
+
+    def __call__(self, value: Any) -> Any:
+        if type(value) is tuple:
+            return None
+        if id(value) in self._seen:
+            return "again", self._seen[id(value)][0]
+        self._seen[id(value)] = (len(self._seen), value)
+        return None
 
 
 def _flat(value: Any) -> Any:

@@ -98,6 +98,10 @@ class _Numbering(ContentPickler):
         self._contents = contents
         self._name = name
 
+    def known_in_keys(self, value: Any) -> Any:
+        place = self._contents.places.get(id(value), ("", 0))
+        return ("at", *place) if place[1] == _WHOLE else None
+
     def known(self, value: Any) -> Any:
         kind: Any = type(value)
         if _is_unchanging(kind):
@@ -127,6 +131,13 @@ class _Saver(CloudPickler):
         super().__init__(buffer, protocol=5)  # type: ignore[no-untyped-call]
         self._places = places
         self._named = named
+        self.wrote_code = False
+
+    def reducer_override(self, value: Any) -> Any:
+        reduced = super().reducer_override(value)  # type: ignore[no-untyped-call]
+        if reduced is not NotImplemented and isinstance(value, (type, types.FunctionType)):
+            self.wrote_code = True
+        return reduced
 
     def persistent_id(self, value: Any) -> Any:
         if type(value) in ATOMS:
@@ -191,16 +202,15 @@ class State:
         self._notes.after = None
 
     def _first(self) -> dict[str, bytes | None]:
-        contents = Contents(self._instance, frozenset())
-        # A client, a lock: nothing that a call would change and pass on.
-        baseline: dict[str, bytes | None] = dict.fromkeys(contents.failed)
-        for name, content in contents.by_name.items():
-            baseline[name] = content if len(content) <= ATTRIBUTE_BYTES_MAX else None
-        constants = frozenset(name for name, first in baseline.items() if first is None)
-        if constants:
-            # Without them others may come first.
-            return baseline | Contents(self._instance, constants).by_name
-        return baseline
+        constants: frozenset[str] = frozenset()
+        while True:
+            contents = Contents(self._instance, constants)
+            # A client, a lock, a model: nothing that a call would change and pass on. What was a
+            # part of one may then be as large, and is one, too.
+            large = {n for n, now in contents.by_name.items() if len(now) > ATTRIBUTE_BYTES_MAX}
+            if not large and not contents.failed:
+                return dict.fromkeys(constants) | contents.by_name
+            constants |= large | contents.failed.keys()
 
     def _contents(self) -> Contents:
         contents = Contents(self._instance, self._constants)
@@ -248,11 +258,13 @@ class State:
         }
         values = {name: self._instance.__dict__[name] for name in sorted(changed)}
         buffer = io.BytesIO()
-        _Saver(buffer, places, self._named).dump((values, gone))  # type: ignore[no-untyped-call]
+        saver = _Saver(buffer, places, self._named)
+        saver.dump((values, gone))  # type: ignore[no-untyped-call]
         data = buffer.getvalue()
-        written = sum(len(after.by_name[name]) for name in changed)
-        # More than that is code and what it names.
-        self._check_size("of code that no module has in its attributes", len(data) - 2 * written)
+        if saver.wrote_code:
+            # A float is twice as long there as in a content that it is plain in.
+            written = 3 * sum(len(after.by_name[name]) for name in changed)
+            self._check_size("of code that no module has in its attributes", len(data) - written)
         return data
 
     def restore(self, changes: bytes | None) -> None:

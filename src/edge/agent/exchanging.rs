@@ -64,7 +64,7 @@ impl Handler {
         if (here.is_empty() || many == 0) && (elsewhere.is_empty() || few == 0) {
             return Ok(());
         }
-        // What one sends to a peer another takes for sent: it must not go ahead of the answer.
+        // Two would send the same to a peer, as nothing counts as sent before it was answered for.
         let _turn = self.sharing.take(session.task.epoch_key());
         let peers = self.peers_for(session);
         for (wanted, tasks) in [(many, here), (few, elsewhere)] {
