@@ -215,3 +215,22 @@ def test_type_hints_make_an_aggregate(spark: Any, session: Any) -> None:
 
     found = spark.range(0, 10, 1, 2).groupBy((sf.col("id") % 2).alias("k")).agg(mean("id"))
     assert sorted(map(tuple, found.collect())) == [(0, 4.0), (1, 5.0)]
+
+
+def test_tracebacks_begin_at_the_users_code(spark: Any, session: Any) -> None:
+    def failing(frame: Any) -> Any:
+        raise ValueError("no such group")
+
+    class Failing:
+        def eval(self, row: Any) -> Any:
+            raise ValueError(f"no such row as {row}")
+
+    groups = spark.range(3).groupBy("id").applyInPandas(causal(uid="failing")(failing), "id long")
+    table = causal(uid="table")(udtf(Failing, returnType="id: long"))(rows(spark))
+    for frame, said in ((groups, "no such group"), (table, "no such row")):
+        with pytest.raises(Exception, match=said) as caught:
+            frame.collect()
+        text = str(caught.value)
+        assert "_worker/pieces.py" not in text, text
+        assert "run_group" not in text, text
+        assert "_rows_of" not in text, text
