@@ -8,7 +8,6 @@ data, and libraries that are looked through and do not know of keys.
 from __future__ import annotations
 
 import contextlib
-import dis
 import functools
 import sys
 import types
@@ -19,7 +18,7 @@ from typing import Any
 
 from clonos._held import attributes, is_of_python, is_users, package_of, wrapped_function
 from clonos._imports import Found, imported_files
-from clonos._names import closure, names_in
+from clonos._names import closure, globals_in, names_in
 from clonos._pickled import SIMPLE
 
 # Of the program's own functions, classes and objects; beyond, a function is taken to ask.
@@ -201,11 +200,11 @@ class _Search:
             raise _FoundError
         by_text = False
         if beside is self._own:
-            if _ANYTHING & names and _ANYTHING & _global_names(code):
+            if _ANYTHING & names and _ANYTHING & globals_in(code):
                 raise _FoundError
             if "import_module" in names or any(map(_may_ask, imported_files(code, scope))):
                 raise _FoundError
-            if "globals" in names and "globals" in _global_names(code):
+            if "globals" in names and "globals" in globals_in(code):
                 self._add_all(list(scope.values()), beside)
             by_text = not _BY_TEXT.isdisjoint(names)
             if by_text:
@@ -278,18 +277,6 @@ def _texts_in(code: types.CodeType) -> Iterator[str]:
             yield constant
         elif isinstance(constant, types.CodeType):
             yield from _texts_in(constant)
-
-
-def _global_names(code: types.CodeType) -> set[str]:
-    """Names that code takes from its module or from Python, and from no object."""
-    found = {
-        step.argval
-        for step in dis.get_instructions(code)
-        if step.opname in {"LOAD_GLOBAL", "LOAD_NAME"}
-    }
-    return found.union(
-        *(_global_names(one) for one in code.co_consts if isinstance(one, types.CodeType))
-    )
 
 
 def _is_known_to_libraries() -> bool:

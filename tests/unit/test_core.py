@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,44 +12,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from local_agent import SECRET, make_config
 
 from clonos import _core
 from clonos.errors import AgentError, AuthRefused, Fenced, ForkedProcess
 
-SECRET = bytes(range(32))
 _attempts = itertools.count(1)
 _openers = itertools.count(1)
-
-
-def make_config(folder: Path, secret: bytes = SECRET) -> _core.SessionConfig:
-    return _core.SessionConfig(
-        app_id="unit",
-        secret=secret,
-        driver_addr="",
-        driver_socket=str(folder / "a.sock"),
-        local=True,
-        guarantee="exactly_once",
-        sharing_depth=0,
-        memory_bytes=64 << 20,
-        disk_bytes=1 << 30,
-        spill_policy="availability",
-        clock_resolution_ns=0,
-        compress_frames=True,
-        spill_dir=str(folder),
-        checkpoint_dir=None,
-        agent_scope="executor",
-        on_lost="rollback",
-        on_ambiguous="error",
-        io_timeout_ms=2_000,
-    )
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Iterator[_core.SessionConfig]:
-    made = make_config(tmp_path)
-    agent = _core.Agent.start(made, "127.0.0.1", 0, lambda _stage: 1, lambda *_execution: None)
-    yield made
-    agent.stop()
 
 
 def open_task(config: _core.SessionConfig, kind: Any, operator: str, **changes: Any) -> Any:

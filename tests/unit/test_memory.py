@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from test_core import SECRET, open_task
+from local_agent import SECRET
+from test_core import open_task
 
 from clonos import _core, _processes
 

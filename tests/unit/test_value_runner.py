@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType
-from test_core import make_config
 
 from clonos import _core
 from clonos._worker.kinds import RowKind
@@ -17,14 +15,6 @@ from clonos._worker.rows import RowCodec
 from clonos._worker.value_runner import ValueRunner
 
 BATCHES = [[1, 2], [2, 3], [], [3, 4]]
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Iterator[_core.SessionConfig]:
-    made = make_config(tmp_path)
-    agent = _core.Agent.start(made, "127.0.0.1", 0, lambda _stage: 1, lambda *_execution: None)
-    yield made
-    agent.stop()
 
 
 def open_value(config: _core.SessionConfig) -> _core.ValueTask:

@@ -63,9 +63,10 @@ class ContentPickler(pickle.Pickler):
 
     def _sorted(self, items: Any) -> list[Any]:
         kinds = {type(item) for item in items}
-        # Of one plain type they have an order already.
-        plain = len(items) < 2 or (len(kinds) == 1 and kinds <= _ORDERED)  # noqa: PLR2004
-        return list(items) if len(items) < 2 else sorted(items, key=None if plain else self._key)  # noqa: PLR2004
+        if len(items) == 1 or (len(kinds) == 1 and kinds <= _ORDERED):
+            # One alone, or of one plain type: they have an order already.
+            return sorted(items)
+        return sorted(items, key=self._key)
 
     def _key(self, item: Any) -> bytes:
         known = self._keys.get(id(item))
