@@ -146,6 +146,10 @@ class ValueTask:
         """Fingerprint the rows of a batch, and find those whose answer is not known here."""
     def ask(self, duties_max: int) -> pa.Array | None:
         """Rows to call the function for, none while others are; ``None`` if all are answered."""
+    def ask_ahead(self, duties_max: int) -> None:
+        """Send what the next `ask` waits for. Until then `lapse` may give its duties up."""
+    def lapse(self, seconds: float) -> bool:
+        """Give up what was asked ahead so long ago and is not begun, for others; whether it was."""
     def answer(self, values: pa.Array, places: Sequence[int] | None = None) -> None:
         """Record values of the rows last given, or of some; returns when they are stable."""
     def answer_ahead(self, values: pa.Array) -> bool:

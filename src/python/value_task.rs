@@ -1,6 +1,7 @@
 //! `ValueTask`: one answer per distinct argument, whatever task asks.
 
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use arrow_array::{ArrayRef, UInt32Array};
 use pyo3::prelude::*;
@@ -29,9 +30,17 @@ pub(super) struct PyValueTask {
     publishing: Mutex<()>,
     /// Those on their way for which nobody waits yet.
     ahead: Mutex<Option<(Publication, Ticket)>>,
+    /// What was asked before anybody waits for it. Whoever takes it out decides what becomes of the duties.
+    asking: Mutex<Option<Asking>>,
     connection: Arc<Connection>,
     table: TableId,
     used: UseNumber,
+}
+
+/// Questions on their way.
+struct Asking {
+    ticket: Ticket,
+    since: Instant,
 }
 
 impl PyValueTask {
@@ -61,14 +70,24 @@ impl PyValueTask {
         Ok(late.is_empty())
     }
 
-    /// Asks once: rows to call the function for; `None` when all are answered.
-    fn ask_once(&self, duties_max: u32) -> Result<Option<Vec<u32>>> {
+    /// Sends the questions of the batch; `None` when all are answered.
+    fn start_asking(&self, duties_max: u32) -> Result<Option<Asking>> {
         let questions = lock(&self.task).questions(QUESTIONS_MAX);
         if questions.is_empty() {
             return Ok(None);
         }
-        let questions = Questions::new(&questions);
-        let Found::Standing { yours, answered } = self.want(Wanted::Ask { questions, duties_max })? else {
+        let about = self.about(Wanted::Ask { questions: Questions::new(&questions), duties_max });
+        let ticket = self.connection.with(|client| client.values_later(about))?;
+        Ok(Some(Asking { ticket, since: Instant::now() }))
+    }
+
+    /// Asks once, or waits for what was asked ahead: rows to call the function for; `None` when all are
+    /// answered.
+    fn ask_once(&self, duties_max: u32) -> Result<Option<Vec<u32>>> {
+        let sent = lock(&self.asking).take();
+        let asking = sent.map_or_else(|| self.start_asking(duties_max), |asking| Ok(Some(asking)))?;
+        let Some(Asking { ticket, .. }) = asking else { return Ok(None) };
+        let Found::Standing { yours, answered } = self.connection.with(|client| client.found(ticket))? else {
             return Err(unexpected());
         };
         let decoded = answered.iter().map(|answers| decode_results(&answers.arrow));
@@ -101,13 +120,42 @@ impl PyValueTask {
         };
         let connection = Arc::clone(&client.shared);
         let task = Mutex::new(ValueTask::new());
-        let (publishing, ahead, used) = (Mutex::new(()), Mutex::new(None), UseNumber::default());
-        Ok(Self { task, publishing, ahead, connection, table, used })
+        let (publishing, ahead, asking) = (Mutex::new(()), Mutex::new(None), Mutex::new(None));
+        Ok(Self { task, publishing, ahead, asking, connection, table, used: UseNumber::default() })
     }
 
     fn offer(&self, py: Python<'_>, columns: Vec<PyArray>) -> PyResult<()> {
         let columns = arrays(columns);
-        enter(py, || lock(&self.task).offer(&columns))
+        enter(py, || {
+            // Of another batch: its duties stay ours until they are asked for again.
+            let asking = lock(&self.asking).take();
+            if let Some(Asking { ticket, .. }) = asking {
+                self.connection.with(|client| client.found(ticket))?;
+            }
+            lock(&self.task).offer(&columns)
+        })
+    }
+
+    fn ask_ahead(&self, py: Python<'_>, duties_max: u32) -> PyResult<()> {
+        enter(py, || {
+            let mut asking = lock(&self.asking);
+            if asking.is_none() {
+                *asking = self.start_asking(duties_max)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn lapse(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
+        enter(py, || {
+            // Held until the duties are given up: the next asking gets others.
+            let mut asking = lock(&self.asking);
+            let is_old = |asking: &mut Asking| asking.since.elapsed() >= Duration::from_secs_f64(seconds);
+            let Some(Asking { ticket, .. }) = asking.take_if(is_old) else { return Ok(false) };
+            self.connection.with(|client| client.found(ticket))?;
+            self.want(Wanted::GiveUp { summary: Summary::default() })?;
+            Ok(true)
+        })
     }
 
     fn ask(&self, py: Python<'_>, duties_max: u32) -> PyResult<Option<Py<PyAny>>> {

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType
 
+import clonos
 from clonos._worker import async_kind
 from clonos._worker.answers import Answers
 from clonos._worker.async_kind import AsyncKind
@@ -54,3 +55,38 @@ def test_a_value_that_has_no_place_does_not_cost_the_others_theirs() -> None:
         return object() if row == 0 else row
 
     assert kept_of(ask, RowCodec(LongType()), 3, each=True) == {1: 1, 2: 2}
+
+
+@pytest.mark.parametrize("tells_rows", [True, False])
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_key_is_that_of_the_row_that_asks(tells_rows: bool, concurrency: int) -> None:
+    async def ask(row: int) -> str:
+        await asyncio.sleep(0.001 * (5 - row))
+        mine = clonos.idempotency_key()
+        return f"{row} {mine} {await asyncio.create_task(later())}"
+
+    async def later() -> str:
+        return clonos.idempotency_key()
+
+    kind = AsyncKind(ask, RowCodec(StringType()), 1, concurrency, tells_rows=tells_rows)
+    values = kind.run([pa.array(range(5))], lambda row, call: f"{row}-{call}")
+    kind.close()
+    assert values.to_pylist() == [f"{row} {row}-0 {row}-1" for row in range(5)]
+
+
+def test_what_a_call_leaves_behind_still_asks_for_its_row() -> None:
+    asked: dict[int, asyncio.Task[str]] = {}
+
+    async def late() -> str:
+        await asyncio.sleep(0.05)
+        return clonos.idempotency_key()
+
+    async def ask(row: int) -> str:
+        asked[row] = asyncio.create_task(late())
+        # Only the last one waits, until the others have been done for a while.
+        return "" if row < 2 else " ".join(await asyncio.gather(*asked.values()))
+
+    kind = AsyncKind(ask, RowCodec(StringType()), 1, 1)
+    values = kind.run([pa.array(range(3))], lambda row, call: f"{row}-{call}")
+    kind.close()
+    assert values.to_pylist() == ["", "", "0-0 1-0 2-0"]

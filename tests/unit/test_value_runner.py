@@ -76,16 +76,53 @@ def test_whose_answer_comes_late_uses_the_first(config: Any) -> None:
     assert results(open_value(config), lambda x: -x) == outputs
 
 
-def test_nothing_is_taken_while_values_wait_to_be_used(config: Any) -> None:
-    """Whoever takes a task's values may be slow: no other task waits for its duties meanwhile."""
-    outputs = runner(open_value(config), lambda x: 10 * x).run(map(column, BATCHES))
-    assert next(outputs).to_pylist() == [10, 20]
+def test_what_is_asked_ahead_is_for_others_if_the_values_wait_to_be_used(config: Any) -> None:
+    """Whoever takes a task's values may be slow: others wait for its duties a second or two."""
+    asked: list[int] = []
+    outputs = runner(open_value(config), lambda x: asked.append(x) or 10 * x)
+    values = outputs.run(map(column, BATCHES))
+    assert next(values).to_pylist() == [10, 20]
     other = open_value(config)
     other.offer([pa.array([1, 2, 3], pa.int64())])
-    # The first two are answered, and the third is free although its batch was read.
-    assert other.ask(9).to_pylist() == [2]
+    # The first two are answered; the third is this task's until it has waited for too long.
+    assert other.ask(9).to_pylist() == []
+    while not (rows := other.ask(9).to_pylist()):
+        pass
+    assert rows == [2]
     other.answer(pa.array([333], pa.int64()))
-    assert [output.to_pylist() for output in outputs] == [[20, 333], [], [333, 40]]
+    assert [output.to_pylist() for output in values] == [[20, 333], [], [333, 40]]
+    assert sorted(asked) == [1, 2, 4]
+
+
+def test_what_was_asked_ahead_and_begun_does_not_lapse(config: Any) -> None:
+    task = open_value(config)
+    task.offer([pa.array([1, 2], pa.int64())])
+    task.ask_ahead(9)
+    assert not task.lapse(60.0)
+    assert task.ask(9).to_pylist() == [0, 1]
+    assert not task.lapse(0.0)
+    task.answer(pa.array([10, 20], pa.int64()))
+    task.offer([pa.array([3], pa.int64())])
+    task.ask_ahead(9)
+    assert task.lapse(0.0)
+    other = open_value(config)
+    other.offer([pa.array([3], pa.int64())])
+    assert other.ask(9).to_pylist() == [0]
+    assert task.ask(9).to_pylist() == []
+    other.answer(pa.array([30], pa.int64()))
+    assert task.ask(9).to_pylist() == []
+    assert task.ask(9) is None
+    assert task.complete().to_pylist() == [30]
+
+
+def test_a_batch_that_is_offered_again_keeps_what_was_asked_ahead(config: Any) -> None:
+    task = open_value(config)
+    task.offer([pa.array([1], pa.int64())])
+    task.ask_ahead(9)
+    task.offer([pa.array([2], pa.int64())])
+    assert task.ask(9).to_pylist() == [0]
+    task.offer([pa.array([1], pa.int64())])
+    assert task.ask(9).to_pylist() == [0]
 
 
 def test_answers_are_stable_before_their_values_are_handed_on(config: Any) -> None:

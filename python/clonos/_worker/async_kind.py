@@ -16,7 +16,7 @@ from clonos._worker.kinds import Columns, Key
 from clonos._worker.rows import RowCodec
 
 # The row that a call is for: what the call starts on its own knows it, too.
-_row: ContextVar[int] = ContextVar("clonos_row")
+_row: ContextVar[list[int]] = ContextVar("clonos_row")
 
 # When a call raises, no other is begun; those under way, which are paid for, may take this long.
 FINISH_SECONDS = 10.0
@@ -27,6 +27,9 @@ class AsyncKind:
 
     When one raises, no other is begun, and those under way are given `FINISH_SECONDS` to come to
     their end: what they answer is kept. Then the first exception goes on.
+
+    With `tells_rows`, what a call has started and left behind still knows the row it is for. It
+    costs as much as the call of a quick function, and only idempotency keys need it.
     """
 
     takes_batches = False
@@ -37,12 +40,15 @@ class AsyncKind:
         codec: RowCodec,
         arguments: int,
         concurrency: int,
+        *,
         loop: asyncio.Runner | None = None,
+        tells_rows: bool = True,
     ) -> None:
         self._fn = fn
         self._codec = codec
         self._arguments = arguments
         self._concurrency = concurrency
+        self._tells_rows = tells_rows
         # One loop for the whole task: clients that the function keeps stay bound to it. What
         # ``setup=`` made is kept for longer, and its loop with it.
         self._runner = loop or asyncio.Runner()
@@ -61,23 +67,28 @@ class AsyncKind:
     async def _all(
         self, rows: Iterable[tuple[Any, ...]], workers: int, key: Key, answers: Answers
     ) -> None:
-        fn, each, values = self._fn, answers.each, answers.values
+        fn, each, values, tells_rows = self._fn, answers.each, answers.values, self._tells_rows
         # One at a time, they come in the order of rows.
         places: list[int] | None = [] if workers > 1 else None
         answers.places = places
         todo = enumerate(rows)
         failures: list[Exception] = []
-        over = asyncio.Event()
+        over: list[bool] = []
         # One for all rows: making one for each costs as much as the call of a quick function.
-        scope = Scope(None, RowsKeys(_row.get, key))
+        scope = Scope(None, RowsKeys(lambda: _row.get()[0], key))
 
         async def work() -> None:
             current.set(scope)
-            for index, row in todo:
-                _row.set(index)
-                try:
+            at = [0]
+            _row.set(at)
+            try:
+                for index, row in todo:
+                    if tells_rows:
+                        _row.set([index])
+                    else:
+                        at[0] = index
                     value = await fn(*row)
-                    if over.is_set():
+                    if over:
                         # It was cancelled: what the function falls back to then is no answer.
                         return
                     if places is not None:
@@ -85,11 +96,10 @@ class AsyncKind:
                     values.append(value)
                     if each:
                         answers.save()
-                except Exception as error:
-                    failures.append(error)
-                    return
-                if failures:
-                    return
+                    if failures:
+                        return
+            except Exception as error:
+                failures.append(error)
 
         await _finish([asyncio.ensure_future(work()) for _ in range(workers)], failures, over)
         if failures:
@@ -102,7 +112,7 @@ class AsyncKind:
 
 
 async def _finish(
-    tasks: list[asyncio.Future[None]], failures: list[Exception], over: asyncio.Event
+    tasks: list[asyncio.Future[None]], failures: list[Exception], over: list[bool]
 ) -> None:
     """Wait for all tasks or, once something has failed, for `FINISH_SECONDS`; then it is `over`."""
     pending = set(tasks)
@@ -114,7 +124,7 @@ async def _finish(
         if pending:
             _, pending = await asyncio.wait(pending, timeout=FINISH_SECONDS)
     finally:
-        over.set()
+        over.append(True)
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)

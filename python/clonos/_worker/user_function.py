@@ -72,8 +72,15 @@ class UserFunction:
         if self._pandas is not None:
             return kinds.PandasKind(self._fn, self._pandas)
         if spec.kind == ASYNC:
-            codec = self.row_codec()
-            return AsyncKind(self._fn, codec, spec.arguments, spec.concurrency, self._loop)
+            return AsyncKind(
+                self._fn,
+                self.row_codec(),
+                spec.arguments,
+                spec.concurrency,
+                loop=self._loop,
+                # Equal rows are counted if the function may ask for keys.
+                tells_rows=spec.count_occurrences,
+            )
         return kinds.RowKind(self._fn, self.row_codec(), spec.arguments)
 
     def of_row(self) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from clonos import _core
 from clonos._services import Scope, current
-from clonos._worker.answers import Answers, Watch
+from clonos._worker.answers import FLUSH_SECONDS, Answers, Watch
 from clonos._worker.kinds import Batches, Columns, Kind, arrow_of
 from clonos._worker.result_runner import reset
 
@@ -51,14 +51,16 @@ class ValueRunner:
     def run(self, batches: Batches) -> Iterator[pa.Array]:
         """Outputs for each batch."""
         token = current.set(Scope(None))
-        watch = Watch(self._save)
-        # A batch whose answers are on their way. The next one is read meanwhile, but none of its
-        # questions are taken: whoever takes this one's values may be slow, and others would wait.
+        watch = Watch(self._tick)
+        # A batch whose answers are on their way. The next one is read and asked about meanwhile;
+        # whoever takes this one's values may be slow: then the duties lapse, as others would wait.
         before: tuple[Columns, pa.Array] | None = None
         try:
             for columns in batches:
                 self._offer(columns)
                 if before is not None:
+                    if len(columns[0]):
+                        self._task.ask_ahead(self._taken)
                     yield self._settled(*before, then=columns)
                 values, ahead = self._answered(columns)
                 before = (columns, values) if ahead else None
@@ -102,9 +104,10 @@ class ValueRunner:
                 self._offer(then)
         return values
 
-    def _save(self) -> None:
+    def _tick(self) -> None:
         if (answers := self._answers) is not None:
             answers.save()
+        self._task.lapse(FLUSH_SECONDS)
 
     def _answer(self, columns: Columns, rows: pa.Array) -> bool:
         """Answer some rows; whether the batch is complete with what is on its way."""
