@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::opening::{AgentInfo, AgentStanding, Grant, HeldCopy, Layout, OpenTask, Opened, Recording};
 pub use super::code::{Code, Execution, Placed, Plan, Use};
+use super::members::News;
 pub use super::stats::{
     AgentStats, AgentSummary, ClusterStats, HeldStats, OperatorStats, Recovery, TaskStats, Totals,
 };
@@ -20,7 +21,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, Partition, TaskId};
 use crate::task::Summary;
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 8;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 16 << 20;
 
@@ -86,8 +87,6 @@ pub struct Repair {
     pub generation: Generation,
     /// Living agents that hold it.
     pub holders: Vec<AgentInfo>,
-    /// All agents that are alive, for choosing another.
-    pub agents: Vec<AgentInfo>,
 }
 
 /// What a task is known by when it ends, besides its summary.
@@ -291,7 +290,10 @@ pub enum Request {
         token: u64,
     },
     /// Agent to registry: who is alive?
-    Agents,
+    Agents {
+        /// Changes known so far.
+        seen: u64,
+    },
     /// Agent to registry: of which logs should I make another copy?
     Repairs {
         /// Who asks.
@@ -408,11 +410,13 @@ pub enum Reply {
         committed: Vec<Commit>,
         /// Commits so far.
         commits: u64,
+        /// Whether there may be copies for the agent to make.
+        repairs: bool,
     },
     /// To `Silent`: then it stays so, and is told with its next beat.
     IsDead(bool),
     /// To `Agents`.
-    AgentsAre(Vec<AgentInfo>),
+    AgentsAre(News),
     /// To `Repairs`.
     RepairsAre(Vec<Repair>),
     /// To `PoolOf`.

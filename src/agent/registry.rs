@@ -15,12 +15,13 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 pub use agents::AGENT_SILENCE_MS_MAX;
-use agents::Known;
+use agents::Agents;
 use figures::Figures;
+use repair::Short;
 
 use super::protocol::{
-    AgentInfo, Commit, Ending, Grant, Layout, OpenTask, OperatorStats, Placed, Recording, Recovery, Sent,
-    TaskStats, Totals,
+    Commit, Ending, Grant, Layout, OpenTask, OperatorStats, Placed, Recording, Recovery, Sent, TaskStats,
+    Totals,
 };
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, TaskId};
@@ -101,7 +102,7 @@ pub enum Granted {
 /// The registry of one application.
 #[derive(Debug, Default)]
 pub struct Registry {
-    agents: BTreeMap<AgentId, Known>,
+    agents: Agents,
     tasks: BTreeMap<TaskId, Entry>,
     /// Which log belongs to which use, by epoch.
     uses: HashMap<EpochKey, Uses>,
@@ -116,14 +117,7 @@ pub struct Registry {
     commits_dropped: u64,
     totals: Totals,
     figures: Figures,
-    /// Agents without whose answer somebody had to go on.
-    dead: HashSet<AgentId>,
-    /// Agents that were silent, when last looked.
-    silent: HashSet<AgentId>,
-    /// When the clock was looked at last.
-    looked_ms: u64,
-    /// Logs that may have fewer copies than wanted.
-    short: HashSet<TaskId>,
+    short: Short,
 }
 
 impl Registry {
@@ -148,14 +142,16 @@ impl Registry {
 
     /// A log found in a checkpoint, held by `agent` from now on.
     pub fn recovered(&mut self, task: TaskId, generation: Generation, layout: Layout, agent: AgentId) {
-        let mut entry = Entry::new(layout);
-        entry.generation = generation;
-        entry.published = true;
-        entry.holders.insert(agent);
         self.newest = self.newest.max(generation);
         let name = first_part(&task.operator);
         self.uses_of(&task).recovered(name, &layout);
-        self.tasks.insert(task, entry);
+        self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
+        self.change(&task, |entry| {
+            *entry = Entry::new(layout);
+            entry.generation = generation;
+            entry.published = true;
+            entry.holders.insert(agent);
+        });
     }
 
     /// An attempt wants to open its task's log: the next part of it, if it opened some before.
@@ -167,7 +163,7 @@ impl Registry {
         tasks: Option<u32>,
         now_ms: u64,
     ) -> Granted {
-        let agents = self.alive(now_ms);
+        self.look_for_silent(now_ms);
         self.begin_batch(&open.task);
         let execution = open.execution.map(|execution| execution.id);
         let Some(named) = self.uses_of(&open.task).name(&open.task.operator, open.used, execution) else {
@@ -178,8 +174,7 @@ impl Registry {
         let first = TaskId { operator: named.operator, ..open.task.clone() };
         let part = self.part(&first, open);
         let task = part_of(&first, part);
-        let live = |live: &Live| agents.iter().any(|known| known.id == live.agent);
-        if self.in_use(&task, live, |live| live.layout.app == open.app && live.layout.stage != open.stage) {
+        if self.in_use(&task, |live| live.layout.app == open.app && live.layout.stage != open.stage) {
             return Granted::Busy;
         }
         let entry = self.tasks.entry(first).or_insert_with(|| Entry::new(layout));
@@ -190,20 +185,20 @@ impl Registry {
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
         (entry.pooled, entry.uncertain, entry.changed) = (named.others, named.uncertain, named.changed);
         let live = Live { agent, layout };
-        let mut grant = self.granted(task, live, agents, commits_seen);
+        let mut grant = self.granted(task, live, commits_seen);
         if open.inside && grant.reopened {
             // Whoever consumed a frame of this task has absorbed its log.
-            grant.holders = self.known().cloned().collect();
+            grant.holders = self.agents.known().cloned().collect();
         }
         Granted::Yes(Box::new(grant))
     }
 
-    fn in_use(&self, task: &TaskId, alive: impl Fn(&Live) -> bool, by: impl Fn(&Live) -> bool) -> bool {
+    fn in_use(&self, task: &TaskId, by: impl Fn(&Live) -> bool) -> bool {
         let live = self.tasks.get(task).and_then(|entry| entry.live.as_ref());
-        live.is_some_and(|live| alive(live) && by(live))
+        live.is_some_and(|live| self.agents.is_alive(live.agent) && by(live))
     }
 
-    fn granted(&mut self, task: TaskId, live: Live, agents: Vec<AgentInfo>, commits_seen: u64) -> Grant {
+    fn granted(&mut self, task: TaskId, live: Live, commits_seen: u64) -> Grant {
         let layout = live.layout;
         self.totals.opens += 1;
         self.newest = self.newest.next();
@@ -212,11 +207,10 @@ impl Registry {
         let layout_changed = self.recorded_otherwise(&task, &layout);
         let other_borders = self.has_other_borders(&task, &layout);
         let run = self.uses_of(&task).run;
-        let alive = |id: &AgentId| agents.iter().find(|agent| agent.id == *id).cloned();
+        self.change(&task, |entry| entry.layout = if entry.published { entry.layout } else { layout });
+        let agents = &self.agents;
+        let alive = |id: &AgentId| agents.info(*id).filter(|_| agents.is_alive(*id)).cloned();
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
-        if !entry.published {
-            entry.layout = layout;
-        }
         let (reopened, discarded) = (entry.opens > 0 || entry.published, entry.discarded);
         let frames = entry.frames.as_ref().and_then(alive);
         entry.discarded = false;
@@ -241,7 +235,7 @@ impl Registry {
             reopened,
             discarded,
             frames,
-            agents,
+            members: self.agents.version(),
             layout,
             recording,
             committed,
@@ -275,24 +269,10 @@ impl Registry {
         sent: Sent,
     ) -> Result<()> {
         let newer = self.tasks.get(task).map_or(Generation::NONE, |entry| entry.generation);
-        let Some(entry) = self.tasks.get_mut(task).filter(|entry| entry.generation == generation) else {
+        if newer != generation || !self.tasks.contains_key(task) {
             return Err(Error::Fenced { task: task.clone(), newer, ours: generation });
-        };
-        // Who held it before a peer was replaced has not all that was published since.
-        if sent.is_late(entry.told) {
-            return Ok(());
         }
-        entry.told = Some(sent);
-        entry.holders = holders.iter().copied().collect();
-        entry.published |= published;
-        if let Some((length, layout)) = adopted
-            && !entry.layout.same_stage(&layout)
-        {
-            entry.relaid = entry.layout.tasks != layout.tasks;
-            entry.has_moved = entry.layout.has_other_borders(&layout);
-            entry.before_layout = length;
-            entry.layout = layout;
-        }
+        self.change(task, |entry| entry.holding(holders, adopted, published, sent));
         Ok(())
     }
 
@@ -338,9 +318,8 @@ impl Registry {
             }
             entry.ended(ending, agent);
         }
-        if !entry.holders.is_disjoint(&self.silent) || !entry.holders.is_disjoint(&self.dead) {
-            self.short.insert(task.clone());
-        }
+        self.look_if_short(task);
+        let Some(uses) = self.uses.get(&task.epoch_key()) else { return Ok(()) };
         // Also if the end is told again, as its answer was lost.
         if is_current && ending_done { uses.moved.check(task) } else { Ok(()) }
     }
@@ -419,6 +398,31 @@ impl Registry {
 }
 
 impl Entry {
+    /// As [`Registry::holding`].
+    fn holding(
+        &mut self,
+        holders: &[AgentId],
+        adopted: Option<(LogOffset, Layout)>,
+        published: bool,
+        sent: Sent,
+    ) {
+        // Who held it before a peer was replaced has not all that was published since.
+        if sent.is_late(self.told) {
+            return;
+        }
+        self.told = Some(sent);
+        self.holders = holders.iter().copied().collect();
+        self.published |= published;
+        if let Some((length, layout)) = adopted
+            && !self.layout.same_stage(&layout)
+        {
+            self.relaid = self.layout.tasks != layout.tasks;
+            self.has_moved = self.layout.has_other_borders(&layout);
+            self.before_layout = length;
+            self.layout = layout;
+        }
+    }
+
     fn new(layout: Layout) -> Self {
         Self {
             generation: Generation::NONE,

@@ -202,7 +202,8 @@ impl Cluster {
             absorbed: BTreeSet::new(),
         };
         if !inside {
-            let all = placement::candidates(task, own.id, &own.host, &session.grant.agents);
+            let (now, registry) = (self.now, self.registry_of(host)?);
+            let all = placement::candidates(task, own.id, &own.host, &registry.alive(now));
             session.peers = all.into_iter().take(self.depth).collect();
             if !prior.is_empty() {
                 self.replicate(&mut session)?;

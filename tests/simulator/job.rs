@@ -441,7 +441,7 @@ impl Job {
     }
 
     /// What the story is told from: the longest copy that counts.
-    fn log_that_counts(&self, task: &TaskId, stage: usize) -> Vec<Bytes> {
+    fn log_that_counts(&mut self, task: &TaskId, stage: usize) -> Vec<Bytes> {
         if !self.bounded() {
             // Copies may be gone; whether what was shown is one story can still be told.
             return self.truth.get(task).cloned().unwrap_or_default();
@@ -449,7 +449,8 @@ impl Job {
         let stats = self.cluster.registry.task_stats();
         let holders = stats.into_iter().find(|(known, _)| known == task).map(|(_, stats)| stats.holders);
         let holders = holders.unwrap_or_default();
-        let counts = |addr: &String| stage < self.last() || holders.contains(addr);
+        let inside = stage < self.last();
+        let counts = |addr: &String| inside || holders.contains(addr);
         let hosts = self.cluster.living().filter(|host| counts(&host.info.addr));
         hosts.map(|host| blocks(&host.store, task)).max_by_key(Vec::len).unwrap_or_default()
     }

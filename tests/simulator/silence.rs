@@ -36,7 +36,7 @@ impl Cluster {
     }
 
     /// Hosts whose agents are not taken for dead.
-    pub(crate) fn living(&self) -> impl Iterator<Item = &Host> {
+    pub(crate) fn living(&mut self) -> impl Iterator<Item = &Host> {
         let alive = self.registry.alive(self.now);
         self.hosts.iter().filter(move |host| alive.iter().any(|info| info.id == host.info.id))
     }

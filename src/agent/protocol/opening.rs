@@ -149,8 +149,8 @@ pub struct Grant {
     pub discarded: bool,
     /// Who holds all frames of an earlier attempt.
     pub frames: Option<AgentInfo>,
-    /// All agents that are alive, for choosing peers.
-    pub agents: Vec<AgentInfo>,
+    /// Number of the last change of who is alive, of whom peers are chosen.
+    pub members: u64,
     /// This attempt's layout.
     pub layout: Layout,
     /// How the log was recorded.

@@ -32,10 +32,10 @@ impl Registry {
     pub fn visible(&mut self, tasks: &[TaskId], holders: &[AgentId]) {
         for task in tasks {
             // A commit may have been faster; then nobody needs the log any more.
-            if let Some(entry) = self.tasks.get_mut(task) {
+            self.change(task, |entry| {
                 entry.published = true;
                 entry.holders.extend(holders);
-            }
+            });
         }
     }
 

@@ -1,5 +1,6 @@
 //! How the tasks of an operator were cut when its logs were recorded, and where rows are if that was otherwise.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::parts::{first_part, parts_of};
@@ -7,7 +8,92 @@ use super::{Entry, Registry};
 use crate::agent::protocol::{Layout, PoolEntry};
 use crate::id::{LogOffset, Partition, TaskId};
 
+/// What an operator's logs of one epoch say together of how its tasks were cut: each open asks for it, and
+/// there may be a hundred thousand of them.
+#[derive(Debug, Default)]
+pub(super) struct Cuts {
+    layouts: HashMap<Layout, Count>,
+    /// Logs whose borders were others before.
+    moved: usize,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Count {
+    published: usize,
+    /// Logs that were begun under a layout with another number of tasks.
+    relaid: usize,
+}
+
+/// What one log adds to that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cut {
+    layout: Layout,
+    published: bool,
+    relaid: bool,
+    moved: bool,
+}
+
+impl Entry {
+    const fn cut(&self) -> Cut {
+        Cut {
+            layout: self.layout,
+            published: self.published,
+            relaid: self.relaid && self.before_layout.0 > LogOffset::START.0,
+            moved: self.has_moved,
+        }
+    }
+}
+
+impl Cuts {
+    fn remove(&mut self, cut: Cut) {
+        self.moved -= usize::from(cut.moved);
+        if let Some(count) = self.layouts.get_mut(&cut.layout) {
+            count.published -= usize::from(cut.published);
+            count.relaid -= usize::from(cut.relaid);
+            if count.published + count.relaid == 0 {
+                self.layouts.remove(&cut.layout);
+            }
+        }
+    }
+
+    fn add(&mut self, cut: Cut) {
+        self.moved += usize::from(cut.moved);
+        if cut.published || cut.relaid {
+            let count = self.layouts.entry(cut.layout).or_default();
+            count.published += usize::from(cut.published);
+            count.relaid += usize::from(cut.relaid);
+        }
+    }
+
+    fn published(&self) -> impl Iterator<Item = &Layout> {
+        self.layouts.iter().filter(|(_, count)| count.published > 0).map(|(layout, _)| layout)
+    }
+
+    fn is_relaid(&self, layout: &Layout) -> bool {
+        self.layouts.iter().any(|(known, count)| count.relaid > 0 && known.same_stage(layout))
+    }
+}
+
 impl Registry {
+    /// Changes what is known of a log; `None` if nothing is. All changes of a layout, and of whether something
+    /// was published, are made here.
+    pub(super) fn change<T>(&mut self, task: &TaskId, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        let entry = self.tasks.get_mut(task)?;
+        let before = entry.cut();
+        let changed = change(entry);
+        let after = entry.cut();
+        if before != after && !task.is_in_flight() {
+            let cuts = self.uses_of(task).cuts.entry(first_part(&task.operator).into()).or_default();
+            cuts.remove(before);
+            cuts.add(after);
+        }
+        Some(changed)
+    }
+
+    fn cuts(&self, task: &TaskId) -> Option<&Cuts> {
+        self.uses.get(&task.epoch_key())?.cuts.get(first_part(&task.operator))
+    }
+
     /// Logs of other partitions that were recorded under another layout than `layout`.
     #[must_use]
     pub fn pool(&self, task: &TaskId, layout: &Layout) -> Vec<PoolEntry> {
@@ -45,8 +131,9 @@ impl Registry {
     /// Whether the operator's epoch was recorded by a stage whose tasks were as many and, as far as plans tell,
     /// had other rows each.
     pub(super) fn has_other_borders(&self, task: &TaskId, layout: &Layout) -> bool {
-        let is_other = |entry: &Entry| entry.published && entry.layout.has_other_borders(layout);
-        self.siblings(task).any(|(_, entry)| is_other(entry) || entry.has_moved)
+        self.cuts(task).is_some_and(|cuts| {
+            cuts.moved > 0 || cuts.published().any(|known| known.has_other_borders(layout))
+        })
     }
 
     /// Whether the operator's epoch was recorded by a stage with another number of tasks, or by one whose
@@ -55,13 +142,10 @@ impl Registry {
         let Some(tasks) = layout.tasks else { return false };
         let is_recorded = self.tasks.get(task).is_some_and(|entry| entry.published);
         let is_another_part = !is_recorded && first_part(&task.operator) != &*task.operator;
-        self.siblings(task).any(|(_, entry)| {
-            entry.published
-                && !entry.layout.same_stage(layout)
-                && (is_another_part || entry.layout.tasks.is_some_and(|other| other != tasks))
-        }) || self.siblings(task).any(|(_, entry)| {
-            entry.layout.same_stage(layout) && entry.before_layout > LogOffset::START && entry.relaid
-        })
+        let is_other = |known: &Layout| {
+            !known.same_stage(layout) && (is_another_part || known.tasks.is_some_and(|other| other != tasks))
+        };
+        self.cuts(task).is_some_and(|cuts| cuts.is_relaid(layout) || cuts.published().any(is_other))
     }
 
     /// Logs of all parts of the task's operator in all partitions of the epoch.

@@ -4,64 +4,76 @@
 //! than `sharing_depth` wants. One of the holders that are left is told to make another copy; failures one
 //! after the other are survived then, as long as there is time for that between them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Entry, Registry};
-use crate::agent::protocol::{AgentInfo, Repair};
+use crate::agent::protocol::Repair;
 use crate::id::{AgentId, TaskId};
 
 /// Repairs told at a time.
 const REPAIRS_MAX: usize = 64;
 
+/// Logs that may have fewer copies than wanted, by the agent that is to make another.
+#[derive(Debug, Default)]
+pub(super) struct Short(BTreeMap<AgentId, BTreeSet<TaskId>>);
+
 impl Registry {
-    /// Logs of which `agent` is to make another copy; `copies` are wanted of each, this agent's included.
-    pub fn repairs(&mut self, agent: AgentId, copies: usize, now_ms: u64) -> Vec<Repair> {
-        let alive = self.alive(now_ms);
-        self.look_for_deaths(&alive);
-        let wanted = copies.min(alive.len());
-        let mut repairs = Vec::new();
-        // What is not this agent's to repair stays for the one whose it is.
-        self.short.retain(|task| {
-            let Some(entry) = self.tasks.get(task).filter(|entry| entry.published) else { return false };
-            let holders: Vec<_> =
-                alive.iter().filter(|info| entry.holders.contains(&info.id)).cloned().collect();
-            if holders.len() >= wanted {
-                return false;
-            }
-            let mine = repairer(&holders) == Some(agent);
-            if mine && entry.live.is_none() && repairs.len() < REPAIRS_MAX {
-                repairs.push(repair(task, entry, holders, &alive));
-            }
-            // Kept until the holders are as many as wanted: a repair may fail.
-            true
-        });
-        repairs
+    /// Whether `agent` may have copies to make.
+    #[must_use]
+    pub fn has_repairs(&self, agent: AgentId) -> bool {
+        self.short.0.contains_key(&agent)
     }
 
-    /// Notes the logs of agents that have fallen silent since the last look.
-    fn look_for_deaths(&mut self, alive: &[AgentInfo]) {
-        let is_alive = |id: &AgentId| alive.iter().any(|info| info.id == *id);
-        let silent: HashSet<AgentId> = self.known().map(|info| info.id).filter(|id| !is_alive(id)).collect();
-        let new = !silent.is_subset(&self.silent);
-        self.silent = silent;
-        if new {
-            self.look_for_short();
+    /// Logs of which `agent` is to make another copy; `copies` are wanted of each, this agent's included.
+    pub fn repairs(&mut self, agent: AgentId, copies: usize, now_ms: u64) -> Vec<Repair> {
+        self.look_for_silent(now_ms);
+        let wanted = copies.min(self.agents.count_alive());
+        let mut repairs = Vec::new();
+        for task in self.short.0.remove(&agent).unwrap_or_default() {
+            let Some(entry) = self.tasks.get(&task).filter(|entry| entry.published) else { continue };
+            let holders: Vec<AgentId> = self.alive_holders(entry).collect();
+            if holders.len() >= wanted {
+                continue;
+            }
+            // Kept until the holders are as many as wanted: a repair may fail.
+            let Some(repairer) = self.repairer(entry) else { continue };
+            if repairer == agent && entry.live.is_none() && repairs.len() < REPAIRS_MAX {
+                let (generation, holders) = (entry.generation, self.infos(&holders));
+                repairs.push(Repair { task: task.clone(), generation, holders });
+            }
+            self.short.0.entry(repairer).or_default().insert(task);
         }
+        repairs
     }
 
     /// Notes the logs of agents that are silent or dead.
     pub(super) fn look_for_short(&mut self) {
-        let Self { tasks, silent, dead, short, .. } = self;
-        let is_short = |entry: &Entry| !entry.holders.is_disjoint(silent) || !entry.holders.is_disjoint(dead);
-        short.extend(tasks.iter().filter(|(_, entry)| is_short(entry)).map(|(task, _)| task.clone()));
+        let is_short = |entry: &Entry| !entry.holders.iter().all(|id| self.agents.is_alive(*id));
+        let short = self.tasks.iter().filter(|(_, entry)| is_short(entry));
+        let short: Vec<_> =
+            short.filter_map(|(id, entry)| Some((self.repairer(entry)?, id.clone()))).collect();
+        for (repairer, task) in short {
+            self.short.0.entry(repairer).or_default().insert(task);
+        }
     }
-}
 
-/// The holder that makes the copy: the driver's agent only if there is no other.
-fn repairer(holders: &[AgentInfo]) -> Option<AgentId> {
-    holders.iter().min_by_key(|info| (info.driver, info.id)).map(|info| info.id)
-}
+    /// As [`Self::look_for_short`], of one log.
+    pub(super) fn look_if_short(&mut self, task: &TaskId) {
+        let Some(entry) = self.tasks.get(task) else { return };
+        if !entry.holders.iter().all(|id| self.agents.is_alive(*id))
+            && let Some(repairer) = self.repairer(entry)
+        {
+            self.short.0.entry(repairer).or_default().insert(task.clone());
+        }
+    }
 
-fn repair(task: &TaskId, entry: &Entry, holders: Vec<AgentInfo>, alive: &[AgentInfo]) -> Repair {
-    Repair { task: task.clone(), generation: entry.generation, holders, agents: alive.to_vec() }
+    fn alive_holders<'a>(&'a self, entry: &'a Entry) -> impl Iterator<Item = AgentId> + 'a {
+        entry.holders.iter().copied().filter(|id| self.agents.is_alive(*id))
+    }
+
+    /// The holder that makes the copy: the driver's agent only if there is no other.
+    fn repairer(&self, entry: &Entry) -> Option<AgentId> {
+        let is_driver = |id| self.agents.info(id).is_some_and(|info| info.driver);
+        self.alive_holders(entry).min_by_key(|id| (is_driver(*id), *id))
+    }
 }

@@ -32,6 +32,7 @@ mod search;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use super::layouts::Cuts;
 use super::moved::Moved;
 use crate::agent::protocol::{Code, Layout, Placed, Plan, Use};
 use crate::id::{Epoch, EpochKey};
@@ -129,6 +130,8 @@ pub(super) struct Uses {
     pub(super) is_again: bool,
     /// Rows that came to other tasks than before.
     pub(super) moved: Moved,
+    /// How the tasks of each operator were cut.
+    pub(super) cuts: HashMap<Arc<str>, Cuts>,
 }
 
 impl Uses {

@@ -58,7 +58,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Fenced`] if a newer generation was here; [`Error::LogGap`] if the request comes late and not
-    /// all that it brings is here: whoever sent it must send again.
+    /// all that it brings is here, or goes on with a copy that is not here: whoever sent it must send again.
     pub fn begin_copy(&mut self, task: &TaskId, arriving: &Arriving) -> Result<()> {
         let Arriving { generation, layout, reset, end, all, sent } = *arriving;
         let held = self.held.get(task);
@@ -74,6 +74,10 @@ impl Store {
             if is_late {
                 return Err(Error::LogGap { from: end, end: known });
             }
+        }
+        if !reset && let Some(held) = held.filter(|held| held.generation < generation) {
+            // The copy here is another attempt's, whose end is not where the sender believes this one to be.
+            return Err(Error::LogGap { from: end, end: held.log.end() });
         }
         if reset {
             self.begin(task, generation, layout)?;

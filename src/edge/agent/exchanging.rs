@@ -85,7 +85,7 @@ impl Handler {
 
     /// Agents that may hold copies, best first; who did not answer lately is asked last.
     fn peers_for(&self, session: &Session) -> Vec<AgentInfo> {
-        let agents = self.registrar.agents(&self.connections, &session.grant);
+        let agents = self.members_now();
         let mut peers = placement::candidates(&session.task, self.info.id, &self.info.host, &agents);
         peers.sort_by_cached_key(|peer| self.connections.failed_lately(&peer.addr));
         peers
@@ -306,7 +306,7 @@ impl Handler {
         let (task, generation) = (session.task.clone(), session.grant.generation);
         tracing::warn!(%task, "the log of a task is discarded: what it was recorded with is lost");
         self.registrar.tell(&self.connections, Request::Discarded { task: task.clone(), generation })?;
-        for agent in self.registrar.agents(&self.connections, &session.grant) {
+        for agent in self.members_now().iter() {
             if agent.id == self.info.id {
                 locked(&self.store).forget(&task, generation);
                 continue;

@@ -12,6 +12,7 @@ use super::pooling::Pool;
 use super::registrar::{LocalRegistry, Registrar};
 use super::turns::Turns;
 use super::values::Tables;
+use crate::agent::members::Members;
 use crate::agent::protocol::{AgentInfo, AgentStats, Commit, Ending, Grant, Reply, Request, Sent};
 use crate::agent::store::{Arriving, Store};
 use crate::config::SessionConfig;
@@ -73,6 +74,10 @@ pub(in crate::edge) struct Handler {
     pub(super) tables: Tables,
     pub(super) claims: Claims,
     pub(in crate::edge) sent_bytes: AtomicU64,
+    /// Given when there may be copies to make.
+    pub(super) repair_due: Signal,
+    /// Agents that are alive, as far as this one was told.
+    members: Mutex<Members>,
     /// Commits carried out here, of all there were.
     commits_seen: Mutex<u64>,
     sessions: AtomicU64,
@@ -102,6 +107,8 @@ impl Handler {
             tables: Tables::default(),
             claims: Claims::default(),
             sent_bytes: AtomicU64::new(0),
+            repair_due: Signal::default(),
+            members: Mutex::default(),
             commits_seen: Mutex::default(),
             sessions: AtomicU64::new(0),
             requests: AtomicU64::new(0),
@@ -116,6 +123,30 @@ impl Handler {
     /// A number for a new session.
     pub(in crate::edge) fn next_session(&self) -> u64 {
         self.sessions.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    // Other agents.
+
+    /// Agents that are alive, as of this change at least.
+    pub(super) fn members(&self, version: u64) -> Arc<[AgentInfo]> {
+        let known = locked(&self.members);
+        if known.version() >= version {
+            return known.all();
+        }
+        drop(known);
+        self.members_now()
+    }
+
+    /// Agents that are alive now, or were when the registry answered last.
+    pub(super) fn members_now(&self) -> Arc<[AgentInfo]> {
+        let seen = locked(&self.members).version();
+        let news = self.registrar.news(&self.connections, seen);
+        let mut known = locked(&self.members);
+        match news {
+            Ok(news) => known.hear(news),
+            Err(error) => tracing::info!(%error, "the registry does not tell who is alive"),
+        }
+        known.all()
     }
 
     // Closing.

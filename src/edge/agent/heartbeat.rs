@@ -62,8 +62,11 @@ fn beat_once(server: &Arc<Server>) -> Result<AgentStanding> {
     let Registrar::There(driver) = &handler.registrar else { return Ok(AgentStanding::Alive) };
     let request = Request::Heartbeat { agent: handler.info.id, commits_seen: handler.commits_seen() };
     match handler.connections.call(driver, &request)? {
-        Reply::Beat { standing: AgentStanding::Alive, committed, commits } => {
+        Reply::Beat { standing: AgentStanding::Alive, committed, commits, repairs } => {
             handler.heard(&committed, commits);
+            if repairs {
+                handler.repair_due.give();
+            }
             Ok(AgentStanding::Alive)
         }
         Reply::Beat { standing: AgentStanding::Dead, .. } => Ok(AgentStanding::Dead),

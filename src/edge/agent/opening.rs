@@ -240,8 +240,8 @@ impl Handler {
 
     fn first_peers(&self, session: &Session) -> Vec<AgentInfo> {
         let depth = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
-        let agents = &session.grant.agents;
-        let all = placement::candidates(&session.task, self.info.id, &self.info.host, agents);
+        let agents = self.members(session.grant.members);
+        let all = placement::candidates(&session.task, self.info.id, &self.info.host, &agents);
         all.into_iter().take(depth).collect()
     }
 

@@ -121,7 +121,7 @@ impl Handler {
 
     fn send_rest(&self, task: &TaskId, generation: Generation, peer: &AgentInfo) -> Result<()> {
         let channel = channel(generation, peer);
-        while let Some((outgoing, sent)) = self.next_piece(task, channel) {
+        while let Some((outgoing, sent)) = self.next_piece(task, generation, channel)? {
             let Outgoing { reset, part, blocks, layout, all } = outgoing;
             let blocks = self.disk.read(&blocks)?;
             let bytes = blocks.iter().map(|block| block.len() as u64).sum();
@@ -138,16 +138,24 @@ impl Handler {
 
     /// What a channel lacks, and the request's number. They are taken together: by its number a request is
     /// known to be late, so what was read later must have the larger one.
-    fn next_piece(&self, task: &TaskId, channel: ChannelId) -> Option<(Outgoing, Sent)> {
+    fn next_piece(
+        &self,
+        task: &TaskId,
+        ours: Generation,
+        channel: ChannelId,
+    ) -> Result<Option<(Outgoing, Sent)>> {
         let store = locked(&self.store);
-        let outgoing = store.outgoing(task, channel)?;
-        Some((outgoing, self.next_request()))
+        // A newer attempt's blocks must not go out under an older one's name.
+        if let Some(newer) = store.generation(task).filter(|here| *here > ours) {
+            return Err(Error::Fenced { task: task.clone(), newer, ours });
+        }
+        Ok(store.outgoing(task, channel).map(|outgoing| (outgoing, self.next_request())))
     }
 
     /// Puts the next agent in line in a peer's place, with all of the log.
     fn replace(&self, session: &mut Session, gone: &AgentInfo, why: Error) -> Result<()> {
         session.peers.retain(|peer| peer.id != gone.id);
-        let agents = self.registrar.agents(&self.connections, &session.grant);
+        let agents = self.members_now();
         let candidates = placement::candidates(&session.task, self.info.id, &self.info.host, &agents);
         let mut full = Some(why).filter(is_full);
         for candidate in candidates {

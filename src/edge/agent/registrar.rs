@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::claiming::before_first;
+use crate::agent::members::News;
 use crate::agent::permits::RateLimits;
 use crate::agent::protocol::{
     AgentInfo, Execution, Grant, Layout, OpenTask, Placed, PoolEntry, Repair, Reply, Request,
@@ -139,7 +140,8 @@ impl LocalRegistry {
             }
             Request::Heartbeat { agent, commits_seen } => {
                 let (standing, committed, commits) = registry.heartbeat(*agent, *commits_seen, now_ms);
-                Ok(Reply::Beat { standing, committed, commits })
+                let repairs = registry.has_repairs(*agent);
+                Ok(Reply::Beat { standing, committed, commits, repairs })
             }
             Request::Silent { agent, refused } => {
                 Ok(Reply::IsDead(registry.is_dead(*agent, *refused, now_ms)))
@@ -173,7 +175,7 @@ impl LocalRegistry {
             Request::Repairs { agent } => {
                 Ok(Reply::RepairsAre(registry.repairs(*agent, self.copies, now_ms)))
             }
-            Request::Agents => Ok(Reply::AgentsAre(registry.alive(now_ms))),
+            Request::Agents { seen } => Ok(Reply::AgentsAre(registry.news(*seen, now_ms))),
             Request::PoolOf { task, layout } => Ok(Reply::PoolIs(registry.pool(task, layout))),
             _ => return None,
         })
@@ -260,14 +262,11 @@ impl Registrar {
         matches!(self.ask(connections, &Request::Silent { agent, refused }), Ok(Reply::IsDead(true)))
     }
 
-    /// Agents that are alive now; those of the grant if the registry does not answer.
-    pub(in crate::edge) fn agents(&self, connections: &Connections, grant: &Grant) -> Vec<AgentInfo> {
-        match self {
-            Self::Here(local) => locked(&local.registry).alive(local.now_ms()),
-            Self::There(addr) => match connections.call(addr, &Request::Agents) {
-                Ok(Reply::AgentsAre(agents)) => agents,
-                _ => grant.agents.clone(),
-            },
+    /// What is news to an agent that knows the first `seen` changes of who is alive.
+    pub(in crate::edge) fn news(&self, connections: &Connections, seen: u64) -> Result<News> {
+        match self.ask(connections, &Request::Agents { seen })? {
+            Reply::AgentsAre(news) => Ok(news),
+            _ => Err(unexpected()),
         }
     }
 }

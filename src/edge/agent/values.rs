@@ -299,9 +299,7 @@ impl Table {
         let mut values = locked(&self.values);
         loop {
             let now_ms = local.now_ms();
-            let alive: Vec<AgentId> =
-                locked(&local.registry).alive(now_ms).iter().map(|info| info.id).collect();
-            let is_alive = |agent: AgentId| alive.contains(&agent);
+            let is_alive = |agent: AgentId| locked(&local.registry).is_alive(agent, now_ms);
             let standing = values.ask(asker, questions, duties_max as usize, now_ms, is_alive);
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || standing.iter().any(|standing| *standing != Standing::Open) {

@@ -21,7 +21,7 @@ pub(in crate::edge) fn cluster_stats(handler: &Handler) -> Result<ClusterStats> 
         }
     };
     let (agents, tasks, totals, operators) = {
-        let registry = locked(&local.registry);
+        let mut registry = locked(&local.registry);
         (registry.alive(local.now_ms()), registry.task_stats(), registry.totals(), registry.operator_stats())
     };
     let mut sizes: HashMap<TaskId, (u64, u64)> = HashMap::new();

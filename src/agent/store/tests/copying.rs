@@ -115,3 +115,17 @@ fn a_fenced_request_does_not_make_those_of_the_newer_generation_late() {
     bring(&mut store, (2, 6), (10, 20), true, 7).unwrap();
     assert_eq!(store.end(&task("score", 1, 0)), Some(LogOffset(20)));
 }
+
+#[test]
+fn a_copy_of_an_older_generation_is_not_gone_on_with() {
+    let mut store = Store::new(MEMORY);
+    let score = task("score", 1, 0);
+    bring(&mut store, (1, 5), (0, 10), true, 7).unwrap();
+    let goes_on = bring(&mut store, (2, 6), (10, 20), true, 8);
+    assert!(matches!(goes_on, Err(Error::LogGap { end: LogOffset(10), .. })), "{goes_on:?}");
+    assert_eq!((store.end(&score), store.generation(&score)), (Some(LogOffset(10)), Some(Generation(1))));
+    // Fenced, it is what the newer attempt has found and adopted.
+    store.fence(&score, Generation(2));
+    bring(&mut store, (2, 7), (10, 20), true, 8).unwrap();
+    assert_eq!(store.end(&score), Some(LogOffset(20)));
+}

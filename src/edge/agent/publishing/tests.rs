@@ -89,3 +89,13 @@ fn what_another_still_waits_for_is_not_taken_for_sent() {
         assert!(first.join().unwrap().is_err());
     });
 }
+
+#[test]
+fn an_older_attempt_does_not_send_a_newer_ones_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = agent(&folder, 1);
+    with_log(&own);
+    let (_listener, peer) = silent();
+    let refused = own.send_all(&task(), Generation(GENERATION.0 - 1), &peer);
+    assert!(matches!(refused, Err(Error::Fenced { .. })), "{refused:?}");
+}
