@@ -144,6 +144,8 @@ pub struct EpochKey {
 const APPLICATION: &str = "app:";
 /// Begins the name of an epoch that is one SQL execution.
 const EXECUTION: &str = "sql-";
+/// Begins the name of an epoch that is one stage of a job that is part of no SQL execution.
+const STAGE: &str = "stage-";
 
 /// Name of the query that is all an application does outside of streams and named epochs.
 #[must_use]
@@ -152,11 +154,12 @@ pub(crate) fn application_query(app_id: &str) -> String {
 }
 
 impl EpochKey {
-    /// Whether this is one SQL execution: committed when that is over, and never run again.
+    /// Whether this is one SQL execution, or a stage beside them: committed when that is over, and never
+    /// run again.
     #[must_use]
     pub fn is_execution(&self) -> bool {
-        let named = matches!(&self.epoch, Epoch::Named(name) if name.starts_with(EXECUTION));
-        named && self.query.starts_with(APPLICATION)
+        let Epoch::Named(name) = &self.epoch else { return false };
+        self.query.starts_with(APPLICATION) && (name.starts_with(EXECUTION) || name.starts_with(STAGE))
     }
 
     /// Whether it is one application's on its own, in a checkpoint that several share. Otherwise all of its

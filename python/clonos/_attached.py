@@ -16,6 +16,9 @@ class Attached(Protocol):
     spark: SparkSession
     config: _core.SessionConfig
 
+    @property
+    def is_active(self) -> bool: ...
+
     def stop(self) -> None: ...
 
 
@@ -23,7 +26,12 @@ _current: Attached | None = None
 
 
 def current() -> Attached | None:
-    """Return the attached session, if there is one."""
+    """Return the attached session, if there is one and Spark's own was not stopped under it."""
+    return _current if _current is not None and _current.is_active else None
+
+
+def latest() -> Attached | None:
+    """Return the session that was attached last and not stopped, whatever became of Spark's."""
     return _current
 
 
@@ -35,4 +43,5 @@ def set_current(session: Attached | None) -> None:
 
 def current_config() -> _core.SessionConfig | None:
     """Return the configuration of the attached session, if there is one."""
-    return None if _current is None else _current.config
+    session = current()
+    return None if session is None else session.config

@@ -9,17 +9,30 @@ with all that these refer to. The state of any object is what a pickle of it wou
 It ends where a library begins. A function or class of an installed package counts by its name, and
 an object of one that cannot be pickled (a client, a lock) by its type and its functions. What was
 not looked at is told, for those who must know two functions apart.
+
+A fingerprint says that a function changed, and not what of it. So the label of an operator, which
+stands in the header of its log, has a short hash of each of the function's parts behind its name.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from clonos import _held
+from clonos._names import globals_in
 from clonos._walk import Common, Walk
 
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+# Between a label's name and its parts, between these, and between a part and its hash.
+PARTS, NEXT, HASH = "\x01", "\x02", "="
+PARTS_MAX = 32
+# What is larger has no hash of its own: it would take as long again as the fingerprint.
+LARGE = 1 << 20
 
 
 class Fingerprint(NamedTuple):
@@ -53,3 +66,68 @@ def fingerprint(fn: Callable[..., Any], version: str | None = None) -> Fingerpri
         walk.note("version", version)
     digest = walk.result()
     return Fingerprint(int.from_bytes(digest[:8], "little"), walk.common.unseen)
+
+
+def label(name: str, fn: Callable[..., Any], version: str | None = None) -> str:
+    """Return a function's name with what it is made of.
+
+    With `version`, the user's name for this version of it, nothing but that counts.
+    """
+    if version is not None:
+        return name
+    parts = [f"{part}{HASH}{digest}" for part, digest in _digests(fn)]
+    return name + PARTS + NEXT.join(parts[:PARTS_MAX])
+
+
+def _digests(fn: Callable[..., Any]) -> Iterator[tuple[str, str]]:
+    for part, value in _parts(fn):
+        size = getattr(value, "nbytes", None)
+        if (size if isinstance(size, int) else sys.getsizeof(value, 0)) > LARGE:
+            continue
+        walk = Walk(Common())
+        walk.value(value, 0)
+        yield part, walk.result()[:3].hex()
+
+
+def _parts(fn: Any) -> Iterator[tuple[str, Any]]:
+    """Yield all that the user can name and may have changed."""
+    while isinstance(fn, functools.partial):
+        for number, value in enumerate(fn.args):
+            yield f"bound argument {number}", value
+        for name, value in fn.keywords.items():
+            yield f"bound argument {name}", value
+        fn = fn.func
+    fn = _held.attributes(fn).get("__wrapped__", fn)
+    if type(fn) is types.MethodType:
+        yield from _attributes(fn.__self__)
+        fn = fn.__func__
+    if not isinstance(fn, types.FunctionType):
+        yield from _attributes(fn)
+        fn = vars(type(fn)).get("__call__")
+    if isinstance(fn, types.FunctionType):
+        yield from _parts_of_function(fn)
+
+
+def _attributes(owner: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(owner, type | types.ModuleType):
+        for name, value in sorted(_held.attributes(owner).items()):
+            if not name.startswith("__"):
+                yield f"attribute {name}", value
+
+
+def _parts_of_function(fn: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    yield "its code", fn.__code__
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+        try:
+            yield f"variable {name}", cell.cell_contents
+        except ValueError:
+            continue
+    names = inspect.getfullargspec(fn).args
+    defaults = fn.__defaults__ or ()
+    for name, value in zip(names[len(names) - len(defaults) :], defaults, strict=True):
+        yield f"default of {name}", value
+    for name, value in (fn.__kwdefaults__ or {}).items():
+        yield f"default of {name}", value
+    for name in sorted(globals_in(fn.__code__) & fn.__globals__.keys()):
+        if not name.startswith("__"):
+            yield f"global {name}", fn.__globals__[name]

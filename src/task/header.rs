@@ -1,5 +1,7 @@
 //! The header of each generation: written before the first determinant, checked before replay.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 
 use super::divergence::{CODE_ADVICE, Claim, MODE_ADVICE, Standing};
@@ -96,10 +98,54 @@ pub(super) fn check(headers: &[Recorded], options: &TaskOptions, standing: &mut 
         Some(other) if other.code != options.code => Err(standing.diverge(Claim {
             kind: DivergenceKind::CodeChanged,
             row: None,
-            recorded: format!("{} ({:016x})", other.label, other.code),
-            asked: format!("{} ({:016x})", options.label, options.code),
+            recorded: format!("{} ({:016x})", name_of(&other.label), other.code),
+            asked: format!(
+                "{} ({:016x}){}",
+                name_of(&options.label),
+                options.code,
+                changed(&other.label, &options.label)
+            ),
             advice: CODE_ADVICE,
         })),
         _ => Ok(()),
+    }
+}
+
+/// Between a label's name and the parts of the function, between these, and between a part and its hash.
+const PARTS: char = '\u{1}';
+const NEXT: char = '\u{2}';
+const HASH: char = '=';
+
+/// What the user calls the function.
+fn name_of(label: &str) -> &str {
+    label.split(PARTS).next().unwrap_or_default()
+}
+
+fn parts(label: &str) -> impl Iterator<Item = (&str, &str)> {
+    let parts = label.split_once(PARTS).map_or("", |(_, parts)| parts);
+    parts.split(NEXT).filter_map(|part| part.rsplit_once(HASH))
+}
+
+/// Which parts of a function are others than when it was recorded, as far as labels tell.
+fn changed(recorded: &str, asked: &str) -> String {
+    let before: HashMap<&str, &str> = parts(recorded).collect();
+    let others = parts(asked).filter(|(part, hash)| before.get(part).is_some_and(|known| known != hash));
+    let others: Vec<&str> = others.map(|(part, _)| part).collect();
+    if others.is_empty() { String::new() } else { format!(", of which this changed: {}", others.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_named_by_the_parts_that_changed() {
+        let recorded = "shop.score\u{1}its code=aa\u{2}global PROMPT=01\u{2}variable =x=02\u{2}gone=03";
+        let asked = "shop.score\u{1}its code=aa\u{2}global PROMPT=ff\u{2}variable =x=fe\u{2}new=04";
+        assert_eq!(name_of(asked), "shop.score");
+        assert_eq!(changed(recorded, asked), ", of which this changed: global PROMPT, variable =x");
+        for (one, other) in [(recorded, "shop.score"), ("shop.score", asked), ("", ""), (asked, asked)] {
+            assert_eq!(changed(one, other), "");
+        }
     }
 }

@@ -348,6 +348,7 @@ impl ValueTask {
     pub const fn summary(&self) -> Summary {
         let mut summary = self.summary;
         summary.replayed = summary.rows.saturating_sub(summary.live);
+        (summary.calls, summary.saved) = (summary.live, summary.replayed);
         summary
     }
 }

@@ -279,7 +279,11 @@ def test_without_attach_it_is_the_plain_udf_and_a_warning(plain_spark: Any) -> N
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
-        (lambda row: row + 1.0, lambda row: row + 2.0, ["code", "allow_code_change"]),
+        (
+            lambda row: row + 1.0,
+            lambda row: row + 2.0,
+            ["code", "allow_code_change", "this changed: its code"],
+        ),
         (lambda row: row + 1.0, None, ["recorded", "asked", "row"]),
     ],
     ids=["changed code", "changed rows"],

@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pyspark.errors import AnalysisException
+
 from clonos import _attached, _core
 from clonos._config import (
     HOST_LABEL,
@@ -138,9 +140,12 @@ def attach(
     context = spark.sparkContext
     settings = context.getConf()
     local = _is_local(context.master or "")
-    before = _attached.current()
-    if isinstance(before, Session) and before.spark is spark and before.asked == asked:
+    before = _attached.latest()
+    same = isinstance(before, Session) and before.spark is spark and before.asked == asked
+    if isinstance(before, Session) and same and before.is_active:
         return before
+    chosen = _chosen(asked, settings, local=local)
+    # Only now: a setting that is refused stops nothing.
     if before is not None:
         before.stop()
     folder = _session_folder(context.applicationId)
@@ -149,21 +154,7 @@ def attach(
         secret=os.urandom(32),
         driver_addr="",
         driver_socket=str(folder / "agent.sock"),
-        local=local,
-        guarantee=choice("guarantee", guarantee, Guarantee),
-        sharing_depth=parse_depth(sharing_depth),
-        memory_bytes=parse_size("memory", memory),
-        disk_bytes=parse_size("disk", disk),
-        spill_policy=parse_spill_policy(spill_policy, agent_scope),
-        clock_resolution_ns=parse_resolution(clock_resolution),
-        compress_frames=choice("compression", compression, Compression) == "lz4",
-        spill_dir=None if spill_dir is None else os.fspath(spill_dir),
-        checkpoint_dir=None if checkpoint_dir is None else _folder_of(checkpoint_dir),
-        agent_scope=choice("agent_scope", agent_scope, AgentScope),
-        on_lost=choice("on_lost", on_lost, OnLost),
-        on_ambiguous=choice("on_ambiguous", on_ambiguous, OnAmbiguous),
-        io_timeout_ms=parse_io_timeout(io_timeout),
-        network_timeout_ms=parse_network_timeout(settings.get(NETWORK_TIMEOUT, "120s")),
+        **chosen,
     )
     bind_host, reached_as = _driver_hosts(settings, driver_host, local)
     config = config.with_driver_addr(reached_as)
@@ -178,6 +169,28 @@ def attach(
     register_formats(spark, advertised, "127.0.0.1" if local else reached_as or bind_host)
     _attached.set_current(session)
     return session
+
+
+def _chosen(asked: dict[str, Any], settings: Any, *, local: bool) -> dict[str, Any]:
+    """Return what the core is told of the arguments of `attach`, each of which is checked."""
+    spill_dir, checkpoint_dir = asked["spill_dir"], asked["checkpoint_dir"]
+    return {
+        "local": local,
+        "guarantee": choice("guarantee", asked["guarantee"], Guarantee),
+        "sharing_depth": parse_depth(asked["sharing_depth"]),
+        "memory_bytes": parse_size("memory", asked["memory"]),
+        "disk_bytes": parse_size("disk", asked["disk"]),
+        "spill_policy": parse_spill_policy(asked["spill_policy"], asked["agent_scope"]),
+        "clock_resolution_ns": parse_resolution(asked["clock_resolution"]),
+        "compress_frames": choice("compression", asked["compression"], Compression) == "lz4",
+        "spill_dir": None if spill_dir is None else os.fspath(spill_dir),
+        "checkpoint_dir": None if checkpoint_dir is None else _folder_of(checkpoint_dir),
+        "agent_scope": choice("agent_scope", asked["agent_scope"], AgentScope),
+        "on_lost": choice("on_lost", asked["on_lost"], OnLost),
+        "on_ambiguous": choice("on_ambiguous", asked["on_ambiguous"], OnAmbiguous),
+        "io_timeout_ms": parse_io_timeout(asked["io_timeout"]),
+        "network_timeout_ms": parse_network_timeout(settings.get(NETWORK_TIMEOUT, "120s")),
+    }
 
 
 def _is_local(master: str) -> bool:
@@ -203,10 +216,14 @@ def register_formats(
     defaults = {"bindHost": bind_host}
     if config.checkpoint_dir is not None:
         defaults["logDir"] = config.checkpoint_dir
-    for source in (SocketSource, HttpSource):
-        spark.dataSource.register(with_defaults(source, **defaults))
-    for sink in data_sources():
-        spark.dataSource.register(sink)
+    sources = [with_defaults(source, **defaults) for source in (SocketSource, HttpSource)]
+    for source in (*sources, *data_sources()):
+        try:
+            spark.dataSource.register(source)
+        except AnalysisException as error:
+            # Another Spark session of the application has them, and this one finds them there.
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
 
 
 def _driver_hosts(settings: Any, driver_host: str | None, local: bool) -> tuple[str, str]:

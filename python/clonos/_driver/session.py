@@ -23,6 +23,7 @@ from clonos._worker.place import (
     EPOCH_PROPERTY,
     application_query,
     execution_epoch,
+    stage_epoch,
 )
 from clonos.errors import ConfigError
 
@@ -40,6 +41,13 @@ ASYNC_PROGRESS_REASON = (
     "with this option of a streaming query Spark commits a batch after the next one has begun, so "
     "a batch may run again whose log is gone; leave it out where Clonos is at work"
 )
+
+
+def check_epoch_name(name: object) -> None:
+    """Raise `ConfigError` unless `name` can be that of an epoch."""
+    if not isinstance(name, str) or not 0 < len(name) <= EPOCH_NAME_MAX:
+        message = f"epoch name {name!r} must be a str of 1 to {EPOCH_NAME_MAX} characters"
+        raise ConfigError(message, "CONFIG")
 
 
 class Session:
@@ -89,8 +97,15 @@ class Session:
         self._watcher.start()
 
     def __repr__(self) -> str:
-        state = "stopped" if self._stopped.is_set() else f"driver agent at {self._agent.addr}"
+        state = f"driver agent at {self._agent.addr}"
+        if not self.is_active:
+            state = "stopped" if self._stopped.is_set() else "its Spark session was stopped"
         return f"<clonos session of {self.config.app_id}: {state}>"
+
+    @property
+    def is_active(self) -> bool:
+        """Whether neither this session nor the Spark session under it was stopped."""
+        return not self._stopped.is_set() and spark_private.is_running(self.spark)
 
     def __enter__(self) -> Self:
         return self
@@ -119,13 +134,14 @@ class Session:
         Raises
         ------
         ConfigError
-            If the name cannot be one.
+            If the name cannot be one, or the session was stopped.
         InconsistentEpoch
             At the end, if tasks of one operator used different logs of the one before it. The
             epoch is not committed then.
         """
-        if not name or len(name) > EPOCH_NAME_MAX:
-            message = f"epoch name {name!r} must have 1 to {EPOCH_NAME_MAX} characters"
+        check_epoch_name(name)
+        if not self.is_active:
+            message = f"no epoch can begin in {self!r}: use what clonos.attach(spark) returned last"
             raise ConfigError(message, "CONFIG")
         with self._epochs_lock:
             self._epochs[name] += 1
@@ -241,7 +257,7 @@ class Session:
         if self._stopped.is_set():
             return
         self._stopped.set()
-        if _attached.current() is self:
+        if _attached.latest() is self:
             _attached.set_current(None)
         with contextlib.suppress(Exception):
             self.spark.streams.removeListener(self._listener)
@@ -262,9 +278,11 @@ class Session:
             self._agent.refuse_query(query, ASYNC_PROGRESS_OPTION, ASYNC_PROGRESS_REASON)
 
     def _watch_executions(self) -> None:
-        """Commit the epochs of SQL executions that have ended and stand in no ``epoch`` scope."""
+        """Commit the epochs of what has ended and stands in no ``epoch`` scope."""
         query = application_query(self.config.app_id)
         while not self._stopped.wait(EXECUTION_POLL_SECONDS):
+            with self._what_fails_is_logged():
+                self._commit_stages(query)
             executions = self._executions()
             for strays in list(self._strays):
                 strays.see(executions)
@@ -279,6 +297,14 @@ class Session:
                     with self._what_fails_is_logged():
                         self._agent.commit_epoch(query, execution_epoch(str(execution)))
 
+    def _commit_stages(self, query: str) -> None:
+        """Commit the epochs of stages that no job needs any more: those of jobs over RDDs."""
+        stages = self._own_epochs("stage-")
+        if stages:
+            for stage in stages - spark_private.running_stages(self.spark.sparkContext, stages):
+                with self._what_fails_is_logged():
+                    self._agent.commit_epoch(query, stage_epoch(stage))
+
     @contextlib.contextmanager
     def _what_fails_is_logged(self) -> Iterator[None]:
         try:
@@ -289,6 +315,10 @@ class Session:
 
     def _executions(self) -> set[int]:
         """Numbers of the SQL executions that record in no ``epoch`` scope."""
+        return self._own_epochs("sql-")
+
+    def _own_epochs(self, prefix: str) -> set[int]:
+        """Numbers of the open epochs with such names that belong to no ``epoch`` scope."""
         query = application_query(self.config.app_id)
         epochs = (str(epoch) for of, epoch in self._agent.live_epochs() if of == query)
-        return {int(epoch[4:]) for epoch in epochs if epoch.startswith("sql-")}
+        return {int(e.removeprefix(prefix)) for e in epochs if e.startswith(prefix)}

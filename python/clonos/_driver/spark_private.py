@@ -5,6 +5,7 @@ name                                                      seen in
 ========================================================= =============
 ``SparkSession._jsparkSession``                           4.1, 4.2, 4.3
 ``RuntimeConf._jconf.contains``                           4.1, 4.2, 4.3
+``SparkContext._jsc``, which is ``None`` once stopped     4.1, 4.2, 4.3
 ``SparkContext._jsc.sc().dagScheduler().stageIdToStage``  4.1, 4.2, 4.3
 ``sharedState().statusStore().execution``                 4.1, 4.2, 4.3
 ``SparkContext._jsc.sc().dagScheduler().activeJobs``      4.3
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 def is_classic(spark: SparkSession) -> bool:
     """Whether `spark` has a JVM in reach, as a Spark Connect session has not."""
     return hasattr(spark, "_jsparkSession")
+
+
+def is_running(spark: SparkSession) -> bool:
+    """Whether nobody has stopped `spark`, nor another session of its application."""
+    return spark.sparkContext._jsc is not None
 
 
 def is_set(spark: SparkSession, setting: str) -> bool:
@@ -63,6 +69,12 @@ def commits_late(spark: SparkSession, query: str) -> bool:
     found = jspark.streams().get(query)
     kind = "" if found is None else found.streamingQuery().getClass().getSimpleName()
     return kind == "AsyncProgressTrackingMicroBatchExecution"
+
+
+def running_stages(context: SparkContext, stages: set[int]) -> set[int]:
+    """Those of `stages` that some job still needs."""
+    known: Any = context._jsc.sc().dagScheduler().stageIdToStage()
+    return {stage for stage in stages if known.contains(stage)}
 
 
 def running_executions(context: SparkContext) -> set[int]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ov
 from clonos import _services
 from clonos._asks import asks_for_keys
 from clonos._calls import Calls, signature_of, telling_of_setup
-from clonos._code import fingerprint
+from clonos._code import fingerprint, label
 from clonos._config import Flush, OnError, Per, Record
 from clonos._operators.declaration import (
     ASYNC,
@@ -292,7 +292,7 @@ class CausalUDF(Generic[P, R]):
             # It costs time, and only keys need it.
             count_occurrences=kind in {ROW, ASYNC, *AGGREGATES}
             and asks_for_keys(self.func, options.calls.get("setup")),
-            label=self._qualname,
+            label=label(self._qualname, self.func, options.code_version),
             calls=self._calls,
             config=None if config is None else config.to_bytes(),
             **of_use,

@@ -38,8 +38,13 @@ def execution_epoch(execution_id: str) -> str:
     return f"sql-{execution_id}"
 
 
-def epoch_of(properties: dict[str, str], app_id: str) -> tuple[str, int | str]:
-    """Query and epoch that Spark's local properties say.
+def stage_epoch(stage: int) -> str:
+    """Return the epoch name of a stage of a job that belongs to no SQL execution."""
+    return f"stage-{stage}"
+
+
+def epoch_of(properties: dict[str, str], app_id: str) -> tuple[str, int | str | None]:
+    """Query and epoch that Spark's local properties say; no epoch for a job over RDDs.
 
     A micro-batch comes first: a stream started inside ``session.epoch`` inherits its property.
     """
@@ -52,7 +57,7 @@ def epoch_of(properties: dict[str, str], app_id: str) -> tuple[str, int | str]:
     execution = properties.get(EXECUTION_PROPERTY)
     if execution is not None:
         return application_query(app_id), execution_epoch(execution)
-    return application_query(app_id), "rdd"
+    return application_query(app_id), None
 
 
 def current_place(app_id: str, epoch: str | None = None) -> Place | None:
@@ -63,7 +68,9 @@ def current_place(app_id: str, epoch: str | None = None) -> Place | None:
     app_id : str
         Spark's application id.
     epoch : str, optional
-        Epoch to use where Spark names none (an RDD has no SQL execution).
+        Epoch to use where Spark names none, in a job over RDDs (`DataFrame.foreachPartition` and
+        `DataFrame.rdd` are such). Default: one for each stage, which Spark runs again under the
+        same number, as jobs have no number that a task knows.
     """
     from pyspark import TaskContext
 
@@ -72,8 +79,8 @@ def current_place(app_id: str, epoch: str | None = None) -> Place | None:
         return None
     properties: dict[str, str] = context._localProperties or {}
     query, found = epoch_of(properties, app_id)
-    if found == "rdd" and epoch is not None:
-        found = epoch
+    if found is None:
+        found = stage_epoch(context.stageId()) if epoch is None else epoch
     execution = properties.get(EXECUTION_PROPERTY)
     root = properties.get(ROOT_PROPERTY, execution)
     return Place(

@@ -41,7 +41,8 @@ class StageRunner:
         self._ends = ends
         self._task = task
         config = None if spec.config is None else _core.SessionConfig.from_bytes(spec.config)
-        place = current_place("" if config is None else config.app_id)
+        # Senders and consumers are in one epoch, whichever stages they are in.
+        place = current_place("" if config is None else config.app_id, "rdd")
         self.stage = _core.Stage(
             task,
             config,

@@ -1,0 +1,142 @@
+"""Sessions that come and go: of Spark, of Clonos, and epochs that nobody has named."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.functions import lit, udf
+
+import clonos
+from clonos import causal, errors
+
+PATIENCE_SECONDS = 30.0
+
+
+def asked(folder: Path) -> int:
+    return sum(len(file.read_text()) for file in folder.iterdir())
+
+
+def noting(folder: Path) -> Any:
+    """Make a function that leaves a mark for each call."""
+    path = str(folder)
+
+    def note(n: int) -> int:
+        with Path(path, str(os.getpid())).open("a") as file:
+            file.write(".")
+        return 10 * n
+
+    return note
+
+
+@pytest.mark.parametrize("per", ["row", "value"])
+@pytest.mark.parametrize("action", ["foreachPartition", "foreach", "collect", "take"])
+def test_what_a_job_over_rdds_has_asked_is_asked_again_in_the_next(
+    session: Any, spark: Any, tmp_path: Path, per: str, action: str
+) -> None:
+    note = causal("long", per=per)(noting(tmp_path))
+
+    def run() -> None:
+        rows = spark.range(0, 4, 1, 2).select(note("id").alias("n"))
+        if action == "collect":
+            assert [row.n for row in rows.rdd.collect()] == [0, 10, 20, 30]
+        elif action == "take":
+            assert len(rows.rdd.take(4)) == 4
+        else:
+            getattr(rows, action)(list if action == "foreachPartition" else str)
+
+    for times in (1, 2, 3):
+        run()
+        assert asked(tmp_path) == 4 * times
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    # Their logs go with the jobs.
+    while session.stats().tasks and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not session.stats().tasks
+
+
+def test_stats_count_the_calls_of_functions_with_one_answer_per_value(
+    session: Any, spark: Any
+) -> None:
+    f = causal(uid="counted")(udf(lambda n: n, "long"))
+    spark.range(0, 100, 1, 1).select(f(lit(7))).collect()
+    spark.range(0, 100, 1, 1).select(f("id")).collect()
+    (counted,) = (known for known in session.stats().operators if known.operator == "counted")
+    assert (counted.calls, counted.saved) == (101, 99)
+
+
+@pytest.mark.parametrize("name", [20261122, dt.date(2026, 11, 22), None, "", "x" * 201])
+def test_the_name_of_an_epoch_is_a_text(session: Any, name: Any) -> None:
+    with pytest.raises(errors.ConfigError, match="1 to 200"), session.epoch(name):
+        pass
+
+
+def test_another_session_of_the_application_can_be_attached(plain_spark: Any, session: Any) -> None:
+    other = plain_spark.newSession()
+    with clonos.attach(other) as attached:
+        assert not session.is_active
+        assert attached.is_active
+        with pytest.raises(errors.ConfigError, match="stopped"), session.epoch("old"):
+            pass
+        f = causal("double")(lambda _n: clonos.random.random())
+        with attached.epoch("other"):
+            rows = other.range(0, 10, 1, 2).select(f("id"))
+            assert rows.collect() == rows.collect()
+    assert not attached.is_active
+
+
+def test_a_setting_that_is_refused_stops_nothing(session: Any, plain_spark: Any) -> None:
+    with pytest.raises(errors.ConfigError, match="oops"):
+        clonos.attach(plain_spark, memory="oops")
+    assert session.is_active
+    with session.epoch("goes on"):
+        pass
+
+
+SPARK_RESTARTED = """
+import warnings
+from pyspark.sql import SparkSession
+import clonos
+
+def start():
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    return builder.config("spark.log.level", "OFF").getOrCreate()
+
+f = clonos.causal("double")(lambda n: clonos.random.random())
+spark = start()
+old = clonos.attach(spark)
+spark.stop()
+spark = start()
+assert "was stopped" in repr(old), old
+with warnings.catch_warnings(record=True) as given:
+    warnings.simplefilter("always")
+    spark.range(3).select(f("id"))
+assert any(issubclass(w.category, clonos.errors.NotRecordedWarning) for w in given), given
+try:
+    with old.epoch("a"):
+        raise AssertionError("entered")
+except clonos.errors.ConfigError:
+    pass
+new = clonos.attach(spark)
+assert new is not old and new.is_active
+with new.epoch("b"):
+    rows = spark.range(3).select(f("id"))
+    assert rows.collect() == rows.collect()
+spark.stop()
+print("held")
+"""
+
+
+def test_who_restarts_spark_is_told_to_attach_again(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SPARK_RESTARTED)
+    done = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.strip().endswith("held"), done.stderr[-3000:]
