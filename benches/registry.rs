@@ -49,13 +49,13 @@ impl Cluster {
             generations.push(cluster.grant(task, number, 1));
         });
         let holding = self.each(tasks, |cluster, task, number| {
-            let generation = generations[number as usize];
+            let generation = generation_of(&generations, number);
             let holders = [cluster.agent_of(number), cluster.agent_of(number + 1)];
             let sent = Sent { by: holders[0], number: number.into() };
             cluster.registry.holding(task, generation, &holders, None, true, sent).expect("newest");
         });
         let close = self.each(tasks, |cluster, task, number| {
-            let (generation, agent) = (generations[number as usize], cluster.agent_of(number));
+            let (generation, agent) = (generation_of(&generations, number), cluster.agent_of(number));
             let (summary, ending) = (Summary::default(), Ending { done: true, ..Ending::default() });
             cluster.registry.closed(task, generation, &summary, ending, agent, false).expect("newest");
         });
@@ -120,6 +120,10 @@ impl Cluster {
     fn agent_of(&self, number: u32) -> AgentId {
         AgentId(u64::from(number) % self.agents)
     }
+}
+
+fn generation_of(generations: &[Generation], number: u32) -> Generation {
+    generations.get(number as usize).copied().unwrap_or(Generation::NONE)
 }
 
 fn name(number: u32) -> TaskId {
