@@ -137,7 +137,7 @@ impl Cluster {
 
     fn open_granted(&mut self, grant: Grant, host: usize, inside: bool) -> Result<(Session, Vec<Bytes>)> {
         let (own, task) = (self.hosts[host].info.clone(), &grant.task.clone());
-        let all_count = inside && grant.reopened;
+        let all_count = inside && grant.reopened && self.mutation != Mutation::ConsumersDoNotCount;
         let mut best: Option<(LogOffset, AgentId)> = None;
         let mut silent = false;
         if !grant.discarded {
@@ -175,8 +175,10 @@ impl Cluster {
         if silent && (all_count || best.is_none()) {
             return Err(Error::Timeout { what: "a holder's answer".into(), millis: 0 });
         }
-        let best = best.filter(|(length, _)| *length > LogOffset::START);
+        let anew = self.mutation == Mutation::BeginsAnew;
+        let best = best.filter(|(length, _)| *length > LogOffset::START && !anew);
         let lost = best.is_none() && grant.published && !grant.discarded;
+        let lost = lost && self.mutation != Mutation::LostIsNew;
         let prior = match best {
             Some((_, holder)) => self.log(holder, task),
             None => Vec::new(),
@@ -279,8 +281,12 @@ impl Cluster {
                     continue;
                 };
                 let piece = other.piece(task, end).map(|piece| in_memory(&piece)).unwrap_or_default();
-                if piece.is_empty() {
+                if piece.is_empty() && self.mutation != Mutation::StaleCounts {
                     return Err(stale());
+                }
+                if piece.is_empty() {
+                    self.hosts[host].store.nobody_confirms(task);
+                    continue;
                 }
                 let mut at = end;
                 for block in &piece {
@@ -374,7 +380,7 @@ impl Cluster {
             }
         }
         if peers != session.peers {
-            session.published = false;
+            session.published = self.mutation == Mutation::OldPeersCount && session.published;
             session.peers = peers;
         }
         Ok(())
@@ -399,6 +405,9 @@ impl Cluster {
     /// As `Handler::discard`.
     pub(crate) fn discard(&mut self, session: &Session) -> Result<()> {
         self.registry_of(session.host)?.discarded(&session.task, session.grant.generation)?;
+        if self.mutation == Mutation::NobodyForgets {
+            return Ok(());
+        }
         let agents: Vec<AgentId> = self.hosts.iter().map(|host| host.info.id).collect();
         agents.into_iter().try_for_each(|to| {
             let (task, generation) = (session.task.clone(), session.grant.generation);

@@ -61,6 +61,20 @@ pub(crate) enum Mutation {
     NoCopies,
     /// The registry does not hear who holds a log.
     UnknownHolders,
+    /// Nor that a peer was replaced.
+    OldPeersCount,
+    /// A log that is found is not gone on with.
+    BeginsAnew,
+    /// Who was taken for dead goes on when it is back.
+    DeadGoesOn,
+    /// Agents keep what was discarded.
+    NobodyForgets,
+    /// Of a log that consumers have absorbed, only what its own agent held counts.
+    ConsumersDoNotCount,
+    /// What consumers have of an older attempt counts beside the newer one's.
+    StaleCounts,
+    /// A log that is lost is taken for one that never was.
+    LostIsNew,
 }
 
 /// Messages and bytes.
@@ -196,6 +210,15 @@ fn one_seed() {
     println!("{setting:?}\n{}\n==> {ended:?}", job.trace.join("\n"));
 }
 
+/// As [`noticed`], of jobs that lose more than they are ready for.
+fn noticed_beyond(mutation: Mutation) -> u64 {
+    let fails = |seed: &u64| {
+        let setting = Setting { mutation, ..Setting::beyond(*seed) };
+        std::panic::catch_unwind(|| run(&setting)).map_or(true, |ran| ran.is_err())
+    };
+    (0..5 * SEEDS).find(fails).unwrap_or_else(|| panic!("nobody notices {mutation:?}"))
+}
+
 /// How many of the first seeds it takes until the oracle notices.
 fn noticed(mutation: Mutation) -> u64 {
     let fails = |seed: &u64| {
@@ -295,6 +318,41 @@ fn the_oracle_notices_that_nothing_is_copied() {
 #[test]
 fn the_oracle_notices_that_holders_are_not_known() {
     noticed(Mutation::UnknownHolders);
+}
+
+#[test]
+fn the_oracle_notices_that_a_replaced_peer_still_counts() {
+    noticed_beyond(Mutation::OldPeersCount);
+}
+
+#[test]
+fn the_oracle_notices_that_a_log_is_begun_anew() {
+    noticed(Mutation::BeginsAnew);
+}
+
+#[test]
+fn the_oracle_notices_that_the_dead_go_on() {
+    noticed(Mutation::DeadGoesOn);
+}
+
+#[test]
+fn the_oracle_notices_that_nobody_forgets() {
+    noticed_beyond(Mutation::NobodyForgets);
+}
+
+#[test]
+fn the_oracle_notices_that_consumers_do_not_count() {
+    noticed(Mutation::ConsumersDoNotCount);
+}
+
+#[test]
+fn the_oracle_notices_that_stale_copies_count() {
+    noticed(Mutation::StaleCounts);
+}
+
+#[test]
+fn the_oracle_notices_that_a_lost_log_is_taken_for_new() {
+    noticed_beyond(Mutation::LostIsNew);
 }
 
 #[test]

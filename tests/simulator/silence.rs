@@ -28,7 +28,7 @@ impl Cluster {
                 continue;
             }
             let standing = self.registry.heartbeat(self.hosts[number].info.id, 0, self.now).0;
-            if standing == AgentStanding::Dead {
+            if standing == AgentStanding::Dead && self.mutation != Mutation::DeadGoesOn {
                 dead = Some(number);
             }
         }
