@@ -58,9 +58,9 @@ class CausalUDF(Generic[P, R]):
 
     Called with columns, or names of columns, where a Spark session is active, it makes a column.
     With other values, in a Python worker, and where there is no Spark, it is the function it wraps.
-    Its attributes are those of PySpark's
-    UDFs, of the kind that was declared; what Spark runs is always an iterator over Arrow batches,
-    and nondeterministic unless equal arguments have one answer (``per="value"``).
+    Its attributes are those of PySpark's UDFs, of the kind that was declared; what Spark runs is
+    always an iterator over Arrow batches, and nondeterministic unless equal arguments have one
+    answer (``per="value"``).
 
     Attributes
     ----------
@@ -166,7 +166,7 @@ class CausalUDF(Generic[P, R]):
                     return groups.call_group(self._groups, self.func, args)
             return _services.call(self.func, *self._client(), *args, **kwargs)
         if _no_session() or (row_key is None and not _name_columns([*args, *kwargs.values()])):
-            return self.func(*self._client(), *args, **kwargs)
+            return _services.call(self.func, *self._client(), *args, **kwargs)
         from clonos._operators.binding import bind_columns
 
         binding = bind_columns(args, kwargs, row_key)
