@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import pickle
 import random as _stdlib_random
 import secrets
 import time as _stdlib_time
@@ -21,12 +20,14 @@ from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from clonos import _unrecorded
+from clonos._named import Named
 from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from clonos import _core
+    from clonos._outcomes import Sight
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -119,22 +120,32 @@ class Scope:
 
     `recorder` is ``None`` under ``record="result"``: there the whole result is the determinant and
     the services are the plain ones. `key` makes the idempotency key of the call in progress;
-    `after` runs after each recorded outcome (``flush="call"`` publishes there). `awaited` is the
-    name of the call that is being awaited, if there is one.
+    `after` runs after each recorded outcome (``flush="call"`` publishes there). `function` is what
+    runs in it: outcomes are of classes that it may name. `awaited` is the name of the call that is
+    being awaited, if there is one.
     """
 
-    __slots__ = ("after", "awaited", "key", "recorder")
+    __slots__ = ("_function", "_named", "after", "awaited", "key", "recorder")
 
     def __init__(
         self,
         recorder: Recorder | None,
         key: Callable[[], str] | None = None,
         after: Callable[[], None] | None = None,
+        function: Any = None,
     ) -> None:
         self.recorder = recorder
         self.key = key
         self.after = after
         self.awaited: str | None = None
+        self._function = function
+        self._named: Named | None = None
+
+    def named(self) -> Named:
+        """Classes and functions of the program that the function names."""
+        if self._named is None:
+            self._named = Named(self._function)
+        return self._named
 
 
 _NO_SCOPE = Scope(None)
@@ -304,11 +315,14 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     if scope.awaited is not None:
         message = f"{name} is called while {scope.awaited} is awaited: record them one by one"
         raise RuntimeError(message)
+    from clonos._outcomes import Sight
+
+    sight = Sight(scope.named, service)
     recorded = recorder.call_begin(name)
     if recorded is not None:
         if inspect.iscoroutine(service):
             service.close()
-        return _given_again(*recorded)  # type: ignore[no-any-return]
+        return _given_again(*recorded, sight)  # type: ignore[no-any-return]
     try:
         # What `fn` does inside is part of its one recorded outcome.
         token = current.set(Scope(None, scope.key))
@@ -318,28 +332,30 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
             current.reset(token)
     except Exception as error:
         # Not published: if it ends the attempt, nothing depends on it and it is asked again.
-        recorder.call_record(name, False, _pickle_error(error))
+        recorder.call_record(name, False, _pickle_error(error, sight))
         raise
     if inspect.isawaitable(result):
         scope.awaited = name
-        return _awaited(scope, recorder, name, result)  # type: ignore[return-value]
-    _record(recorder, name, result, result)
+        return _awaited(scope, recorder, name, result, sight)  # type: ignore[return-value]
+    _record(recorder, name, result, result, sight)
     if scope.after is not None:
         scope.after()
     return result  # type: ignore[no-any-return]
 
 
-def _record(recorder: Recorder, name: str, result: Any, outcome: Any) -> None:
+def _record(recorder: Recorder, name: str, result: Any, outcome: Any, sight: Sight) -> None:
     """Record what a call gave, as `outcome`."""
+    from clonos._outcomes import dumps
+
     try:
-        data = dumps(outcome)
+        data = dumps(outcome, sight)
     except Exception as error:
         message = (
             f"what {name} returned cannot be recorded: a {type(result).__qualname__} cannot be "
             f"pickled ({error}); return the plain values that are needed of it"
         )
         refused = ConfigError(message, "CONFIG")
-        recorder.call_record(name, False, _pickle_error(refused))
+        recorder.call_record(name, False, _pickle_error(refused, sight))
         raise refused from error
     recorder.call_record(name, True, data)
 
@@ -351,8 +367,10 @@ class _Awaited:
         self.outcome = outcome
 
 
-def _given_again(ok: bool, value: bytes) -> Any:
-    outcome = pickle.loads(value)
+def _given_again(ok: bool, value: bytes, sight: Sight) -> Any:
+    from clonos._outcomes import loads
+
+    outcome = loads(value, sight)
     if isinstance(outcome, _Awaited):
         return _ready(ok, outcome.outcome)
     if ok:
@@ -366,17 +384,22 @@ async def _ready(ok: bool, outcome: Any) -> Any:
     raise outcome
 
 
-async def _awaited(scope: Scope, recorder: Recorder, name: str, call: Awaitable[Any]) -> Any:
+async def _awaited(
+    scope: Scope, recorder: Recorder, name: str, call: Awaitable[Any], sight: Sight
+) -> Any:
+    from clonos._outcomes import dumps, loads
+
     token = current.set(Scope(None, scope.key))
     try:
         result = await call
     except BaseException as error:
         # A call that ran out of time is cancelled; to the function that is a TimeoutError.
         failure = error if isinstance(error, Exception) else TimeoutError(f"{name} was cancelled")
-        recorder.call_record(name, False, dumps(_Awaited(pickle.loads(_pickle_error(failure)))))
+        outcome = _Awaited(loads(_pickle_error(failure, sight), sight))
+        recorder.call_record(name, False, dumps(outcome, sight))
         raise
     else:
-        _record(recorder, name, result, _Awaited(result))
+        _record(recorder, name, result, _Awaited(result), sight)
     finally:
         current.reset(token)
         scope.awaited = None
@@ -419,20 +442,12 @@ def idempotency_key() -> str:
     return os.urandom(16).hex() if key is None else key()
 
 
-def dumps(value: Any) -> bytes:
-    """Return the pickle of `value`, with classes of the user's program in it where they must be."""
+def _pickle_error(error: Exception, sight: Sight) -> bytes:
+    from clonos._outcomes import dumps, loads
+
     try:
-        return pickle.dumps(value, protocol=5)
-    except Exception:
-        from pyspark import cloudpickle
-
-        return cloudpickle.dumps(value, protocol=5)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def _pickle_error(error: Exception) -> bytes:
-    try:
-        data = dumps(error)
-        pickle.loads(data)
+        data = dumps(error, sight)
+        loads(data, sight)
     except Exception:
         # Some exceptions cannot be rebuilt from their pickle; their text can.
         return dumps(RuntimeError(f"{type(error).__qualname__}: {error}"))

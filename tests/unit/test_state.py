@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clonos._worker.state import ATTRIBUTE_BYTES_MAX, State, named_by
+from clonos._named import Named
+from clonos._worker.state import ATTRIBUTE_BYTES_MAX, State
 from clonos.errors import ConfigError
 
 LOCK = threading.Lock()
@@ -102,7 +103,7 @@ class Bank:
 for part in (Bank, *vars(Bank).values()):
     if callable(part):
         part.__module__ = "__main__"
-NAMED = named_by(Bank)
+NAMED = Named(Bank)
 CALLS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3)), max_size=12)
 
 
@@ -156,7 +157,7 @@ def test_a_client_that_is_put_elsewhere_is_that_client() -> None:
             self.todo: Any = None
 
     job, other = Job(), Job()
-    state, replay = State(job, "job", {}), State(other, "job", {})
+    state, replay = State(job, "job", Named()), State(other, "job", Named())
     job.todo = ("ask", job.client)
     replay.restore(state.changes())
     assert other.todo == ("ask", other.client)
@@ -176,7 +177,7 @@ def test_places_that_are_near_each_other_come_back() -> None:
     """A set in a set in a set, and sets that lead back to where they began."""
     instance: Any = Anything()
     other: Any = Anything()
-    state, replay = State(instance, "map", {}), State(other, "map", {})
+    state, replay = State(instance, "map", Named()), State(other, "map", Named())
     places = [Place(str(number)) for number in range(40)]
     for one, next_one in itertools.pairwise([*places, places[0]]):
         one.near |= {next_one}
@@ -197,7 +198,7 @@ def test_a_part_of_what_is_too_large_is_too_large_as_well() -> None:
     instance.weights = instance.model["weights"]
     instance.wrapped = (threading.Lock(), [0.5] * 20_000)
     instance.part = instance.wrapped[1]
-    state = State(instance, "model", {})
+    state = State(instance, "model", Named())
     instance.count = 1
     changes = state.changes()
     assert changes is not None
@@ -206,7 +207,7 @@ def test_a_part_of_what_is_too_large_is_too_large_as_well() -> None:
 
 def test_numbers_are_no_code() -> None:
     instance: Any = Anything()
-    state = State(instance, "numbers", {})
+    state = State(instance, "numbers", Named())
     instance.a, instance.b, instance.c = [0.0] * 8_000, [1.0] * 8_000, [2.0] * 8_000
     assert state.changes() is not None
 
@@ -222,7 +223,7 @@ def test_what_a_call_notes_at_a_function_comes_back() -> None:
     instance: Any = Anything()
     other: Any = Anything()
     instance.step, other.step = counting(), counting()
-    state, replay = State(instance, "noted", {}), State(other, "noted", {})
+    state, replay = State(instance, "noted", Named()), State(other, "noted", Named())
     instance.step.calls += 1
     replay.restore(state.changes())
     assert other.step.calls == 1
@@ -254,7 +255,7 @@ def test_what_is_too_large_or_cannot_be_kept_is_refused() -> None:
         __slots__ = ("a",)
 
     holder: Any = Holder()
-    state = State(holder, "holder", {})
+    state = State(holder, "holder", Named())
     holder.text = "x" * (ATTRIBUTE_BYTES_MAX + 1)
     with pytest.raises(ConfigError, match=r"keeps \d+ bytes in self\.text"):
         state.changes()
@@ -267,4 +268,4 @@ def test_what_is_too_large_or_cannot_be_kept_is_refused() -> None:
     with pytest.raises(ConfigError, match="code that no module has"):
         state.changes()
     with pytest.raises(ConfigError, match="__slots__"):
-        State(Slots(), "slots", {})
+        State(Slots(), "slots", Named())

@@ -53,7 +53,7 @@ def causal_batch_function(
         def publish() -> None:
             task.settle(task.publish())
 
-        token = current.set(Scope(task, TaskKeys(task), publish))
+        token = current.set(Scope(task, TaskKeys(task), publish, fn))
         try:
             fn(batch, number)
             # The seed of clonos.random may be the only thing not published yet.

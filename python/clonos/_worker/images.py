@@ -7,7 +7,6 @@ what they hold.
 
 from __future__ import annotations
 
-import functools
 import io
 import marshal
 import pickle
@@ -15,10 +14,10 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from clonos._named import ATOMS, is_found
+
 _SETS = (set, frozenset)
 _ORDERED = {int, str, bytes}
-# Nothing tells two equal ones apart, and each is written as what it is.
-ATOMS = frozenset({int, str, bytes, float, bool, type(None), complex})
 # Has no references from one part to another, and no mark of strings that Python shares.
 _PLAIN_MARSHAL = 0
 
@@ -155,18 +154,6 @@ def _array(array: Any) -> Any:
     """Return the values of an array, however they lie in memory."""
     values = array.tolist() if array.dtype.hasobject else array.tobytes()
     return "array", repr(array.dtype.descr), array.shape, values
-
-
-@functools.lru_cache(maxsize=1024)
-def is_found(definition: Any) -> bool:
-    """Whether any process finds a class or function by its name."""
-    if definition.__module__ == "__main__":
-        return False
-    try:
-        pickle.dumps(definition)
-    except Exception:
-        return False
-    return True
 
 
 def content_bytes(value: object) -> bytes:

@@ -71,7 +71,7 @@ def run_pandas(
             task.input(columns or [pa.nulls(len(batch))])
             yield batch
 
-    return ServiceRunner(task).pipelined(iter(func(noted())))
+    return ServiceRunner(task, func).pipelined(iter(func(noted())))
 
 
 def run_elements(
@@ -92,4 +92,4 @@ def run_elements(
         while chunk := list(itertools.islice(results, RDD_CHUNK)):
             yield chunk
 
-    return itertools.chain.from_iterable(ServiceRunner(task).pipelined(chunks()))
+    return itertools.chain.from_iterable(ServiceRunner(task, func).pipelined(chunks()))

@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from clonos import _core
-from clonos._services import CallKeys, Scope, TaskKeys, current, dumps, record_nothing
+from clonos._outcomes import dumps
+from clonos._services import CallKeys, Scope, TaskKeys, current, record_nothing
 from clonos._worker import connection
 from clonos._worker.lost import check_lost
 from clonos._worker.place import current_place
@@ -170,7 +171,7 @@ class Pieces:
         task.begin_row(0)
         after = (lambda: self._settle(task)) if self.spec.flush == "call" else None
         try:
-            outcome = within(Scope(task, TaskKeys(task), after), work)
+            outcome = within(Scope(task, TaskKeys(task), after, work), work)
         except Exception:
             # What was taken before it is kept.
             with contextlib.suppress(ClonosError):

@@ -22,16 +22,20 @@ class ServiceRunner:
     ----------
     task : _core.ServiceTask
         The opened task.
+    function : callable
+        The user's function, which is run in steps.
     flush : {"auto", "batch", "call"}
         How much becomes stable together; under ``"call"`` each outcome is stable before the
         function sees it.
     """
 
-    def __init__(self, task: _core.ServiceTask, flush: str = "auto") -> None:
+    def __init__(
+        self, task: _core.ServiceTask, function: Callable[..., Any] | None, flush: str = "auto"
+    ) -> None:
         self._task = task
         self._flush = flush
         after = self._publish_now if flush == "call" else None
-        self._scope = Scope(task, TaskKeys(task), after)
+        self._scope = Scope(task, TaskKeys(task), after, function)
 
     def _publish_now(self) -> None:
         self._task.settle(self._task.publish())

@@ -23,7 +23,7 @@ def run(
 ) -> Batches:
     """Run `func` between the exchanges of `ends`; without a function, the rows go through."""
     task = open_task(spec, None, inside=ends.schema is not None)
-    runner = StageRunner(spec, ends, task)
+    runner = StageRunner(spec, func, ends, task)
     if task is not None and runner.stage.has_frames:
         return runner.resent(task)
     outputs = runner.inputs(batches)
@@ -31,13 +31,20 @@ def run(
         outputs = iter(func(outputs))
     if ends.schema is not None:
         return runner.frames(outputs, ends.schema)
-    return outputs if task is None else ServiceRunner(task).pipelined(outputs)
+    return outputs if task is None else ServiceRunner(task, func).pipelined(outputs)
 
 
 class StageRunner:
     """Moves batches and frames between Spark, the user's function and the core."""
 
-    def __init__(self, spec: OperatorSpec, ends: Ends, task: _core.ServiceTask | None) -> None:
+    def __init__(
+        self,
+        spec: OperatorSpec,
+        func: Callable[[Batches], Batches] | None,
+        ends: Ends,
+        task: _core.ServiceTask | None,
+    ) -> None:
+        self._func = func
         self._ends = ends
         self._task = task
         config = None if spec.config is None else _core.SessionConfig.from_bytes(spec.config)
@@ -73,7 +80,7 @@ class StageRunner:
         """Send what the function returns: one batch of frames for each full round, and the rest."""
         task, stage = self._task, self.stage
         if task is not None:
-            outputs = ServiceRunner(task).scoped(outputs)
+            outputs = ServiceRunner(task, self._func).scoped(outputs)
         try:
             for output in outputs:
                 if stage.push(conform(output, schema)):

@@ -23,8 +23,8 @@ from typing import Any
 
 from pyspark.cloudpickle import CloudPickler
 
-from clonos._names import names_in
-from clonos._worker.images import ATOMS, ContentPickler, is_found
+from clonos._named import ATOMS, Named, is_found
+from clonos._worker.images import ContentPickler
 from clonos.errors import ConfigError
 
 # Attributes of an instance that are larger at its first call are taken for resources (a model, a
@@ -38,8 +38,6 @@ _UNCHANGING = frozenset(
     | {dt.date, dt.datetime, dt.time, dt.timedelta}
     | {decimal.Decimal, uuid.UUID}
 )
-# Objects that a class's code is searched for at most.
-_SEARCHED_MAX = 10_000
 
 
 class Contents:
@@ -127,7 +125,7 @@ def _is_unchanging(kind: Any) -> bool:
 class _Saver(CloudPickler):
     """Writes values with what they share with the rest of the instance as references."""
 
-    def __init__(self, buffer: io.BytesIO, places: dict[int, Any], named: dict[Any, Any]) -> None:
+    def __init__(self, buffer: io.BytesIO, places: dict[int, Any], named: Named) -> None:
         super().__init__(buffer, protocol=5)  # type: ignore[no-untyped-call]
         self._places = places
         self._named = named
@@ -144,15 +142,13 @@ class _Saver(CloudPickler):
             return None
         if (place := self._places.get(id(value))) is not None:
             return place
-        if isinstance(value, (type, types.FunctionType)):
-            name = (value.__module__, value.__qualname__)
-            if self._named.get(name) is value and not is_found(value):
-                return name
+        if isinstance(value, (type, types.FunctionType)) and not is_found(value):
+            return self._named.name_of(value)
         return None
 
 
 class _Loader(pickle.Unpickler):
-    def __init__(self, data: bytes, instance: Any, contents: Contents, named: Any) -> None:
+    def __init__(self, data: bytes, instance: Any, contents: Contents, named: Named) -> None:
         super().__init__(io.BytesIO(data))
         self._instance = instance
         self._contents = contents
@@ -176,8 +172,8 @@ class State:
         The instance, before a call.
     uid : str
         Name of the function, for errors.
-    named : dict
-        Classes and functions that the instance's class names: see `named_by`.
+    named : Named
+        Classes and functions that the instance's class names.
 
     Raises
     ------
@@ -185,7 +181,7 @@ class State:
         If it keeps more than is recorded with each call, or has no ``__dict__``.
     """
 
-    def __init__(self, instance: Any, uid: str, named: dict[tuple[str, str], Any]) -> None:
+    def __init__(self, instance: Any, uid: str, named: Named) -> None:
         if not hasattr(instance, "__dict__"):
             message = f"the class of {uid} has __slots__; only attributes in __dict__ are recorded"
             raise ConfigError(message, "CONFIG")
@@ -276,52 +272,3 @@ class State:
         self._instance.__dict__.update(values)
         for name in gone:
             self._instance.__dict__.pop(name, None)
-
-
-def named_by(kind: type) -> dict[tuple[str, str], Any]:
-    """Classes and functions that a class's code names and no module has, by module and name.
-
-    Each process has its own of them, and an object that comes back must be of the one that the
-    code compares it with.
-    """
-    found: dict[tuple[str, str], Any] = {}
-    seen: dict[int, Any] = {}
-    left: list[Any] = [kind]
-    while left and len(seen) < _SEARCHED_MAX:
-        thing = left.pop()
-        if id(thing) in seen or type(thing) in ATOMS:
-            continue
-        seen[id(thing)] = thing
-        if isinstance(thing, (type, types.FunctionType)):
-            if is_found(thing):
-                continue
-            found.setdefault((thing.__module__, thing.__qualname__), thing)
-        left.extend(_parts(thing))
-    return found
-
-
-def _parts(thing: Any) -> Iterator[Any]:
-    if isinstance(thing, type):
-        yield from thing.__bases__
-        yield from vars(thing).values()
-    elif isinstance(thing, types.FunctionType):
-        for name in names_in(thing.__code__):
-            if name in thing.__globals__:
-                yield thing.__globals__[name]
-        for cell in thing.__closure__ or ():
-            try:
-                yield cell.cell_contents
-            except ValueError:  # nothing was put into it yet
-                continue
-        yield from thing.__defaults__ or ()
-        yield from (thing.__kwdefaults__ or {}).values()
-    elif isinstance(thing, (staticmethod, classmethod, types.MethodType, functools.partial)):
-        yield getattr(thing, "__func__", None) or getattr(thing, "func", None)
-    elif isinstance(thing, property):
-        yield from (thing.fget, thing.fset)
-    elif isinstance(thing, (list, tuple, set, frozenset)):
-        yield from thing
-    elif isinstance(thing, dict):
-        yield from thing.values()
-    else:
-        yield type(thing)

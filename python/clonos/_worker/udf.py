@@ -188,7 +188,7 @@ def _services(
     spec = function.spec
     task = connection.open_task(_core.ServiceTask, config, open_arguments(spec, config, place))
     check_lost(task.lost, config, spec.uid, place)
-    runner = ServiceRunner(task, spec.flush)
+    runner = ServiceRunner(task, function.called, spec.flush)
     if spec.kind in (ARROW_ITER, PANDAS_ITER):
         return runner.run_iterator(columns, function.elements, spec.arguments)
     if spec.kind in (ARROW, PANDAS):

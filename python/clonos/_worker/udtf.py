@@ -16,9 +16,10 @@ from typing import Any
 import pyarrow as pa
 
 from clonos import _core
+from clonos._named import Named
 from clonos._worker.images import content_bytes
 from clonos._worker.pieces import Pieces
-from clonos._worker.state import State, named_by
+from clonos._worker.state import State
 from clonos._worker.tracebacks import of_user
 from clonos._worker.udf import UdfSpec
 
@@ -122,9 +123,9 @@ def call(
 
 
 @functools.lru_cache(maxsize=16)
-def _named(kind: Any) -> dict[tuple[str, str], Any]:
+def _named(kind: Any) -> Named:
     # The class of the program: see `make_handler`.
-    return named_by(kind.__bases__[0])
+    return Named(kind.__bases__[0])
 
 
 def _rows_of(

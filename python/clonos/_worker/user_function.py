@@ -35,7 +35,7 @@ class UserFunction:
     ) -> None:
         self.spec = spec
         self._loop = loop
-        self._fn = by_name(fn, spec)
+        self.called = by_name(fn, spec)
         self.conf = current_conf(spec.conf)
         self._return_type: DataType = spec.return_type
         self._pandas = self._pandas_codec() if spec.kind in (PANDAS, PANDAS_ITER) else None
@@ -68,12 +68,12 @@ class UserFunction:
         """What runs the function on whole batches, or row by row."""
         spec = self.spec
         if spec.kind == ARROW:
-            return kinds.ArrowKind(self._fn, self._arrow_type)
+            return kinds.ArrowKind(self.called, self._arrow_type)
         if self._pandas is not None:
-            return kinds.PandasKind(self._fn, self._pandas)
+            return kinds.PandasKind(self.called, self._pandas)
         if spec.kind == ASYNC:
             return AsyncKind(
-                self._fn,
+                self.called,
                 self.row_codec(),
                 spec.arguments,
                 spec.concurrency,
@@ -81,20 +81,20 @@ class UserFunction:
                 # Equal rows are counted if the function may ask for keys.
                 tells_rows=spec.count_occurrences,
             )
-        return kinds.RowKind(self._fn, self.row_codec(), spec.arguments)
+        return kinds.RowKind(self.called, self.row_codec(), spec.arguments)
 
     def of_row(self) -> Callable[..., Any]:
         """The function of one row; a coroutine function as a plain one."""
         if self.spec.kind != ASYNC:
-            return self._fn
+            return self.called
         # One at a time: its services must be asked in one order.
         runner = self._loop or asyncio.Runner()
         # A loop that is kept for the next tasks would run them in the context of the first.
-        return lambda *row: runner.run(self._fn(*row), context=contextvars.copy_context())
+        return lambda *row: runner.run(self.called(*row), context=contextvars.copy_context())
 
     def whole(self, values: list[Any]) -> Any:
         """Result of a vectorised function for one batch, as an Arrow array."""
-        result = self._fn(*values[: self.spec.arguments])
+        result = self.called(*values[: self.spec.arguments])
         if self._pandas is not None:
             return self._pandas.to_arrow(result, len(values[0]))
         return conform(result, self._arrow_type, len(values[0]))
@@ -107,7 +107,7 @@ class UserFunction:
         PySparkTypeError
             If it returns no iterator.
         """
-        results = self._fn(batches)
+        results = self.called(batches)
         if not isinstance(results, Iterator):
             raise wrong_type(self._expected_iterator(), results)
         return results
