@@ -10,7 +10,8 @@ from typing import Any
 
 from pyspark.cloudpickle import CloudPickler
 
-from clonos._held import is_users
+from clonos import _exceptions
+from clonos._held import is_users, reduced
 from clonos._named import Named, is_found, parts_of
 from clonos.errors import ReplayDivergence
 
@@ -66,10 +67,28 @@ class Sight:
         return self._service
 
 
+class _PlainSaver(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        return _exceptions.reduced(value) if isinstance(value, BaseException) else NotImplemented
+
+
 class _Saver(CloudPickler):
-    def __init__(self, buffer: io.BytesIO, sight: Sight | None) -> None:
+    def __init__(self, buffer: io.BytesIO, sight: Sight | None, *, in_part: bool = False) -> None:
         super().__init__(buffer, protocol=5)  # type: ignore[no-untyped-call]
         self._sight = sight
+        self._in_part = in_part
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, BaseException):
+            return _exceptions.reduced(value)
+        found = super().reducer_override(value)  # type: ignore[no-untyped-call]
+        is_code = isinstance(value, (type, types.FunctionType))
+        if found is NotImplemented and self._in_part and not is_code:
+            try:
+                reduced(value, type(value))
+            except Exception:  # noqa: BLE001 - whatever an object raises that cannot be pickled
+                return _exceptions.stand_in(value)
+        return found
 
     def persistent_id(self, value: Any) -> Any:
         is_code = isinstance(value, (type, types.FunctionType))
@@ -106,12 +125,35 @@ def dumps(value: Any, sight: Sight | None = None) -> bytes:
     Exception
         If it cannot be pickled, or is of a class of the program that is not in sight.
     """
+    buffer = io.BytesIO()
     try:
-        return pickle.dumps(value, protocol=5)
+        _PlainSaver(buffer, protocol=5).dump(value)
     except Exception:  # noqa: BLE001 - what only cloudpickle can handle
         buffer = io.BytesIO()
         _Saver(buffer, sight).dump(value)  # type: ignore[no-untyped-call]
-        return buffer.getvalue()
+    return buffer.getvalue()
+
+
+def dumps_error(error: Exception, outcome: Any, sight: Sight) -> bytes:
+    """Return the pickle of what stands for an exception, `outcome`, or the exception itself.
+
+    Raises
+    ------
+    Exception
+        If it cannot be pickled, even without what it holds that cannot, or comes back as another.
+    """
+    try:
+        data = dumps(outcome, sight)
+    except Exception:  # noqa: BLE001 - it holds what cannot be pickled, such as its connection
+        buffer = io.BytesIO()
+        _Saver(buffer, sight, in_part=True).dump(outcome)  # type: ignore[no-untyped-call]
+        data = buffer.getvalue()
+    again = loads(data, sight)
+    again = again if isinstance(again, BaseException) else again.outcome
+    if not _exceptions.is_same(again, error):
+        message = f"it comes back as {type(again).__qualname__}: {again}"
+        raise pickle.PicklingError(message)
+    return data
 
 
 def loads(data: bytes, sight: Sight) -> Any:

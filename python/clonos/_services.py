@@ -332,7 +332,7 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
             current.reset(token)
     except Exception as error:
         # Not published: if it ends the attempt, nothing depends on it and it is asked again.
-        recorder.call_record(name, False, _pickle_error(error, sight))
+        _record_error(recorder, name, error, error, sight)
         raise
     if inspect.isawaitable(result):
         scope.awaited = name
@@ -354,10 +354,38 @@ def _record(recorder: Recorder, name: str, result: Any, outcome: Any, sight: Sig
             f"what {name} returned cannot be recorded: a {type(result).__qualname__} cannot be "
             f"pickled ({error}); return the plain values that are needed of it"
         )
-        refused = ConfigError(message, "CONFIG")
-        recorder.call_record(name, False, _pickle_error(refused, sight))
-        raise refused from error
+        raise _refused(recorder, name, message, outcome, sight) from error
     recorder.call_record(name, True, data)
+
+
+def _record_error(
+    recorder: Recorder, name: str, error: Exception, outcome: Any, sight: Sight
+) -> None:
+    """Record what a call raised, as `outcome`."""
+    from clonos._outcomes import dumps_error
+
+    try:
+        data = dumps_error(error, outcome, sight)
+    except Exception as reason:
+        kind = type(error).__qualname__
+        message = (
+            f"what {name} raised cannot be recorded: {kind}: {error} ({reason}); raise one that "
+            "can be pickled in its place"
+        )
+        raise _refused(recorder, name, message, outcome, sight) from error
+    recorder.call_record(name, False, data)
+
+
+def _refused(
+    recorder: Recorder, name: str, message: str, outcome: Any, sight: Sight
+) -> ConfigError:
+    """Return the error that the function gets in place of an outcome, also at replay."""
+    from clonos._outcomes import dumps
+
+    refused = ConfigError(message, "CONFIG")
+    is_awaited = isinstance(outcome, _Awaited)
+    recorder.call_record(name, False, dumps(_Awaited(refused) if is_awaited else refused, sight))
+    return refused
 
 
 class _Awaited:
@@ -387,16 +415,13 @@ async def _ready(ok: bool, outcome: Any) -> Any:
 async def _awaited(
     scope: Scope, recorder: Recorder, name: str, call: Awaitable[Any], sight: Sight
 ) -> Any:
-    from clonos._outcomes import dumps, loads
-
     token = current.set(Scope(None, scope.key))
     try:
         result = await call
     except BaseException as error:
         # A call that ran out of time is cancelled; to the function that is a TimeoutError.
         failure = error if isinstance(error, Exception) else TimeoutError(f"{name} was cancelled")
-        outcome = _Awaited(loads(_pickle_error(failure, sight), sight))
-        recorder.call_record(name, False, dumps(outcome, sight))
+        _record_error(recorder, name, failure, _Awaited(failure), sight)
         raise
     else:
         _record(recorder, name, result, _Awaited(result), sight)
@@ -440,15 +465,3 @@ def idempotency_key() -> str:
     _note(scope, "clonos.idempotency_key")
     key = scope.key
     return os.urandom(16).hex() if key is None else key()
-
-
-def _pickle_error(error: Exception, sight: Sight) -> bytes:
-    from clonos._outcomes import dumps, loads
-
-    try:
-        data = dumps(error, sight)
-        loads(data, sight)
-    except Exception:
-        # Some exceptions cannot be rebuilt from their pickle; their text can.
-        return dumps(RuntimeError(f"{type(error).__qualname__}: {error}"))
-    return data

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from clonos import _services, causal
 from clonos._services import Scope
-from clonos.errors import ReplayDivergence
+from clonos.errors import ConfigError, ReplayDivergence
 
 PROGRAM = """
 import dataclasses
@@ -136,6 +137,139 @@ def test_a_plain_call_of_a_causal_function_is_recorded_where_services_are() -> N
     assert within(Scope(replay), lambda: [price(3), price(3)]) == first == [3, 6]
     assert asked == [3, 3]
     assert price(3) == 9
+
+
+class ApiError(Exception):
+    """Makes its text of what it is given."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+class Named(ConnectionError):
+    """Must be given names, and has slots."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, text: str, *, request: str) -> None:
+        super().__init__(7, text)
+        self.request = request
+
+
+class OwnWay(Exception):
+    """Says itself how it is made again."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(first + second)
+        self.parts = (first, second)
+
+    def __reduce__(self) -> Any:
+        return OwnWay, self.parts
+
+
+class LostText(Exception):
+    """Says itself how it is made again, and loses its text on the way."""
+
+    def __init__(self, pool: object, url: str) -> None:
+        super().__init__(f"{pool}: no {url}")
+        self.pool, self.url, self.lock = pool, url, threading.Lock()
+
+    def __reduce__(self) -> Any:
+        return LostText, (None, self.url)
+
+
+class Several(ExceptionGroup[Exception]):
+    def __new__(cls, errors: list[Exception], code: int) -> Self:
+        made = super().__new__(cls, f"code {code}", errors)
+        made.code = code
+        return made
+
+    def __init__(self, errors: list[Exception], code: int) -> None:
+        pass
+
+
+def noted() -> Exception:
+    error = ValueError("x", 3)
+    error.add_note("what was asked")
+    error.__cause__ = ApiError(404)
+    return error
+
+
+def undecodable() -> Exception:
+    try:
+        b"\xff".decode()
+    except UnicodeDecodeError as error:
+        return error
+    raise AssertionError
+
+
+ERRORS: dict[str, Callable[[], Exception]] = {
+    "text": lambda: ApiError(500),
+    "names": lambda: Named("away", request="r"),
+    "own way": lambda: OwnWay(1, 2),
+    "group": lambda: Several([ApiError(1), Named("away", request="r")], 5),
+    "notes": noted,
+    "file": lambda: FileNotFoundError(2, "no such file", "a.txt", None, "b.txt"),
+    "text of file": lambda: OSError("only text"),
+    "code": undecodable,
+    "import": lambda: ImportError("no m", name="m", path="p"),
+    "key": lambda: KeyError("k"),
+    "syntax": lambda: SyntaxError("bad", ("f.py", 1, 2, "x x", 1, 3)),
+}
+
+
+def seen_of(error: BaseException | None) -> Any:
+    """What who catches an exception may look at."""
+    if error is None:
+        return None
+    names = ("errno", "strerror", "filename", "filename2", "name", "path", "start", "object")
+    names += ("request", "status", "parts", "code", "url", "lineno", "message", "__notes__")
+    held = {name: getattr(error, name) for name in names if hasattr(error, name)}
+    inner = [seen_of(each) for each in getattr(error, "exceptions", ())]
+    args = [seen_of(each) if isinstance(each, Exception) else str(each) for each in error.args]
+    cause, suppressed = seen_of(error.__cause__), error.__suppress_context__
+    return type(error), str(error), repr(held), inner, args, cause, suppressed
+
+
+def caught(log: Log, raised: Callable[[], Exception]) -> Exception:
+    def service() -> None:
+        raise raised()
+
+    with pytest.raises(Exception) as info:
+        within(Scope(log, function=None), lambda: _services.call(service))
+    return info.value
+
+
+@pytest.mark.parametrize("raised", ERRORS.values(), ids=ERRORS)
+def test_an_exception_comes_back_as_it_was(raised: Callable[[], Exception]) -> None:
+    live = Log()
+    first = caught(live, raised)
+    again = caught(Log(live.made), raised)
+    assert seen_of(again) == seen_of(first) == seen_of(raised())
+
+
+def test_an_exception_keeps_its_text_without_what_cannot_be_pickled() -> None:
+    live = Log()
+    first = caught(live, lambda: LostText(threading.Lock(), "/"))
+    again = caught(Log(live.made), lambda: LostText(None, "/"))
+    assert isinstance(again, LostText)
+    assert (str(again), again.args, again.url) == (str(first), first.args, "/")
+    assert str(again.pool) == str(first.pool)
+    with pytest.raises(ReplayDivergence, match="acquire of a lock is asked for"):
+        again.lock.acquire()
+
+
+def test_an_exception_that_would_be_another_is_refused_at_once() -> None:
+    def raised() -> Exception:
+        return type("Hidden", (ValueError,), {"__module__": "__main__"})("x")
+
+    live = Log()
+    first = caught(live, raised)
+    assert "raised cannot be recorded: Hidden: x" in str(first)
+    assert isinstance(first, ConfigError)
+    again = caught(Log(live.made), raised)
+    assert (type(again), str(again)) == (ConfigError, str(first))
 
 
 def start() -> dict[str, Any]:
