@@ -134,7 +134,7 @@ def dumps(value: Any, sight: Sight | None = None) -> bytes:
     return buffer.getvalue()
 
 
-def dumps_error(error: Exception, outcome: Any, sight: Sight) -> bytes:
+def dumps_error(error: BaseException, outcome: Any, sight: Sight) -> bytes:
     """Return the pickle of what stands for an exception, `outcome`, or the exception itself.
 
     Raises

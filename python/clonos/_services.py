@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from clonos import _unrecorded
 from clonos._named import Named
-from clonos.errors import ConfigError
+from clonos.errors import ConfigError, ReplayDivergence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from clonos import _core
     from clonos._outcomes import Sight
 
+# A replay waits this long for the function to give a call up that it gave up before.
+CANCELLED_SECONDS_MAX = 3600.0
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -322,7 +324,7 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     if recorded is not None:
         if inspect.iscoroutine(service):
             service.close()
-        return _given_again(*recorded, sight)  # type: ignore[no-any-return]
+        return _given_again(scope, name, *recorded, sight)  # type: ignore[no-any-return]
     try:
         # What `fn` does inside is part of its one recorded outcome.
         token = current.set(Scope(None, scope.key))
@@ -359,7 +361,7 @@ def _record(recorder: Recorder, name: str, result: Any, outcome: Any, sight: Sig
 
 
 def _record_error(
-    recorder: Recorder, name: str, error: Exception, outcome: Any, sight: Sight
+    recorder: Recorder, name: str, error: BaseException, outcome: Any, sight: Sight
 ) -> None:
     """Record what a call raised, as `outcome`."""
     from clonos._outcomes import dumps_error
@@ -395,11 +397,18 @@ class _Awaited:
         self.outcome = outcome
 
 
-def _given_again(ok: bool, value: bytes, sight: Sight) -> Any:
+class _Cancelled:
+    """Recorded in place of an awaited outcome: the function gave the call up."""
+
+
+def _given_again(scope: Scope, name: str, ok: bool, value: bytes, sight: Sight) -> Any:
     from clonos._outcomes import loads
 
     outcome = loads(value, sight)
     if isinstance(outcome, _Awaited):
+        if isinstance(outcome.outcome, _Cancelled):
+            scope.awaited = name
+            return _cancelled_again(scope, name)
         return _ready(ok, outcome.outcome)
     if ok:
         return outcome
@@ -412,16 +421,39 @@ async def _ready(ok: bool, outcome: Any) -> Any:
     raise outcome
 
 
+async def _cancelled_again(scope: Scope, name: str) -> Any:
+    """Wait until the function gives the call up, as it did when that was recorded.
+
+    Only who cancels a task can say what becomes of it: `asyncio.timeout` makes a `TimeoutError` of
+    its own cancellation and of no other. So it takes as long as it took, and comes the same way.
+    """
+    import asyncio
+
+    try:
+        await asyncio.sleep(CANCELLED_SECONDS_MAX)
+    finally:
+        scope.awaited = None
+    message = f"{name} was given up when it was recorded, and not in {CANCELLED_SECONDS_MAX:.0f} s"
+    raise ReplayDivergence(message, "REPLAY_DIVERGENCE")
+
+
 async def _awaited(
     scope: Scope, recorder: Recorder, name: str, call: Awaitable[Any], sight: Sight
 ) -> Any:
+    import asyncio
+
+    from clonos._outcomes import dumps
+
     token = current.set(Scope(None, scope.key))
     try:
         result = await call
-    except BaseException as error:
-        # A call that ran out of time is cancelled; to the function that is a TimeoutError.
-        failure = error if isinstance(error, Exception) else TimeoutError(f"{name} was cancelled")
-        _record_error(recorder, name, failure, _Awaited(failure), sight)
+    except (Exception, asyncio.CancelledError) as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            recorder.call_record(name, False, dumps(_Awaited(_Cancelled())))
+        else:
+            # Also where the call was cancelled, and not who waits for it.
+            _record_error(recorder, name, error, _Awaited(error), sight)
         raise
     else:
         _record(recorder, name, result, _Awaited(result), sight)

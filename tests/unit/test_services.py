@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any, Self
@@ -311,3 +312,56 @@ def test_a_class_that_is_not_named_any_more_is_no_other_class() -> None:
     within(Scope(live, function=ask), lambda: ask(1))
     with pytest.raises(ReplayDivergence, match="Price is recorded, which the function does not"):
         within(Scope(Log(live.made), function=None), lambda: ask(1))
+
+
+async def slow() -> None:
+    await asyncio.sleep(30)
+
+
+async def cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+async def out_of_time(log: Log) -> list[str]:
+    """Give a call up, wait for one that is given up by itself, and go on."""
+    seen = []
+    try:
+        async with asyncio.timeout(0.02):
+            try:
+                await _services.call(slow)
+            except Exception as error:
+                seen.append(f"failed: {error!r}")
+    except TimeoutError:
+        seen.append("out of time")
+    try:
+        await _services.call(cancelled)
+    except asyncio.CancelledError:
+        seen.append("cancelled")
+    task = asyncio.create_task(_services.call(slow))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    return [*seen, str(task.cancelled()), str(len(log.made))]
+
+
+def test_a_call_that_was_given_up_is_given_up_again() -> None:
+    live = Log()
+    first = within(Scope(live), lambda: asyncio.run(out_of_time(live)))
+    assert first == ["out of time", "cancelled", "True", "3"]
+    replay = Log(live.made)
+    again = within(Scope(replay), lambda: asyncio.run(out_of_time(replay)))
+    assert again == [*first[:3], "0"]
+
+
+def test_a_call_that_is_not_given_up_again_is_no_other_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    live = Log()
+    within(Scope(live), lambda: asyncio.run(out_of_time(live)))
+    monkeypatch.setattr(_services, "CANCELLED_SECONDS_MAX", 0.01)
+
+    async def patient() -> None:
+        await _services.call(slow)
+
+    with pytest.raises(ReplayDivergence, match="was given up when it was recorded"):
+        within(Scope(Log(live.made)), lambda: asyncio.run(patient()))
