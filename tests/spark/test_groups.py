@@ -187,6 +187,20 @@ def test_a_group_with_other_rows_is_another_group(spark: Any, session: Any) -> N
     assert [key for key in first if first[key] != again[key]] == [0]
 
 
+def test_groups_are_told_apart_by_the_keys_of_their_maps(spark: Any, session: Any) -> None:
+    days = spark.range(3).selectExpr("id", "map(array('x', 'y', 'z')[int(id)], 1) as m")
+
+    @causal(uid="maps")
+    @pandas_udf("string")
+    def seen(maps: pd.Series) -> str:
+        return repr(maps.tolist())
+
+    column = seen("m").alias("v")
+    with session.epoch("maps"):
+        answers = [days.where(f"id = {day}").groupBy().agg(column).first().v for day in range(3)]
+    assert answers == [repr([{key: 1}]) for key in "xyz"]
+
+
 def test_groups_before_an_exception_are_kept(spark: Any, session: Any, tmp_path: Path) -> None:
     calls, failed = str(tmp_path / "calls"), str(tmp_path / "failed")
 

@@ -7,6 +7,9 @@ shuffle that is repeated may bring them in another. A group with other rows is a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import date
+from decimal import Decimal
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
 
 # What Spark passes to a function besides the key and the state.
 MOST_INPUTS = 2
+# By the kinds of numpy's types. All numbers are one: whether an array of whole numbers has floats
+# depends on nulls in the others of its batch.
+_NUMPY_KINDS: dict[str, type] = {"b": bool, "i": Number, "u": Number, "f": Number}
+_TOLD_BY_ARROW = frozenset({str, bytes, bool, Decimal, date, Number})
 
 
 class _Read(list[Any]):
@@ -175,11 +182,37 @@ def image(column: Any) -> pa.Array:
         return column.combine_chunks()
     if isinstance(column, pa.Array):
         return column
-    try:
-        return pa.Array.from_pandas(column)
-    except (pa.ArrowException, TypeError, ValueError):
-        # Objects that Arrow has no type for, such as vectors.
-        return pa.array([content_bytes(value) for value in column], pa.large_binary())
+    if column.dtype != object or _is_told_by_arrow(column):
+        try:
+            return pa.Array.from_pandas(column)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            # Such as text with half a character in it.
+            pass
+    return pa.array([content_bytes(value) for value in column], pa.large_binary())
+
+
+def _is_told_by_arrow(column: Any) -> bool:
+    """Whether the array that Arrow infers of a column of objects tells all of them apart.
+
+    Of dicts it makes structs, in whose rows their keys do not count, nor which of them are missing;
+    values of two types become one, and a NaN nothing.
+    """
+    kinds = _kinds(column)
+    return len(kinds) <= 1 and kinds <= _TOLD_BY_ARROW
+
+
+def _kinds(values: Any) -> set[type]:
+    """Types of what is in a column, or in the arrays in it, apart from nothing."""
+    import numpy as np
+
+    kinds: set[type] = set(map(type, values)) - {type(None)}
+    if np.ndarray in kinds:
+        kinds.remove(np.ndarray)
+        for value in values:
+            if type(value) is np.ndarray:
+                plain = _NUMPY_KINDS.get(value.dtype.kind, value.dtype.type)
+                kinds |= _kinds(value) if value.dtype.hasobject else {plain}
+    return kinds
 
 
 def _value_image(value: Any) -> pa.Array:
