@@ -252,6 +252,43 @@ def test_bad_arguments_are_refused(spark: Any) -> None:
         clonos.attach(spark, clock_resolution=-1)
 
 
+FOLDED = "string collate UTF8_LCASE"
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [
+        (FOLDED, "UTF8_BINARY"),
+        (f"array<struct<a: int, b: {FOLDED}>>", "UTF8_BINARY"),
+        ("map<string, int>", "map_entries"),
+        ("struct<a: array<map<int, int>>>", "map_entries"),
+        ("variant", "variant_get"),
+    ],
+)
+def test_keys_of_which_equal_ones_differ_are_refused(spark: Any, kind: str, advice: str) -> None:
+    df = spark.range(3).selectExpr("id", f"cast(null as {kind}) as odd")
+    shown = df.schema["odd"].dataType.simpleString()
+    for key in ("odd", sf.col("odd"), sf.coalesce("odd", "odd")):
+        with pytest.raises(ConfigError, match=r"odd.* is of type") as refused:
+            clonos.exchange(df, 4, "id", key)
+        assert shown in str(refused.value)
+        assert advice in str(refused.value)
+    # As what is brought along they are as good as any.
+    assert clonos.exchange(df, 4, "id").count() == 3
+
+
+def test_what_is_advised_in_place_of_such_keys_brings_equal_ones_together(spark: Any) -> None:
+    rows = spark.range(40).selectExpr(
+        "if(id % 2 = 0, 'Word', 'wORD') collate UTF8_LCASE as word",
+        "if(id % 2 = 0, map('a', 1, 'b', 2), map('b', 2, 'a', 1)) as more",
+    )
+    word = sf.collate(sf.lower("word"), "UTF8_BINARY")
+    more = sf.array_sort(sf.map_entries("more"))
+    for key in (word, more):
+        parts = clonos.exchange(rows, 64, key).select(sf.spark_partition_id()).distinct()
+        assert parts.count() == 1
+
+
 def test_in_a_stream(plain_spark: Any, tmp_path: Path) -> None:
     """As a plain streaming DataFrame, and inside foreachBatch."""
     with clonos.attach(plain_spark) as session:

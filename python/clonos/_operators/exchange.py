@@ -20,7 +20,7 @@ from clonos.errors import ConfigError
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -82,7 +82,9 @@ def exchange(
     Raises
     ------
     ConfigError
-        If a key is no column of `df`, two columns have one name, or `n` is out of range.
+        If a key is no column of `df`, or of a type whose equal values may differ in their bytes
+        (maps, variants, strings with a collation), two columns have one name, or `n` is out of
+        range.
 
     Examples
     --------
@@ -98,9 +100,11 @@ def exchange(
         given = keys if n is None else (n, *keys)
     _check(df, partitions)
     names, computed = _key_columns(df, given)
-    if not computed:
-        return _exchange(df, partitions, names, uid)
-    return _exchange(df.withColumns(computed), partitions, names, uid).drop(*computed)
+    keyed = df.withColumns(computed) if computed else df
+    for name in names:
+        _check_key(str(computed.get(name, name)), keyed.schema[name].dataType)
+    exchanged = _exchange(keyed, partitions, names, uid)
+    return exchanged.drop(*computed) if computed else exchanged
 
 
 def _exchange(df: DataFrame, partitions: int, names: tuple[str, ...], uid: str | None) -> DataFrame:
@@ -187,6 +191,41 @@ def _key_columns(df: DataFrame, keys: tuple[Any, ...]) -> tuple[tuple[str, ...],
             computed[name] = key
         names.append(name)
     return tuple(names), computed
+
+
+def _check_key(shown: str, kind: DataType) -> None:
+    """Refuse keys of which equal ones would not come together: partitions go by their bytes."""
+    reason = _unequal(kind)
+    if reason is not None:
+        message = f"key {shown!r} is of type {kind.simpleString()}: {reason}"
+        raise ConfigError(message, "CONFIG")
+
+
+def _unequal(kind: DataType) -> str | None:
+    """Why equal values of a type may differ in their bytes, and what to do; ``None`` if not."""
+    from pyspark.sql import types
+
+    if isinstance(kind, types.StringType) and not kind.isUTF8BinaryCollation():
+        return (
+            f"texts that {kind.collation} takes for equal would go to different partitions. Key by "
+            "what is the same in all of them, under UTF8_BINARY, such as "
+            "F.collate(F.lower(column), 'UTF8_BINARY')"
+        )
+    if isinstance(kind, types.MapType):
+        return (
+            "maps that hold the same in another order would go to different partitions. Key by "
+            "F.array_sort(F.map_entries(column))"
+        )
+    if isinstance(kind, types.VariantType):
+        return "variants have no equality. Key by a part of it, with F.variant_get"
+    if isinstance(kind, types.UserDefinedType):
+        return _unequal(kind.sqlType())
+    inner: list[DataType] = []
+    if isinstance(kind, types.ArrayType):
+        inner = [kind.elementType]
+    elif isinstance(kind, types.StructType):
+        inner = [field.dataType for field in kind.fields]
+    return next((reason for reason in map(_unequal, inner) if reason), None)
 
 
 def _check(df: DataFrame, partitions: int) -> None:
