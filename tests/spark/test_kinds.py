@@ -161,6 +161,27 @@ def test_months_arrive_as_their_number(spark: Any) -> None:
     assert rows.select(months(rows.m)).first()[0] == 14
 
 
+@pytest.mark.parametrize("arrow", [False, True], ids=["pickled", "arrow"])
+@pytest.mark.parametrize("record", ["result", "services"])
+def test_intervals_arrive_as_pyarrow_has_them(spark: Any, arrow: bool, record: Any) -> None:
+    # Spark's pickled functions are given dicts with nothing of the interval in them.
+    made = "make_interval(1, 2, 0, 3, 0, 0, id)"
+    rows = spark.range(2).selectExpr(
+        f"{made} as i", "cast(null as interval) as n", f"array({made}) as a",
+        f"named_struct('f', {made}) as s", f"map('k', {made}) as m",
+    )  # fmt: skip
+
+    def text(*row: Any) -> str:
+        return repr(row)
+
+    plain = udf(text, "string", useArrow=True)
+    expected = _sorted(rows.select(plain(*rows.columns)))
+    assert "MonthDayNano(months=14, days=3, nanoseconds=1000000000)" in expected[1]
+    asked = causal(uid="intervals", record=record)(udf(text, "string", useArrow=arrow))
+    assert _sorted(rows.select(asked(*rows.columns))) == expected
+    assert _sorted(rows.select(asked(*(rows[name] for name in rows.columns)))) == expected
+
+
 OUTPUTS: dict[str, tuple[str, list[Any]]] = {
     "int of others": ("int", [1, 2.5, "3", True, None, 2**40]),
     "double of others": ("double", [1, 2.5, "3", None]),

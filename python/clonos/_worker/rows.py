@@ -94,7 +94,7 @@ class RowCodec:
 
         known = self._types[index] if index < len(self._types) else None
         if known is None:
-            spark_type = with_vectors(from_arrow_type(arrow_type))
+            spark_type = with_vectors(from_arrow_type(_without_intervals(arrow_type)))
         else:
             spark_type = _parse_datatype_json_value(json.loads(known))
         converter: Converter | None = ArrowTableToRowsConversion._create_converter(
@@ -151,6 +151,26 @@ def _to_pylist(column: pa.Array) -> list[Any]:
     bulk = getattr(ArrowTableToRowsConversion, "_to_pylist", None)
     values: list[Any] = column.to_pylist() if bulk is None else bulk(column)
     return values
+
+
+def _without_intervals(kind: pa.DataType) -> pa.DataType:
+    """Return `kind` with whole numbers in place of intervals, which Spark does not know here.
+
+    Either is handed over as pyarrow reads it, so they have the same converters.
+    """
+    if kind == pa.month_day_nano_interval():
+        return pa.int64()
+    if pa.types.is_map(kind):
+        return pa.map_(_without(kind.key_field), _without(kind.item_field))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_without(kind.value_field))
+    if pa.types.is_struct(kind):
+        return pa.struct([_without(field) for field in kind])
+    return kind
+
+
+def _without(field: pa.Field) -> pa.Field:
+    return field.with_type(_without_intervals(field.type))
 
 
 def with_vectors(kind: DataType) -> DataType:
