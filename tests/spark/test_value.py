@@ -92,6 +92,32 @@ def test_an_epoch_asks_once_and_the_next_again(spark: Any, session: Any, asked: 
     assert all(second[key] != first[key] for key in first)
 
 
+@pytest.mark.parametrize("name", ["arrow.useLargeVarTypes", "pyspark.binaryAsBytes"])
+def test_settings_that_decide_on_types_may_change(spark: Any, session: Any, name: str) -> None:
+    setting = f"spark.sql.execution.{name}"
+    before = spark.conf.get(setting)
+
+    @causal("string", per="value", uid="typed")
+    def typed(raw: Any) -> str:
+        return f"{type(raw).__name__} {random.random()}"
+
+    def asked(rows: int) -> dict[Any, Any]:
+        raw = spark.range(rows).selectExpr("id as key", "cast(string(id) as binary) as raw")
+        return answers(raw.select("key", typed("raw").alias("v")).collect())
+
+    with session.epoch(f"settings {name}"):
+        first = asked(4)
+        spark.conf.set(setting, "false" if before == "true" else "true")
+        try:
+            other = asked(5)
+            assert asked(5) == other
+        finally:
+            spark.conf.set(setting, before)
+        assert asked(4) == first
+    types = {value.split()[0] for value in (*first.values(), *other.values())}
+    assert len(types) == (2 if name == "pyspark.binaryAsBytes" else 1)
+
+
 def test_nulls_several_arguments_and_types_are_told_apart(spark: Any, asked: Path) -> None:
     @causal("double", per="value")
     def of_two(left: Any, right: Any) -> float:

@@ -168,9 +168,10 @@ def _values(
     from clonos._worker.value_runner import TAKEN_MAX, ValueRunner
 
     spec = function.spec
-    # The same function with results of another type, or called in another way, is another.
+    # The same function with results of another type, or called in another way, is another. Spark's
+    # settings decide on both.
     called = (spec.kind, spec.return_type, spec.keywords, spec.types, spec.pickled)
-    shape = repr((*called, function.conf.timezone))
+    shape = repr((*called, function.conf))
     arguments = open_arguments(spec, config, place) | {"shape": shape}
     task = _core.ValueTask.open(connection.client(config), **arguments)
     if spec.kind in (ARROW, PANDAS):
