@@ -128,21 +128,22 @@ def _global(module: bytes, name: bytes) -> bytes:
     return b"global %d %b %b" % (len(module), module, name)
 
 
-def _named(module: str, name: str) -> bytes:
+def named(module: str, name: str) -> bytes:
+    """Return the plain form of what is found by its name in a module."""
     return _global(_leaf(module), _leaf(name))
 
 
 _TRACKED = {
-    _named(module, name): place
+    named(module, name): place
     for module in _CLOUDPICKLES
     for name, place in _TRACKER_PLACES.items()
 }
-_SET_STATE = {_named(module, "_class_setstate") for module in _CLOUDPICKLES}
-_BUILTIN_TYPES = {_named(module, "_builtin_type") for module in _CLOUDPICKLES}
-_CODE = {_named("types", "CodeType"), _named("builtins", "code")}
+_SET_STATE = {named(module, "_class_setstate") for module in _CLOUDPICKLES}
+_BUILTIN_TYPES = {named(module, "_builtin_type") for module in _CLOUDPICKLES}
+_CODE = {named("types", "CodeType"), named("builtins", "code")}
 # Calls whose only argument is a list that has no order.
 _OF_UNORDERED = {
-    _named(module, name)
+    named(module, name)
     for module, name in (
         ("builtins", "set"),
         ("builtins", "frozenset"),
@@ -256,7 +257,7 @@ class _Machine:
 
     def name_of_line(self, _name: bytes, argument: Any) -> None:
         module, _, name = argument.partition(" ")
-        self.stack.append(_named(module, name))
+        self.stack.append(named(module, name))
 
     def name_of_stack(self, name: bytes, _argument: Any) -> None:
         module, attribute = self.stack[-2:]

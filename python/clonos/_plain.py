@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from clonos._opcodes import Made, Node, Part, constant_of, digest_of, evaluate
+from clonos._opcodes import Made, Node, Part, constant_of, digest_of, evaluate, named
 
 # Digests by those of the pickles; beyond, all are forgotten.
 _KNOWN_MAX = 4_096
@@ -21,6 +22,10 @@ _STEPS_MAX = 1_000_000
 _ROUNDS_MAX = 32
 # Parts that a hash is fed with at once.
 _AT_ONCE = 8_192
+_CAUSAL = named("clonos._operators.udf", "CausalUDF")
+# Where a pickled causal function has its mark, and how the text of a mark begins.
+_WITH_MARK = b"str _groups"
+_MARK = b"str clonos-use "
 
 
 def plain_identity(pickled: bytes) -> str:
@@ -38,6 +43,56 @@ def plain_identity(pickled: bytes) -> str:
             known = as_it_is
         _known[as_it_is] = known
     return known
+
+
+def identity_over_causal(
+    pickled: bytes, last: bytes, counted: Callable[[bytes], str]
+) -> str | None:
+    """Return what `plain_identity` does for a plain function that refers to causal ones.
+
+    Parameters
+    ----------
+    pickled : bytes
+    last : bytes
+        The last mark in it.
+    counted : callable
+        What a causal function counts as, by its mark.
+
+    Returns
+    -------
+    str or None
+        ``None`` if the function is causal itself, or that is not known.
+    """
+    try:
+        made = evaluate(pickled)
+        below = _nodes_below([made])
+        if not below.keys() >= set(map(id, made.changed)):
+            return None
+        causal = {id(node): node for node in below.values() if node.parts[:1] == [_CAUSAL]}
+        function: Part = made.parts[0]
+        if isinstance(function, Node) and function.label == b"TUPLE":
+            # What Spark pickles has the type of the result beside it.
+            function = function.parts[0]
+        marks = {number: _mark_of(node) for number, node in causal.items()}
+        if id(function) in causal or b"str " + last not in marks.values():
+            return None
+        for number, node in causal.items():
+            text = marks[number].removeprefix(b"str ")
+            node.label, node.parts, node.items = b"causal", [counted(text).encode()], []
+        reached = _nodes_below([made])
+        made.changed = [node for node in made.changed if id(node) in reached]
+        return _digest(made).hex()
+    except Exception:  # noqa: BLE001, as above
+        return None
+
+
+def _mark_of(causal: Node) -> bytes:
+    """Leaf with the mark of a pickled causal function."""
+    state: Any = causal.parts[-1]
+    place = state.parts.index(_WITH_MARK) + 1
+    below = _nodes_below(state.parts[place : place + 1])
+    leaves = (part for node in below.values() for part in node.parts if isinstance(part, bytes))
+    return next(leaf for leaf in leaves if leaf.startswith(_MARK))
 
 
 def _digest(made: Made) -> bytes:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from clonos._code import PYTHON_VERSION
-from clonos._plain import plain_identity
+from clonos._plain import identity_over_causal, plain_identity
 from clonos.errors import ConfigError
 
 _COUNTER_BITS = 24
@@ -95,12 +95,22 @@ def find_mark(pickled: bytes) -> Placed | None:
 def function_identity(pickled: bytes) -> str:
     """Return what is the same for a function that is made again, of what Spark pickled.
 
-    A causal one is its operator and its code: it has another mark each time.
+    A causal one is its operator and its code: it has another mark each time. Plain ones that refer
+    to it are told apart by what else they do.
     """
-    found = _MARK.findall(pickled)
+    found = list(_MARK.finditer(pickled))
     if not found:
         return plain_identity(pickled)
-    _token, code, _python, _named, operator = found[-1]
+    last = found[-1][0]
+    plain = None
+    if b"CausalUDF" in pickled:
+        plain = identity_over_causal(pickled, last, _counted)
+    return plain or _counted(last)
+
+
+def _counted(mark: bytes) -> str:
+    """What a causal function counts as in the plan of another, by its mark."""
+    ((_token, code, _python, _named, operator),) = _MARK.findall(mark)
     return f"{operator.decode()} {code.decode()}"
 
 
