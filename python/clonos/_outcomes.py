@@ -95,11 +95,13 @@ class _Saver(CloudPickler):
         if not is_code or self._sight is None or is_found(value):
             return None
         place = self._sight.place_of(value)
-        if place is None and isinstance(value, type) and is_users(value.__module__):
+        # One that a function made and nobody names is compared with by nobody.
+        is_named = isinstance(value, type) and "<locals>" not in value.__qualname__
+        if place is None and is_named and is_users(value.__module__):
             # Made anew from its code it would be another class, and `isinstance` would say no.
             message = (
-                f"neither the function nor the service names the class {value.__qualname__}: "
-                "define it outside of functions"
+                f"neither the function nor the service names the class {value.__qualname__}, so "
+                "that a replay could not give it back: name it there, as for isinstance()"
             )
             raise pickle.PicklingError(message)
         return place

@@ -75,6 +75,16 @@ def make():
     return ask
 
 
+def made():
+    def fetch():
+        class Answer:
+            price = 1.5
+
+        return Answer()
+
+    return lambda: clonos.call(fetch).price
+
+
 def hidden():
     def fetch():
         return type("Hidden", (), {"__module__": "__main__"})()
@@ -301,8 +311,18 @@ def test_an_outcome_of_a_class_that_nothing_names_is_refused() -> None:
 
     live = Log()
     first = run(live)
-    assert "names the class Hidden: define it outside of functions" in first
+    assert "names the class Hidden, so that a replay could not give it back" in first
     assert run(Log(live.made)) == first
+
+
+def test_an_outcome_of_a_class_that_a_function_makes_for_itself_is_recorded() -> None:
+    def run(log: Log) -> Any:
+        ask = start()["made"]()
+        return within(Scope(log, function=ask), ask)
+
+    live = Log()
+    assert run(live) == 1.5
+    assert run(Log(live.made)) == 1.5
 
 
 def test_a_class_that_is_not_named_any_more_is_no_other_class() -> None:
