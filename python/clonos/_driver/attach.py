@@ -8,8 +8,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pyspark.errors import AnalysisException
-
 from clonos import _attached, _core
 from clonos._config import (
     HOST_LABEL,
@@ -210,6 +208,8 @@ def register_formats(
     spark: SparkSession, config: _core.SessionConfig, bind_host: str = "127.0.0.1"
 ) -> None:
     """Register the sources and sinks of Clonos with a session, with its settings as defaults."""
+    from pyspark.errors import AnalysisException
+
     from clonos._sinks import data_sources
     from clonos._sources import HttpSource, SocketSource, with_defaults
 
