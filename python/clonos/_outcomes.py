@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import io
 import pickle
-import types
 from collections.abc import Callable
 from typing import Any
 
-from pyspark.cloudpickle import CloudPickler
-
 from clonos import _exceptions
-from clonos._held import is_users, reduced
-from clonos._named import Named, is_found, parts_of
+from clonos._named import ATOMS, Named, parts_of
 from clonos.errors import ReplayDivergence
 
 # Whose names an outcome has: those that the task's function sees come first.
@@ -29,6 +25,8 @@ class Sight:
     service : object
         What is called: a function, or a coroutine.
     """
+
+    __slots__ = ("_function", "_roots", "_service")
 
     def __init__(self, function: Callable[[], Named], service: Any) -> None:
         self._function = function
@@ -72,41 +70,6 @@ class _PlainSaver(pickle.Pickler):
         return _exceptions.reduced(value) if isinstance(value, BaseException) else NotImplemented
 
 
-class _Saver(CloudPickler):
-    def __init__(self, buffer: io.BytesIO, sight: Sight | None, *, in_part: bool = False) -> None:
-        super().__init__(buffer, protocol=5)  # type: ignore[no-untyped-call]
-        self._sight = sight
-        self._in_part = in_part
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, BaseException):
-            return _exceptions.reduced(value)
-        found = super().reducer_override(value)  # type: ignore[no-untyped-call]
-        is_code = isinstance(value, (type, types.FunctionType))
-        if found is NotImplemented and self._in_part and not is_code:
-            try:
-                reduced(value, type(value))
-            except Exception:  # noqa: BLE001 - whatever an object raises that cannot be pickled
-                return _exceptions.stand_in(value)
-        return found
-
-    def persistent_id(self, value: Any) -> Any:
-        is_code = isinstance(value, (type, types.FunctionType))
-        if not is_code or self._sight is None or is_found(value):
-            return None
-        place = self._sight.place_of(value)
-        # One that a function made and nobody names is compared with by nobody.
-        is_named = isinstance(value, type) and "<locals>" not in value.__qualname__
-        if place is None and is_named and is_users(value.__module__):
-            # Made anew from its code it would be another class, and `isinstance` would say no.
-            message = (
-                f"neither the function nor the service names the class {value.__qualname__}, so "
-                "that a replay could not give it back: name it there, as for isinstance()"
-            )
-            raise pickle.PicklingError(message)
-        return place
-
-
 class _Loader(pickle.Unpickler):
     def __init__(self, data: bytes, sight: Sight) -> None:
         super().__init__(io.BytesIO(data))
@@ -127,12 +90,30 @@ def dumps(value: Any, sight: Sight | None = None) -> bytes:
     Exception
         If it cannot be pickled, or is of a class of the program that is not in sight.
     """
+    if _is_plain(value):
+        # Most are, and then nothing else needs to be looked at.
+        return pickle.dumps(value, protocol=5)
     buffer = io.BytesIO()
     try:
         _PlainSaver(buffer, protocol=5).dump(value)
     except Exception:  # noqa: BLE001 - what only cloudpickle can handle
-        buffer = io.BytesIO()
-        _Saver(buffer, sight).dump(value)  # type: ignore[no-untyped-call]
+        return _by_value(value, sight)
+    return buffer.getvalue()
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    if kind is dict:
+        return ATOMS.issuperset(map(type, value)) and ATOMS.issuperset(map(type, value.values()))
+    return kind in ATOMS or (kind in {list, tuple} and ATOMS.issuperset(map(type, value)))
+
+
+def _by_value(value: Any, sight: Sight | None, *, in_part: bool = False) -> bytes:
+    # PySpark is there where calls are recorded, and not wherever this is imported.
+    from clonos._by_value import Saver
+
+    buffer = io.BytesIO()
+    Saver(buffer, sight, in_part=in_part).dump(value)  # type: ignore[no-untyped-call]
     return buffer.getvalue()
 
 
@@ -147,9 +128,7 @@ def dumps_error(error: BaseException, outcome: Any, sight: Sight) -> bytes:
     try:
         data = dumps(outcome, sight)
     except Exception:  # noqa: BLE001 - it holds what cannot be pickled, such as its connection
-        buffer = io.BytesIO()
-        _Saver(buffer, sight, in_part=True).dump(outcome)  # type: ignore[no-untyped-call]
-        data = buffer.getvalue()
+        data = _by_value(outcome, sight, in_part=True)
     again = loads(data, sight)
     again = again if isinstance(again, BaseException) else again.outcome
     if not _exceptions.is_same(again, error):
@@ -166,4 +145,8 @@ def loads(data: bytes, sight: Sight) -> Any:
     ReplayDivergence
         If a class of the program is not in sight any more.
     """
-    return _Loader(data, sight).load()
+    try:
+        return pickle.loads(data)
+    except pickle.UnpicklingError:
+        # It has names in it.
+        return _Loader(data, sight).load()

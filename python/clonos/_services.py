@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from clonos import _unrecorded
 from clonos._named import Named
+from clonos._outcomes import Sight, dumps, dumps_error, loads
 from clonos.errors import ConfigError, ReplayDivergence
 
 if TYPE_CHECKING:
     import numpy as np
 
     from clonos import _core
-    from clonos._outcomes import Sight
 
 # A replay waits this long for the function to give a call up that it gave up before.
 CANCELLED_SECONDS_MAX = 3600.0
@@ -317,8 +317,6 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     if scope.awaited is not None:
         message = f"{name} is called while {scope.awaited} is awaited: record them one by one"
         raise RuntimeError(message)
-    from clonos._outcomes import Sight
-
     sight = Sight(scope.named, service)
     recorded = recorder.call_begin(name)
     if recorded is not None:
@@ -347,8 +345,6 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
 
 def _record(recorder: Recorder, name: str, result: Any, outcome: Any, sight: Sight) -> None:
     """Record what a call gave, as `outcome`."""
-    from clonos._outcomes import dumps
-
     try:
         data = dumps(outcome, sight)
     except Exception as error:
@@ -364,8 +360,6 @@ def _record_error(
     recorder: Recorder, name: str, error: BaseException, outcome: Any, sight: Sight
 ) -> None:
     """Record what a call raised, as `outcome`."""
-    from clonos._outcomes import dumps_error
-
     try:
         data = dumps_error(error, outcome, sight)
     except Exception as reason:
@@ -382,8 +376,6 @@ def _refused(
     recorder: Recorder, name: str, message: str, outcome: Any, sight: Sight
 ) -> ConfigError:
     """Return the error that the function gets in place of an outcome, also at replay."""
-    from clonos._outcomes import dumps
-
     refused = ConfigError(message, "CONFIG")
     is_awaited = isinstance(outcome, _Awaited)
     recorder.call_record(name, False, dumps(_Awaited(refused) if is_awaited else refused, sight))
@@ -402,8 +394,6 @@ class _Cancelled:
 
 
 def _given_again(scope: Scope, name: str, ok: bool, value: bytes, sight: Sight) -> Any:
-    from clonos._outcomes import loads
-
     outcome = loads(value, sight)
     if isinstance(outcome, _Awaited):
         if isinstance(outcome.outcome, _Cancelled):
@@ -441,8 +431,6 @@ async def _awaited(
     scope: Scope, recorder: Recorder, name: str, call: Awaitable[Any], sight: Sight
 ) -> Any:
     import asyncio
-
-    from clonos._outcomes import dumps
 
     token = current.set(Scope(None, scope.key))
     try:
