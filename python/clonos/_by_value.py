@@ -29,6 +29,7 @@ class Saver(CloudPickler):
         self._in_part = in_part
 
     def reducer_override(self, value: Any) -> Any:
+        """How `value` is written, as pickle asks for it; ``NotImplemented`` for its own way."""
         if isinstance(value, BaseException):
             return _exceptions.reduced(value)
         found = super().reducer_override(value)  # type: ignore[no-untyped-call]
@@ -41,6 +42,7 @@ class Saver(CloudPickler):
         return found
 
     def persistent_id(self, value: Any) -> Any:
+        """Name of a class or function that is in sight; ``None`` for what is written by value."""
         is_code = isinstance(value, (type, types.FunctionType))
         if not is_code or self._sight is None or is_found(value):
             return None
