@@ -127,26 +127,28 @@ impl Handler {
 
     // Other agents.
 
-    /// Agents that are alive, as of this change at least.
-    pub(super) fn members(&self, version: u64) -> Arc<[AgentInfo]> {
-        let known = locked(&self.members);
-        if known.version() >= version {
-            return known.all();
+    /// Agents that are alive, as of this change at least. Who knows less would take others for no agents, and
+    /// make fewer copies than are wanted.
+    pub(super) fn members(&self, version: u64) -> Result<Arc<[AgentInfo]>> {
+        if locked(&self.members).version() < version {
+            self.ask_members()?;
         }
-        drop(known);
-        self.members_now()
+        Ok(locked(&self.members).all())
     }
 
     /// Agents that are alive now, or were when the registry answered last.
     pub(super) fn members_now(&self) -> Arc<[AgentInfo]> {
-        let seen = locked(&self.members).version();
-        let news = self.registrar.news(&self.connections, seen);
-        let mut known = locked(&self.members);
-        match news {
-            Ok(news) => known.hear(news),
-            Err(error) => tracing::info!(%error, "the registry does not tell who is alive"),
+        if let Err(error) = self.ask_members() {
+            tracing::info!(%error, "the registry does not tell who is alive");
         }
-        known.all()
+        locked(&self.members).all()
+    }
+
+    fn ask_members(&self) -> Result<()> {
+        let seen = locked(&self.members).version();
+        let news = self.registrar.news(&self.connections, seen)?;
+        locked(&self.members).hear(news);
+        Ok(())
     }
 
     // Closing.

@@ -79,7 +79,7 @@ impl Handler {
         self.take_over(&session, &found, &copies)?;
         let end = locked(&self.store).end(&task).unwrap_or_default();
         if !session.inside {
-            session.peers = self.first_peers(&session);
+            session.peers = self.first_peers(&session)?;
         }
         if !session.inside && end > LogOffset::START {
             self.persist(&session)?;
@@ -238,11 +238,11 @@ impl Handler {
         Ok(())
     }
 
-    fn first_peers(&self, session: &Session) -> Vec<AgentInfo> {
+    fn first_peers(&self, session: &Session) -> Result<Vec<AgentInfo>> {
         let depth = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
-        let agents = self.members(session.grant.members);
+        let agents = self.members(session.grant.members)?;
         let all = placement::candidates(&session.task, self.info.id, &self.info.host, &agents);
-        all.into_iter().take(depth).collect()
+        Ok(all.into_iter().take(depth).collect())
     }
 
     /// Peers that have a copy are sent only what they lack: it still counts, so it must not shrink.

@@ -99,3 +99,12 @@ fn an_older_attempt_does_not_send_a_newer_ones_log() {
     let refused = own.send_all(&task(), Generation(GENERATION.0 - 1), &peer);
     assert!(matches!(refused, Err(Error::Fenced { .. })), "{refused:?}");
 }
+
+#[test]
+fn who_cannot_ask_for_the_agents_of_a_grant_does_not_go_on_without_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = agent(&folder, 1);
+    assert!(own.members(1).is_err(), "there is no registry to ask");
+    assert!(own.members(0).is_ok_and(|known| known.is_empty()));
+    assert!(own.members_now().is_empty());
+}
