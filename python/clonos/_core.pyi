@@ -152,11 +152,14 @@ class ValueTask:
         """Give up what was asked ahead so long ago and is not begun, for others; whether it was."""
     def answer(self, values: pa.Array, places: Sequence[int] | None = None) -> None:
         """Record values of the rows last given, or of some; returns when they are stable."""
-    def answer_ahead(self, values: pa.Array) -> bool:
-        """Send values of the rows last given, and go on, if they are all that the batch lacks.
+    def answer_ahead(self, values: pa.Array) -> None:
+        """Send values of the rows last given, and go on, where nothing is waited for meanwhile.
 
-        Then it is complete, once `settle` has said that its values may be used. Else as `answer`.
+        That is so if they are all that the batch lacks, or the rest of it is asked about. Its
+        values may be used when `settle` has said so. Else as `answer`.
         """
+    def is_settled(self) -> bool:
+        """Whether nothing was sent ahead that `settle` is to wait for."""
     def settle(self) -> bool:
         """Wait for what was sent ahead; ``False`` if others had answered, and their answers count.
 

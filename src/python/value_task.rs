@@ -1,5 +1,6 @@
 //! `ValueTask`: one answer per distinct argument, whatever task asks.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -22,25 +23,47 @@ use crate::task::{CallPosition, Caller, Publication, Summary, ValueTask, idempot
 /// Stands for the number of equal rows before, in keys of calls: here there is one call for all of them.
 const ANY_ROW: u64 = u64::MAX;
 
+/// A batch of as many questions as this is worked on in parts: while the function is called for one, the
+/// agent is busy with the others. More might not be taken in by the agent's socket at once, where each would
+/// then wait for the other to read.
+const PARTS: usize = 2;
+const PARTS_QUESTIONS_MIN: usize = 1 << 11;
+const PARTS_QUESTIONS_MAX: usize = 1 << 14;
+
 /// One attempt of a task under `per="value"`.
 #[pyclass(name = "ValueTask", module = "clonos._core", frozen)]
 pub(super) struct PyValueTask {
     task: Mutex<ValueTask>,
     /// Held while answers are on their way and somebody waits for them.
     publishing: Mutex<()>,
-    /// Those on their way for which nobody waits yet.
-    ahead: Mutex<Option<(Publication, Ticket)>>,
-    /// What was asked before anybody waits for it. Whoever takes it out decides what becomes of the duties.
-    asking: Mutex<Option<Asking>>,
+    /// Those on their way for which nobody waits yet, in the order in which they were sent.
+    ahead: Mutex<VecDeque<(Publication, Ticket)>>,
+    asking: Mutex<Asking>,
+    /// Whether the function may be called for a part of a batch while the rest is asked about.
+    in_parts: bool,
     connection: Arc<Connection>,
     table: TableId,
     used: UseNumber,
 }
 
-/// Questions on their way.
+/// What was asked and not looked at yet, in the order in which it was asked. Whoever takes it out decides
+/// what becomes of the duties.
+#[derive(Default)]
 struct Asking {
-    ticket: Ticket,
+    requests: VecDeque<Asked>,
+    /// Whether the task is at work on what was asked together with these.
+    begun: bool,
+}
+
+struct Asked {
     since: Instant,
+    said: Said,
+}
+
+/// What the agent says to a request.
+enum Said {
+    Later(Ticket),
+    Found(Found),
 }
 
 impl PyValueTask {
@@ -62,34 +85,72 @@ impl PyValueTask {
 
     /// Waits until the answers sent ahead are stable; whether all of them were the first.
     fn wait_ahead(&self) -> Result<bool> {
-        let Some((publication, ticket)) = lock(&self.ahead).take() else { return Ok(true) };
-        let Found::Late(late) = self.connection.with(|client| client.found(ticket))? else {
-            return Err(unexpected());
-        };
-        lock(&self.task).recorded(publication, &late);
-        Ok(late.is_empty())
+        let mut all = true;
+        while let Some((publication, ticket)) = lock(&self.ahead).pop_front() {
+            let Found::Late(late) = self.found(ticket)? else { return Err(unexpected()) };
+            lock(&self.task).recorded(publication, &late);
+            all &= late.is_empty();
+        }
+        Ok(all)
     }
 
-    /// Sends the questions of the batch; `None` when all are answered.
-    fn start_asking(&self, duties_max: u32) -> Result<Option<Asking>> {
-        let questions = lock(&self.task).questions(QUESTIONS_MAX);
-        if questions.is_empty() {
-            return Ok(None);
+    fn found(&self, ticket: Ticket) -> Result<Found> {
+        self.connection.with(|client| client.found(ticket))
+    }
+
+    fn said(&self, said: Said) -> Result<Found> {
+        match said {
+            Said::Later(ticket) => self.found(ticket),
+            Said::Found(found) => Ok(found),
         }
-        let about = self.about(Wanted::Ask { questions: Questions::new(&questions), duties_max });
-        let ticket = self.connection.with(|client| client.values_later(about))?;
-        Ok(Some(Asking { ticket, since: Instant::now() }))
+    }
+
+    /// Sends the questions of the batch that have no answer; nothing, when all have.
+    fn start_asking(&self, asking: &mut Asking, duties_max: u32) -> Result<()> {
+        let unasked = lock(&self.task).unasked();
+        let in_parts = self.in_parts
+            && (PARTS_QUESTIONS_MIN..=PARTS_QUESTIONS_MAX).contains(&unasked)
+            && unasked <= duties_max as usize;
+        let most = if in_parts { unasked.div_ceil(PARTS) } else { QUESTIONS_MAX };
+        loop {
+            let questions = lock(&self.task).questions(most);
+            if questions.is_empty() {
+                return Ok(());
+            }
+            let questions = Questions::new(&questions);
+            let about = self.about(Wanted::Ask { questions, duties_max, patient: !in_parts });
+            let ticket = self.connection.with(|client| client.values_later(about))?;
+            asking.requests.push_back(Asked { since: Instant::now(), said: Said::Later(ticket) });
+            if !in_parts || lock(&self.task).unasked() == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads what the agent says to all that was asked. Whoever sends it something large does this first:
+    /// each of the two may wait for the other to read, otherwise.
+    fn read_asked(&self) -> Result<()> {
+        let mut asking = lock(&self.asking);
+        let requests = std::mem::take(&mut asking.requests).into_iter();
+        let read = requests.map(|Asked { since, said }| {
+            let said = Said::Found(self.said(said)?);
+            Ok(Asked { since, said })
+        });
+        asking.requests = read.collect::<Result<_>>()?;
+        Ok(())
     }
 
     /// Asks once, or waits for what was asked ahead: rows to call the function for; `None` when all are
     /// answered.
     fn ask_once(&self, duties_max: u32) -> Result<Option<Vec<u32>>> {
-        let sent = lock(&self.asking).take();
-        let asking = sent.map_or_else(|| self.start_asking(duties_max), |asking| Ok(Some(asking)))?;
-        let Some(Asking { ticket, .. }) = asking else { return Ok(None) };
-        let Found::Standing { yours, answered } = self.connection.with(|client| client.found(ticket))? else {
-            return Err(unexpected());
-        };
+        let mut asking = lock(&self.asking);
+        if asking.requests.is_empty() {
+            self.start_asking(&mut asking, duties_max)?;
+        }
+        asking.begun = true;
+        let Some(Asked { said, .. }) = asking.requests.pop_front() else { return Ok(None) };
+        drop(asking);
+        let Found::Standing { yours, answered } = self.said(said)? else { return Err(unexpected()) };
         let decoded = answered.iter().map(|answers| decode_results(&answers.arrow));
         let decoded = decoded.collect::<Result<Vec<ArrayRef>>>()?;
         let mut task = lock(&self.task);
@@ -120,18 +181,17 @@ impl PyValueTask {
         };
         let connection = Arc::clone(&client.shared);
         let task = Mutex::new(ValueTask::new());
-        let (publishing, ahead, asking) = (Mutex::new(()), Mutex::new(None), Mutex::new(None));
-        Ok(Self { task, publishing, ahead, asking, connection, table, used: UseNumber::default() })
+        let (publishing, ahead, asking) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (in_parts, used) = (get(arguments, "in_parts")?.extract()?, UseNumber::default());
+        Ok(Self { task, publishing, ahead, asking, in_parts, connection, table, used })
     }
 
     fn offer(&self, py: Python<'_>, columns: Vec<PyArray>) -> PyResult<()> {
         let columns = arrays(columns);
         enter(py, || {
             // Of another batch: its duties stay ours until they are asked for again.
-            let asking = lock(&self.asking).take();
-            if let Some(Asking { ticket, .. }) = asking {
-                self.connection.with(|client| client.found(ticket))?;
-            }
+            self.read_asked()?;
+            lock(&self.asking).requests.clear();
             lock(&self.task).offer(&columns)
         })
     }
@@ -139,8 +199,9 @@ impl PyValueTask {
     fn ask_ahead(&self, py: Python<'_>, duties_max: u32) -> PyResult<()> {
         enter(py, || {
             let mut asking = lock(&self.asking);
-            if asking.is_none() {
-                *asking = self.start_asking(duties_max)?;
+            if asking.requests.is_empty() {
+                asking.begun = false;
+                self.start_asking(&mut asking, duties_max)?;
             }
             Ok(())
         })
@@ -150,9 +211,14 @@ impl PyValueTask {
         enter(py, || {
             // Held until the duties are given up: the next asking gets others.
             let mut asking = lock(&self.asking);
-            let is_old = |asking: &mut Asking| asking.since.elapsed() >= Duration::from_secs_f64(seconds);
-            let Some(Asking { ticket, .. }) = asking.take_if(is_old) else { return Ok(false) };
-            self.connection.with(|client| client.found(ticket))?;
+            let is_old = |asked: &Asked| asked.since.elapsed() >= Duration::from_secs_f64(seconds);
+            if asking.begun || !asking.requests.front().is_some_and(is_old) {
+                return Ok(false);
+            }
+            for Asked { said, .. } in asking.requests.drain(..) {
+                self.said(said)?;
+            }
+            lock(&self.task).forget_asked();
             self.want(Wanted::GiveUp { summary: Summary::default() })?;
             Ok(true)
         })
@@ -169,6 +235,7 @@ impl PyValueTask {
         enter(py, || {
             // One at a time: what another thread publishes meanwhile must not be published twice.
             let _turn = lock(&self.publishing);
+            self.read_asked()?;
             let Some(publication) = lock(&self.task).publication(places.as_deref(), &values)? else {
                 return Ok(());
             };
@@ -176,24 +243,28 @@ impl PyValueTask {
         })
     }
 
-    fn answer_ahead(&self, py: Python<'_>, values: PyArray) -> PyResult<bool> {
+    fn answer_ahead(&self, py: Python<'_>, values: PyArray) -> PyResult<()> {
         let values = values.into_inner().0;
         enter(py, || {
             let _turn = lock(&self.publishing);
+            self.read_asked()?;
+            let one_of_many = !lock(&self.asking).requests.is_empty() || !lock(&self.ahead).is_empty();
             let mut task = lock(&self.task);
-            let Some(mut publication) = task.publication(None, &values)? else { return Ok(false) };
-            let whole = task.sent(&mut publication);
+            let Some(mut publication) = task.publication(None, &values)? else { return Ok(()) };
+            let counts = task.sent(&mut publication, one_of_many);
             drop(task);
-            if !whole {
-                return self.publish(publication).map(|()| false);
+            if !counts {
+                return self.publish(publication);
             }
             let about = self.about(Wanted::Answer { block: publication.block.clone() });
             let ticket = self.connection.with(|client| client.values_later(about))?;
-            match lock(&self.ahead).replace((publication, ticket)) {
-                None => Ok(true),
-                Some(_) => Err(Error::Misuse { what: "answers were sent before others were settled".into() }),
-            }
+            lock(&self.ahead).push_back((publication, ticket));
+            Ok(())
         })
+    }
+
+    fn is_settled(&self, py: Python<'_>) -> PyResult<bool> {
+        quick(py, || Ok(lock(&self.ahead).is_empty()))
     }
 
     fn settle(&self, py: Python<'_>) -> PyResult<bool> {
@@ -237,6 +308,9 @@ impl PyValueTask {
     fn close(&self, py: Python<'_>) {
         // Whatever this answers: the end of the connection says the same.
         let _ = enter(py, || {
+            let _ = self.read_asked();
+            lock(&self.asking).requests.clear();
+            lock(&self.task).forget_asked();
             // What was answered counts in the summary.
             let _ = self.wait_ahead();
             let summary: Summary = lock(&self.task).summary();

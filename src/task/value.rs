@@ -15,10 +15,11 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 use arrow_array::{Array, ArrayRef, UInt32Array};
 use arrow_schema::{DataType, Field};
+use arrow_select::concat::concat;
 use arrow_select::interleave::interleave;
 use arrow_select::take::take;
 use bytes::Bytes;
@@ -85,8 +86,10 @@ pub struct ValueTask {
     open: Vec<Open>,
     /// Place of each question in `open`, found by the question there; kept for its memory.
     places: HashTable<u32>,
-    /// Those of `open` that were asked about last, and those that this task is to answer.
-    asked: Vec<u32>,
+    /// Those of `open` that were asked about, request by request, and those before which all were.
+    asked: VecDeque<Vec<u32>>,
+    next: usize,
+    /// Those of the request that was answered last that this task is to answer.
     duties: Vec<u32>,
     /// Arrays before this one have answers that are kept.
     kept: usize,
@@ -141,7 +144,7 @@ impl ValueTask {
                 }
             }
         }));
-        self.asked.clear();
+        self.forget_asked();
         self.duties.clear();
         self.batch += 1;
         let rows = self.rows.len() as u64;
@@ -154,15 +157,37 @@ impl ValueTask {
         Ok(())
     }
 
-    /// Questions of the batch that have no answer yet, at most `max` of them.
+    /// Questions of the batch that have no answer yet, at most `max` of them, and those first that no request
+    /// was made of. What was taken here and not told to be [`Self::standing`] is not taken again.
     pub fn questions(&mut self, max: usize) -> Vec<u64> {
-        let left = (0_u32..).zip(&self.open).filter(|(_, open)| open.answer.is_none()).take(max);
-        let (asked, questions) = left.map(|(place, open)| (place, open.question)).unzip();
-        self.asked = asked;
+        if self.asked.is_empty() && self.unasked() == 0 {
+            self.next = 0;
+        }
+        let left = (0_u32..).zip(&self.open).skip(self.next).filter(|(_, open)| open.answer.is_none());
+        let (asked, questions): (Vec<u32>, Vec<u64>) =
+            left.take(max).map(|(place, open)| (place, open.question)).unzip();
+        if let Some(last) = asked.last() {
+            self.next = *last as usize + 1;
+            self.asked.push_back(asked);
+        }
         questions
     }
 
-    /// How it stands with the [`Self::questions`]: which this task is to answer, and which answers there are.
+    /// How many questions of the batch have no answer, and no request was made of them since the others were
+    /// asked.
+    #[must_use]
+    pub fn unasked(&self) -> usize {
+        self.open.iter().skip(self.next).filter(|open| open.answer.is_none()).count()
+    }
+
+    /// What was asked is to be asked again.
+    pub fn forget_asked(&mut self) {
+        self.asked.clear();
+        self.next = 0;
+    }
+
+    /// How it stands with the [`Self::questions`] of the eldest request: which this task is to answer, and
+    /// which answers there are.
     ///
     /// # Errors
     /// [`Error::Misuse`] for positions that were not asked about.
@@ -171,21 +196,17 @@ impl ValueTask {
         yours: impl Iterator<Item = u32>,
         answered: impl Iterator<Item = (impl Iterator<Item = u32>, ArrayRef)>,
     ) -> Result<()> {
+        let asked = self.asked.pop_front().unwrap_or_default();
         for (positions, answers) in answered {
-            let opens = self.asked(positions)?;
+            let opens = places_of(&asked, positions)?;
             if opens.len() != answers.len() {
                 return Err(misuse("a question without its answer"));
             }
             let questions: Vec<u64> = opens.iter().filter_map(|place| self.question_at(*place)).collect();
             self.learn(&opens, &questions, answers);
         }
-        self.duties = self.asked(yours)?;
+        self.duties = places_of(&asked, yours)?;
         Ok(())
-    }
-
-    fn asked(&self, positions: impl Iterator<Item = u32>) -> Result<Vec<u32>> {
-        let asked = positions.map(|position| self.asked.get(position as usize).copied());
-        asked.collect::<Option<_>>().ok_or_else(|| misuse("an answer to a question that was not asked"))
     }
 
     fn question_at(&self, place: u32) -> Option<u64> {
@@ -239,12 +260,13 @@ impl ValueTask {
         Ok(Some(Publication { block, opens, batch, questions, values, sent }))
     }
 
-    /// Whether a publication answers all that is open in the batch. Its answers count from now on then, so
-    /// that the batch can be completed while they are on their way: the values of the batch are of use once
-    /// they are [`Self::recorded`].
-    pub fn sent(&mut self, publication: &mut Publication) -> bool {
+    /// Whether a publication's answers count from now on, so that the batch can be completed while they are
+    /// on their way: the values of the batch are of use once all are [`Self::recorded`]. They do if they are
+    /// all that is open in the batch, or `one_of_many` that are on their way together.
+    pub fn sent(&mut self, publication: &mut Publication, one_of_many: bool) -> bool {
         let open = self.open.iter().filter(|open| open.answer.is_none()).count();
-        publication.sent = publication.batch == self.batch && publication.opens.len() == open;
+        let counts = one_of_many || publication.opens.len() == open;
+        publication.sent = counts && publication.batch == self.batch;
         if publication.sent {
             self.learn(&publication.opens, &publication.questions, ArrayRef::clone(&publication.values));
         }
@@ -326,6 +348,9 @@ impl ValueTask {
             }
             return Ok(take(only, &UInt32Array::from_iter_values(places.iter().map(|(_, row)| *row)), None)?);
         }
+        if let Some(whole) = self.in_order(places) {
+            return Ok(concat(&whole)?);
+        }
         // Arrays that are used, and where each of all arrays is among them.
         let mut sources: Vec<&dyn Array> = Vec::new();
         let mut numbers = vec![usize::MAX; self.arrays.len()];
@@ -343,6 +368,21 @@ impl ValueTask {
         Ok(interleave(&sources, &indices)?)
     }
 
+    /// The arrays that are these places, one behind the other, if there are such.
+    fn in_order(&self, places: &[Place]) -> Option<Vec<&dyn Array>> {
+        let (mut whole, mut rest) = (Vec::new(), places);
+        while let Some((array, _)) = rest.first() {
+            let answers = self.arrays.get(*array as usize)?;
+            let (of_it, behind) = rest.split_at_checked(answers.len())?;
+            if !(0_u32..).zip(of_it).all(|(row, place)| *place == (*array, row)) {
+                return None;
+            }
+            whole.push(answers.as_ref());
+            rest = behind;
+        }
+        Some(whole)
+    }
+
     /// What it did so far. Rows are replayed if their answer was there or came again.
     #[must_use]
     pub const fn summary(&self) -> Summary {
@@ -355,6 +395,11 @@ impl ValueTask {
 
 fn number(place: usize) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
+}
+
+fn places_of(asked: &[u32], positions: impl Iterator<Item = u32>) -> Result<Vec<u32>> {
+    let places = positions.map(|position| asked.get(position as usize).copied());
+    places.collect::<Option<_>>().ok_or_else(|| misuse("an answer to a question that was not asked"))
 }
 
 fn misuse(what: &str) -> Error {

@@ -36,7 +36,7 @@ fn want(client: &mut Client, code: u64, wanted: Wanted) -> Result<Found, Error> 
 
 /// Questions that are the worker's to answer, and answers by question.
 fn ask(client: &mut Client, questions: &[u64]) -> (Vec<u64>, Vec<(u64, i64)>) {
-    let wanted = Wanted::Ask { questions: Questions::new(questions), duties_max: 100 };
+    let wanted = Wanted::Ask { questions: Questions::new(questions), duties_max: 100, patient: true };
     let Found::Standing { yours, answered } = want(client, 1, wanted).unwrap() else { panic!("no standing") };
     let at = |position: u32| questions[position as usize];
     let answered = answered.iter().flat_map(|found| {
@@ -151,7 +151,7 @@ fn functions_of_one_name_and_other_code_do_not_share() {
     let mut worker = world.worker();
     assert_eq!(ask(&mut worker, &[1]).0, [1]);
     answer(&mut worker, &[(1, 10)]);
-    let wanted = Wanted::Ask { questions: Questions::new(&[1]), duties_max: 1 };
+    let wanted = Wanted::Ask { questions: Questions::new(&[1]), duties_max: 1, patient: true };
     let Found::Standing { yours, .. } = want(&mut worker, 2, wanted).unwrap() else { panic!("no standing") };
     assert_eq!(yours, [0].into_iter().collect());
 }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType
+from pyspark.sql.types import LongType, StringType
 
 from clonos import _core
 from clonos._worker.kinds import RowKind
@@ -15,6 +16,8 @@ from clonos._worker.rows import RowCodec
 from clonos._worker.value_runner import ValueRunner
 
 BATCHES = [[1, 2], [2, 3], [], [3, 4]]
+# Questions enough for a batch to be worked on in parts.
+MANY = 5_000
 
 
 def open_value(config: _core.SessionConfig) -> _core.ValueTask:
@@ -30,6 +33,7 @@ def open_value(config: _core.SessionConfig) -> _core.ValueTask:
         label="f",
         allow_code_change=False,
         app=1,
+        in_parts=True,
     )
 
 
@@ -133,3 +137,103 @@ def test_answers_are_stable_before_their_values_are_handed_on(config: Any) -> No
     with pytest.raises(ConnectionError):
         results(open_value(config), lambda x: 10 * x, batches())
     assert results(open_value(config), lambda x: -x, [column([1, 2])]) == [[10, 20]]
+
+
+def calls_of(sizes: list[int], fn: Callable[[int], Any], kind: Any = None) -> Any:
+    """A kind that says of how many rows it was asked at a time."""
+    kind = RowKind(fn, RowCodec(LongType()), 1) if kind is None else kind
+    run = kind.run
+
+    def counted(live: Any, *rest: Any) -> Any:
+        sizes.append(len(live[0]))
+        return run(live, *rest)
+
+    kind.run = counted
+    return kind
+
+
+def test_a_large_batch_is_worked_on_in_parts(config: Any) -> None:
+    sizes: list[int] = []
+    kind = calls_of(sizes, lambda x: 10 * x)
+    batches = [column(list(range(at, at + MANY))) for at in (0, MANY // 2, 2 * MANY)]
+    outputs = ValueRunner(open_value(config), kind, MANY).run(iter(batches))
+    for given, output in zip(batches, outputs, strict=True):
+        assert output.to_pylist() == [10 * x.as_py() for x in given[0]]
+    # Of the second batch half is known.
+    assert sizes == [MANY // 2, MANY // 2, MANY // 4, MANY // 4, MANY // 2, MANY // 2]
+
+
+def test_parts_that_another_has_answered_meanwhile_are_not_used(config: Any) -> None:
+    """The agent gives both parts to another, which answers some of each before the task does."""
+    task = open_value(config)
+    theirs = [0, 1, MANY - 1]
+
+    def slow(x: int) -> int:
+        if x == 0:
+            task.close()
+            other = open_value(config)
+            other.offer([pa.array(theirs, pa.int64())])
+            assert len(other.ask(9)) == len(theirs)
+            other.answer(pa.array([-1] * len(theirs), pa.int64()))
+        return 10 * x
+
+    kind = RowKind(slow, RowCodec(LongType()), 1)
+    batches = [column(list(range(MANY))), column([MANY])]
+    first, second = ValueRunner(task, kind, MANY).run(iter(batches))
+    expected = [-1 if x in theirs else 10 * x for x in range(MANY)]
+    assert first.to_pylist() == expected
+    assert second.to_pylist() == [10 * MANY]
+    assert results(open_value(config), lambda x: -x, [column(list(range(MANY)))]) == [expected]
+
+
+def test_an_exception_in_the_second_part_keeps_what_was_answered(config: Any) -> None:
+    asked: list[int] = []
+
+    def fails(x: int) -> int:
+        if x == MANY - 10:
+            raise ConnectionError("the service has gone")
+        asked.append(x)
+        return 10 * x
+
+    kind = RowKind(fails, RowCodec(LongType()), 1)
+    with pytest.raises(ConnectionError):
+        list(ValueRunner(open_value(config), kind, MANY).run(iter([column(list(range(MANY)))])))
+    again: list[int] = []
+    outputs = results(
+        open_value(config), lambda x: again.append(x) or 10 * x, [column(list(range(MANY)))]
+    )
+    assert outputs == [[10 * x for x in range(MANY)]]
+    assert sorted(asked + again) == list(range(MANY))
+    assert len(again) == 10
+
+
+def test_tasks_that_share_large_batches_share_the_work(config: Any) -> None:
+    asked: list[int] = []
+    batches = [list(range(at, at + MANY)) for at in range(0, 6 * MANY, MANY)]
+    expected = [[10 * x for x in batch] for batch in batches]
+
+    def work(order: int) -> list[Any]:
+        task = open_value(config)
+        given = map(column, batches[::order])
+        kind = RowKind(lambda x: asked.append(x) or 10 * x, RowCodec(LongType()), 1)
+        return [output.to_pylist() for output in ValueRunner(task, kind, MANY).run(given)]
+
+    with ThreadPoolExecutor(4) as threads:
+        for order, outputs in zip((1, -1, 1, -1), threads.map(work, (1, -1, 1, -1)), strict=True):
+            assert outputs == expected[::order]
+    assert sorted(asked) == list(range(6 * MANY))
+
+
+def test_answers_larger_than_what_a_socket_takes_go_both_ways_at_once(config: Any) -> None:
+    """Half of each part is answered, and read, while answers to the other half are sent."""
+
+    def long_text(x: int) -> str:
+        return f"{x} " * 1000
+
+    def work(batch: list[int]) -> list[Any]:
+        kind = RowKind(long_text, RowCodec(StringType()), 1)
+        (output,) = ValueRunner(open_value(config), kind, MANY).run(iter([column(batch)]))
+        return output.to_pylist()
+
+    work(list(range(0, MANY, 2)))
+    assert work(list(range(MANY))) == [long_text(x) for x in range(MANY)]

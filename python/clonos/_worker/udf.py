@@ -172,9 +172,10 @@ def _values(
     # settings decide on both.
     called = (spec.kind, spec.return_type, spec.keywords, spec.types, spec.pickled)
     shape = repr((*called, function.conf))
-    arguments = open_arguments(spec, config, place) | {"shape": shape}
+    vectorised = spec.kind in (ARROW, PANDAS)
+    arguments = open_arguments(spec, config, place) | {"shape": shape, "in_parts": not vectorised}
     task = _core.ValueTask.open(connection.client(config), **arguments)
-    if spec.kind in (ARROW, PANDAS):
+    if vectorised:
         return ValueRunner(task, function.kind(), TAKEN_MAX).run(columns)
     taken_max = spec.concurrency if spec.flush == "call" else TAKEN_MAX
     return ValueRunner(task, function.kind(), spec.concurrency, taken_max).run(columns)

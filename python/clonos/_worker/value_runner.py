@@ -87,9 +87,9 @@ class ValueRunner:
             return self._kind.run(columns, task.key), False
         while (rows := task.ask(self._taken)) is not None:
             # None, while others are to answer all that is left.
-            if len(rows) and self._answer(columns, rows):
-                return task.complete(), True
-        return task.complete(), False
+            if len(rows):
+                self._answer(columns, rows)
+        return task.complete(), not task.is_settled()
 
     def _settled(self, columns: Columns, values: pa.Array, then: Columns | None = None) -> pa.Array:
         """Values of a batch that may be used; `then` is what was offered after it."""
@@ -109,10 +109,13 @@ class ValueRunner:
             answers.save()
         self._task.lapse(FLUSH_SECONDS)
 
-    def _answer(self, columns: Columns, rows: pa.Array) -> bool:
-        """Answer some rows; whether the batch is complete with what is on its way."""
-        whole = len(rows) == len(columns[0])
-        live = columns if whole else [column.take(rows) for column in columns]
+    def _answer(self, columns: Columns, rows: pa.Array) -> None:
+        """Answer some rows of a batch."""
+        first, count = rows[0].as_py(), len(rows)
+        if rows[-1].as_py() - first == count - 1:
+            live: Columns = [column.slice(first, count) for column in columns]
+        else:
+            live = [column.take(rows) for column in columns]
         begun = time.monotonic()
         # What was answered before an exception is kept.
         answers = Answers(lambda places, values: self._task.answer(values, places))
@@ -124,10 +127,9 @@ class ValueRunner:
             raise
         finally:
             self._answers = None
-        ahead = self._task.answer_ahead(values)
+        self._task.answer_ahead(values)
         seconds = time.monotonic() - begun
         if seconds > TAKEN_SECONDS:
             self._taken = max(self._taken // 2, self._least)
         elif seconds < TAKEN_SECONDS / 8 and len(rows) == self._taken:
             self._taken = min(self._taken * 4, self._most)
-        return ahead

@@ -107,6 +107,8 @@ pub enum Wanted {
         questions: Questions,
         /// How many of them the worker is ready to answer.
         duties_max: u32,
+        /// Whether it has nothing else to do while all of them are open.
+        patient: bool,
     },
     /// That answers are recorded: a block of one `Results`.
     Answer {

@@ -109,11 +109,12 @@ impl Handler {
         let asker = asker.ok_or_else(|| Error::Protocol { what: "a question of nobody".into() })?;
         match wanted {
             Wanted::GiveUp { summary } => self.free(local, &id, asker, summary),
-            Wanted::Ask { questions, duties_max } => {
+            Wanted::Ask { questions, duties_max, patient } => {
                 let questions = questions.read()?;
                 let table = self.table(&id)?;
                 // Soon enough for an agent that asks on behalf of a worker.
-                let patience = Duration::from_millis(WAIT_MS_MAX.min(self.config.io_timeout_ms / 2));
+                let patience = if patient { WAIT_MS_MAX.min(self.config.io_timeout_ms / 2) } else { 0 };
+                let patience = Duration::from_millis(patience);
                 let standing = table.wait(local, asker, &questions, duties_max, patience);
                 self.tell(&table, &standing)
             }

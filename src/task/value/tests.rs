@@ -119,7 +119,7 @@ fn a_batch_is_complete_with_answers_on_their_way_and_done_again_if_they_came_lat
     let questions = task.questions(9);
     stand(&mut task, &[0], vec![(vec![1], answers(&[60]))]);
     let mut publication = task.publication(None, &answers(&[50])).unwrap().unwrap();
-    assert!(task.sent(&mut publication));
+    assert!(task.sent(&mut publication, false));
     assert_eq!(numbers(&task.complete().unwrap().unwrap()), [50, 60]);
     // The next batch is offered before the answer's fate is known, and has the same question.
     task.offer(&column(&[5, 7])).unwrap();
@@ -141,9 +141,58 @@ fn nothing_counts_before_it_is_stable_where_others_are_to_answer_the_rest() {
     task.questions(9);
     stand(&mut task, &[0], vec![]);
     let mut publication = task.publication(None, &answers(&[50])).unwrap().unwrap();
-    assert!(!task.sent(&mut publication));
+    assert!(!task.sent(&mut publication, false));
     assert!(task.complete().unwrap().is_none());
     assert_eq!(task.questions(9).len(), 2);
+    task.forget_asked();
     task.recorded(publication, &[]);
     assert_eq!(task.questions(9).len(), 1);
+}
+
+#[test]
+fn parts_of_a_batch_are_asked_and_answered_one_by_one_and_count_together() {
+    let mut task = ValueTask::new();
+    task.offer(&column(&[5, 6, 7, 8, 9])).unwrap();
+    let (first, second) = (task.questions(3), task.questions(3));
+    assert_eq!((first.len(), second.len(), task.unasked()), (3, 2, 0));
+    assert_eq!(task.questions(9), [0_u64; 0]);
+    stand(&mut task, &[0, 1], vec![]);
+    assert_eq!(task.live_rows(), [0, 1]);
+    let mut sent = task.publication(None, &answers(&[50, 60])).unwrap().unwrap();
+    assert!(task.sent(&mut sent, true));
+    stand(&mut task, &[1], vec![(vec![0], answers(&[80]))]);
+    assert_eq!(task.live_rows(), [4]);
+    let mut rest = task.publication(None, &answers(&[90])).unwrap().unwrap();
+    assert!(task.sent(&mut rest, true));
+    // Another's: asked again once all parts were told how they stand.
+    assert!(task.complete().unwrap().is_none());
+    assert_eq!(task.questions(9), first[2..]);
+    stand(&mut task, &[], vec![(vec![0], answers(&[70]))]);
+    assert_eq!(numbers(&task.complete().unwrap().unwrap()), [50, 60, 70, 80, 90]);
+    task.recorded(sent, &first[..1]);
+    task.recorded(rest, &[]);
+    // One of the first part's was answered before: that alone is asked when the batch is offered again.
+    task.offer(&column(&[5, 6, 7, 8, 9])).unwrap();
+    assert_eq!(task.questions(9), first[..1]);
+}
+
+#[test]
+fn what_is_asked_and_forgotten_is_asked_again() {
+    let mut task = ValueTask::new();
+    task.offer(&column(&[5, 6, 7])).unwrap();
+    let (first, rest) = (task.questions(2), task.questions(2));
+    task.forget_asked();
+    assert_eq!(task.questions(9), [first, rest].concat());
+}
+
+#[test]
+fn answers_in_the_order_of_rows_are_put_behind_each_other() {
+    let mut task = ValueTask::new();
+    task.offer(&column(&[5, 6, 7])).unwrap();
+    let places = |task: &ValueTask, places: &[Place]| task.in_order(places).map(|whole| whole.len());
+    task.arrays = vec![answers(&[5, 6]), answers(&[7])];
+    assert_eq!(places(&task, &[(0, 0), (0, 1), (1, 0)]), Some(2));
+    assert_eq!(places(&task, &[(1, 0), (0, 0), (0, 1)]), Some(2));
+    assert_eq!(places(&task, &[(0, 1), (0, 0), (1, 0)]), None);
+    assert_eq!(places(&task, &[(1, 0), (0, 0)]), None);
 }
