@@ -123,7 +123,7 @@ fn run(folder: &Path, mut config: SessionConfig, what: &str, executors: usize) {
     let role = Role::Driver {
         bind_host: "127.0.0.1".into(),
         port: 0,
-        stage_tasks: Box::new(|_| None),
+        stages: Box::new(|_| None),
         plan_uses: Box::new(|_| None),
     };
     let socket = folder.join("driver.sock");

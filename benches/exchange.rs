@@ -155,7 +155,7 @@ fn through_an_agent(folder: &Path, memory: u64, what: &str) {
     let role = Role::Driver {
         bind_host: "127.0.0.1".into(),
         port: 0,
-        stage_tasks: Box::new(|_| None),
+        stages: Box::new(|_| None),
         plan_uses: Box::new(|_| None),
     };
     let socket = folder.join("agent.sock");

@@ -25,7 +25,7 @@ use super::protocol::{
 };
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, TaskId};
-use crate::task::Summary;
+use crate::task::{Ended, Summary};
 use parts::{first_part, part_of};
 use uses::Uses;
 
@@ -81,6 +81,10 @@ struct Entry {
     discarded: bool,
     /// Where all that is recorded was asked for last.
     came_back: Option<CameBack>,
+    ended: Ended,
+    /// The same before the stage in which it did.
+    ended_before: Ended,
+    ended_in: Layout,
     /// What the last attempt that came to its end had taken in.
     used: Vec<(String, u64)>,
     ran_live: u64,
@@ -148,6 +152,7 @@ impl Registry {
         self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
         self.change(&task, |entry| {
             *entry = Entry::new(layout);
+            (entry.ended, entry.ended_before) = (Ended::Unknown, Ended::Unknown);
             entry.generation = generation;
             entry.published = true;
             entry.holders.insert(agent);
@@ -215,6 +220,10 @@ impl Registry {
         let frames = entry.frames.as_ref().and_then(alive);
         entry.discarded = false;
         entry.generation = generation;
+        if !entry.ended_in.same_stage(&layout) {
+            (entry.ended_before, entry.ended_in) = (entry.ended, layout);
+        }
+        let ended_before = entry.ended_before;
         entry.opens += 1;
         entry.live = Some(live);
         let recording = Recording {
@@ -224,6 +233,7 @@ impl Registry {
             uncertain: entry.uncertain,
             any_part: entry.changed
                 || entry.came_back.is_some_and(|at| at.run == run && !at.layout.same_stage(&layout)),
+            ended: entry.ended,
             run,
         };
         let (published, holders) = (entry.published, entry.holders.clone());
@@ -238,6 +248,7 @@ impl Registry {
             members: self.agents.version(),
             layout,
             recording,
+            ended_before,
             committed,
             commits,
         }
@@ -316,7 +327,7 @@ impl Registry {
             if let Some(layout) = ended.filter(|_| uses.is_again) {
                 uses.moved.ended(task, &layout, summary);
             }
-            entry.ended(ending, agent);
+            entry.ended(ending, agent, summary.input);
         }
         self.look_if_short(task);
         let Some(uses) = self.uses.get(&task.epoch_key()) else { return Ok(()) };
@@ -446,6 +457,9 @@ impl Entry {
             frames: None,
             discarded: false,
             came_back: None,
+            ended: Ended::Never,
+            ended_before: Ended::Never,
+            ended_in: layout,
             used: Vec::new(),
             ran_live: 0,
             ran_replayed: 0,

@@ -8,7 +8,7 @@ use super::client::{epoch, epoch as client_epoch, epoch_object};
 use super::config::PySessionConfig;
 use super::door::enter;
 use crate::agent::protocol::{Code, Execution, Placed, Plan, Use};
-use crate::edge::agent::{Agent, AgentConfig, Role};
+use crate::edge::agent::{Agent, AgentConfig, Role, Stage};
 use crate::error::Error;
 
 /// Operator, code, Python version, token, whether the user named it; hashes of what it is asked over: in this
@@ -29,12 +29,15 @@ impl PyAgent {
         config: &PySessionConfig,
         host: String,
         port: u16,
-        stage_tasks: Py<PyAny>,
+        stages: Py<PyAny>,
         plan_uses: Py<PyAny>,
     ) -> PyResult<Self> {
-        let ask = move |stage: u32| -> Option<u32> {
+        let ask = move |stage: u32| -> Option<Stage> {
             // Spark may not know, or be shutting down; then the layout counts as unchanged.
-            Python::attach(|py| stage_tasks.call1(py, (stage,)).and_then(|n| n.extract(py)).ok().flatten())
+            let known: Option<(u32, bool)> = Python::attach(|py| {
+                stages.call1(py, (stage,)).and_then(|stage| stage.extract(py)).ok().flatten()
+            });
+            known.map(|(tasks, was_complete)| Stage { tasks, was_complete })
         };
         let plan = move |execution: Execution| -> Option<Vec<Placed>> {
             let uses: Vec<PlacedUse> = Python::attach(|py| {
@@ -66,8 +69,7 @@ impl PyAgent {
         };
         let session = config.config.clone();
         let socket = PathBuf::from(&session.driver_socket);
-        let role =
-            Role::Driver { bind_host: host, port, stage_tasks: Box::new(ask), plan_uses: Box::new(plan) };
+        let role = Role::Driver { bind_host: host, port, stages: Box::new(ask), plan_uses: Box::new(plan) };
         let agent = enter(py, || Agent::start(AgentConfig { session, role, socket }))?;
         Ok(Self { agent })
     }

@@ -64,11 +64,12 @@ impl PyResultTask {
         // A part of an attempt that computes several partitions in turn has a name of its own.
         let id = opened.task.clone();
         opening.options.task = opened.task.clone();
-        let Recording { same_stage, layout_changed, pooled, uncertain, any_part, run } = opened.recording;
+        let Recording { same_stage, layout_changed, pooled, uncertain, any_part, ended, run } =
+            opened.recording;
         opening.options.layout_changed = layout_changed;
         opening.options.pooled = pooled;
         opening.options.uncertain = uncertain;
-        opening.options.any_part = any_part;
+        (opening.options.any_part, opening.options.ended) = (any_part, ended);
         opening.options.app = opening.in_run(run);
         let keyed = opening.options.keyed;
         let mut task = ResultTask::new(opening.options, opened.prior, same_stage)?;

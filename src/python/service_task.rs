@@ -105,10 +105,11 @@ impl PyServiceTask {
             let (publisher, opened) = Publisher::open(client, &opening)?;
             let id = opened.task.clone();
             opening.options.task = opened.task.clone();
-            let Recording { same_stage, layout_changed, uncertain, any_part, run, .. } = opened.recording;
+            let Recording { same_stage, layout_changed, uncertain, any_part, ended, run, .. } =
+                opened.recording;
             // What was recorded by row under another use cannot be followed either.
             opening.options.layout_changed = layout_changed || uncertain;
-            opening.options.any_part = any_part;
+            (opening.options.any_part, opening.options.ended) = (any_part, ended);
             opening.options.app = opening.in_run(run);
             let prior = if opening.inside { opened.prior.clone() } else { Vec::new() };
             let recovery = if opened.prior.is_empty() { Recovery::Live } else { Recovery::Replayed };

@@ -36,7 +36,7 @@ pub use result::ResultTask;
 pub use rng::RowRng;
 pub use segments::Order;
 pub use service::{CallDecision, ServiceTask};
-pub use summary::Summary;
+pub use summary::{Ended, Summary};
 pub use value::{Publication, ValueTask};
 
 #[cfg(test)]

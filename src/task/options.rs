@@ -2,6 +2,7 @@
 
 use arrow_schema::DataType;
 
+use super::summary::Ended;
 use crate::config::OnAmbiguous;
 use crate::id::TaskId;
 
@@ -73,6 +74,8 @@ pub struct TaskOptions {
     /// Any part of the recorded rows may come: another stage of this run has asked for all, or the query has
     /// other numbers in it.
     pub any_part: bool,
+    /// Earlier attempts of this task.
+    pub ended: Ended,
     /// Count equal rows, for idempotency keys and random numbers in result mode (60 ns per distinct
     /// row). Functions on whole batches, which have no current row, switch it off.
     pub count_occurrences: bool,
@@ -101,6 +104,7 @@ impl TaskOptions {
             pooled: false,
             uncertain: false,
             any_part: false,
+            ended: Ended::Unknown,
             count_occurrences: true,
             value_type: None,
         }

@@ -292,7 +292,8 @@ impl ResultTask {
         self.standing.finish();
         self.summary.leftover = (self.matcher.recorded.own() - self.own_used) as u64;
         let elsewhere = self.options.layout_changed || self.options.pooled;
-        if self.summary.leftover == 0 || elsewhere || self.options.any_part || self.of_several_stages {
+        let others = elsewhere || self.options.any_part || self.of_several_stages;
+        if self.summary.leftover == 0 || others || self.options.ended.allows(&self.summary) {
             return Ok(self.summary);
         }
         let (first, fingerprint) = self.matcher.first_unused();
@@ -429,6 +430,7 @@ impl ResultTask {
         self.own_used += own;
         self.plans_completed += 1;
         self.summary.rows += plan.rows as u64;
+        self.summary.took(&plan.fingerprints);
         self.summary.live += plan.live.len() as u64;
         self.summary.calls += plan.live.len() as u64;
         self.summary.replayed += plan.replayed as u64;

@@ -149,6 +149,7 @@ impl ServiceTask {
             CallPosition { fingerprint, occurrence: self.occurrences.next(fingerprint), ordinal: 0 };
         self.first_call = 0;
         self.summary.rows += 1;
+        self.summary.took(&[fingerprint]);
         if let Some(recorded) = self.find_row(fingerprint, row)? {
             self.rows_used += 1;
             self.summary.replayed += 1;
@@ -214,6 +215,7 @@ impl ServiceTask {
             }
         }
         self.summary.rows += u64::from(rows);
+        self.summary.took(&[fingerprint]);
         Ok(())
     }
 
@@ -383,8 +385,9 @@ impl ServiceTask {
         self.finish_inputs()?;
         self.standing.finish();
         self.summary.leftover += (self.log.fingerprints().len() - self.rows_used) as u64;
-        let TaskOptions { layout_changed, any_part, .. } = self.options;
-        if self.summary.leftover == 0 || layout_changed || any_part || self.of_several_stages {
+        let TaskOptions { layout_changed, any_part, ended, .. } = self.options;
+        let others = layout_changed || any_part || self.of_several_stages;
+        if self.summary.leftover == 0 || others || ended.allows(&self.summary) {
             return Ok(self.summary);
         }
         let recorded = format!("{} more rows", self.summary.leftover);

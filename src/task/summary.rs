@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 pub struct Summary {
     /// Input rows taken.
     pub rows: u64,
+    /// A sum over their fingerprints: which rows these were, in whatever order.
+    pub input: u64,
     /// Rows answered from the log, those from other partitions' logs included.
     pub replayed: u64,
     /// Rows for which the function or a service ran live.
@@ -27,4 +29,37 @@ pub struct Summary {
     pub live_ns: u64,
     /// Bytes this attempt added to the log.
     pub bytes: u64,
+}
+
+impl Summary {
+    /// Counts rows in [`Self::input`].
+    pub(super) fn took(&mut self, fingerprints: &[u64]) {
+        // One more for each row, as rows of no columns have no fingerprint.
+        let sum = |sum: u64, fingerprint: &u64| sum.wrapping_add(*fingerprint).wrapping_add(1);
+        self.input = fingerprints.iter().fold(self.input, sum);
+    }
+}
+
+/// Which attempts of a task came to their end. What others did, nobody can have used: Spark drops what a
+/// failed attempt gave.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ended {
+    /// Some may have.
+    #[default]
+    Unknown,
+    /// None.
+    Never,
+    /// The last of them had this [`Summary::input`].
+    With(u64),
+}
+
+impl Ended {
+    /// Whether an attempt may leave recorded rows aside, though nothing says that others ask for them.
+    pub(super) const fn allows(self, summary: &Summary) -> bool {
+        match self {
+            Self::Unknown => false,
+            Self::Never => true,
+            Self::With(input) => input == summary.input,
+        }
+    }
 }

@@ -6,7 +6,7 @@ use clonos::config::SessionConfig;
 use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::error::Error;
 use clonos::id::{Epoch, LogOffset, Partition, TaskId};
-use clonos::task::Summary;
+use clonos::task::{Ended, Summary};
 
 use crate::world::{World, append, close, eventually, numbered, open, opening, task, task_in, text};
 
@@ -345,4 +345,26 @@ fn a_labelled_host_is_known_by_its_label() {
     let mut hosts: Vec<_> = agents.into_iter().map(|agent| agent.host).collect();
     hosts.sort();
     assert_eq!(hosts, ["127.0.0.1", "node-1", "node-2"]);
+}
+
+#[test]
+fn an_attempt_knows_whether_what_earlier_ones_gave_may_have_been_used() {
+    let world = World::new();
+    let mut worker = world.worker();
+    let mut ended = |stage, attempt, input| {
+        let opened = open(&mut worker, &task(0), stage, attempt);
+        let summary = Summary { input, ..Summary::default() };
+        let ending = Ending { done: input > 0, ..Ending::default() };
+        worker.close(opened.session, summary, ending).unwrap();
+        opened.recording.ended
+    };
+    // Of stages before the hundredth nothing is known, others are not complete: see the world.
+    let (running, unknown) = (104, 4);
+    assert_eq!(ended(running, 1, 0), Ended::Never);
+    assert_eq!(ended(running, 2, 7), Ended::Never);
+    assert_eq!(ended(running, 3, 8), Ended::Never);
+    assert_eq!(ended(unknown, 4, 9), Ended::With(8));
+    assert_eq!(ended(unknown, 5, 0), Ended::With(9));
+    assert_eq!(ended(running, 6, 5), Ended::With(9));
+    assert_eq!(ended(running, 7, 0), Ended::With(9));
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use clonos::agent::protocol::{Ending, OpenTask, Opened, Use};
 use clonos::config::SessionConfig;
-use clonos::edge::agent::{Agent, AgentConfig, Role};
+use clonos::edge::agent::{Agent, AgentConfig, Role, Stage};
 use clonos::edge::net::client::Client;
 use clonos::id::{Epoch, Partition, TaskId};
 use clonos::task::Summary;
@@ -88,7 +88,7 @@ pub fn start_driver(config: SessionConfig, socket: PathBuf) -> (Agent, SessionCo
         bind_host: "127.0.0.1".into(),
         port: 0,
         // Stage numbers in these tests tell how many tasks they have: stage 108 has 8.
-        stage_tasks: Box::new(|stage| stage.checked_sub(100)),
+        stages: Box::new(|stage| Some(Stage { tasks: stage.checked_sub(100)?, was_complete: false })),
         plan_uses: Box::new(|_| None),
     };
     let driver = Agent::start(AgentConfig { session: config.clone(), role, socket }).unwrap();

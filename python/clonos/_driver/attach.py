@@ -200,7 +200,7 @@ def _start_agent(
 ) -> _core.Agent:
     # Of the driver's node alone: executors are sent the configuration without it.
     label = os.environ.get(HOST_LABEL, "") if label is None else label
-    stages = spark_private.stage_tasks(spark.sparkContext)
+    stages = spark_private.stages(spark.sparkContext)
     return _core.Agent.start(config.with_host_label(label), *bind, stages, plan_uses(spark))
 
 

@@ -41,26 +41,62 @@ def is_set(spark: SparkSession, setting: str) -> bool:
     return bool(jconf.contains(setting))
 
 
-def stage_tasks(context: SparkContext) -> Callable[[int], int | None]:
-    """Return what tells how many partitions a stage has.
+def stages(context: SparkContext) -> Callable[[int], tuple[int, bool] | None]:
+    """Return what tells how many partitions a stage has, and whether all of it was complete once.
 
     Not the status tracker's number of tasks: that counts those of a stage's last attempt, which
     are only the missing ones after a failure.
     """
-    stages: Any = context._jsc.sc().dagScheduler().stageIdToStage()
+    jcontext: Any = context._jsc.sc()
+    known = jcontext.dagScheduler().stageIdToStage()
 
-    def of_stage(stage: int) -> int | None:
-        found = stages.get(stage)
-        return int(found.get().numPartitions()) if found.isDefined() else None
+    def was_complete(stage: int) -> bool:
+        # An attempt at a stage that lacked what it was to read has failed, not completed.
+        jvm: Any = context._jvm
+        gateway: Any = context._gateway
+        none, quantiles = jvm.java.util.ArrayList(), gateway.new_array(jvm.double, 0)
+        attempts = jcontext.statusStore().stageData(stage, False, none, False, quantiles)
+        status = [attempts.apply(at).status().toString() for at in range(attempts.size())]
+        return not status or "COMPLETE" in status
+
+    def of_stage(stage: int) -> tuple[int, bool] | None:
+        found = known.get(stage)
+        if not found.isDefined():
+            return None
+        stage_now = found.get()
+        was_tried = stage_now.latestInfo().attemptNumber() > 0
+        return int(stage_now.numPartitions()), was_tried and was_complete(stage)
 
     return of_stage
 
 
 def execution_ended(spark: SparkSession, execution: int) -> bool:
-    """Whether a SQL execution is over."""
+    """Whether a SQL execution is over, and nothing can come of it any more.
+
+    ``toLocalIterator`` ends its execution before its first job, and runs the next one when somebody
+    asks for more rows: perhaps never. Its execution has no end that could be known.
+    """
+    from py4j.protocol import Py4JJavaError
+
     jspark: Any = spark._jsparkSession
     found = jspark.sharedState().statusStore().execution(execution)
-    return bool(found.isDefined() and found.get().completionTime().isDefined())
+    if not found.isDefined() or not found.get().completionTime().isDefined():
+        return False
+    numbers = found.get().jobs().keysIterator()
+    newest = None
+    while numbers.hasNext():
+        number = int(numbers.next())
+        newest = number if newest is None else max(newest, number)
+    if newest is None:
+        return True
+    jcontext: Any = spark.sparkContext._jsc.sc()
+    try:
+        begun = jcontext.statusStore().job(newest).submissionTime()
+    except Py4JJavaError:
+        # So long ago that Spark has forgotten it: what had an end was seen to end before.
+        return False
+    ended = found.get().completionTime().get().getTime()
+    return not (begun.isDefined() and begun.get().getTime() >= ended)
 
 
 def commits_late(spark: SparkSession, query: str) -> bool:

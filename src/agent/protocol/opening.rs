@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::Commit;
 use crate::agent::code::{Code, Execution, Plan, Use};
 use crate::id::{AgentId, Generation, LogOffset, TaskId};
+use crate::task::Ended;
 
 /// A worker opens a task's log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -65,6 +66,8 @@ pub struct Recording {
     /// Whether any part of what is recorded may be asked for: an earlier stage of this run asked for all, or the
     /// query has other numbers in it.
     pub any_part: bool,
+    /// Which attempts of it came to their end.
+    pub ended: Ended,
     /// Which run of the epoch this is.
     pub run: u32,
 }
@@ -155,6 +158,10 @@ pub struct Grant {
     pub layout: Layout,
     /// How the log was recorded.
     pub recording: Recording,
+    /// [`Recording::ended`] without attempts of this stage. For the registry's agent alone, which asks Spark what
+    /// became of these.
+    #[serde(skip)]
+    pub ended_before: Ended,
     /// What was committed since the agent heard of it last.
     pub committed: Vec<Commit>,
     /// Commits so far.

@@ -6,10 +6,11 @@ use super::{Entry, Registry};
 use crate::agent::protocol::{Ending, Recovery};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, EpochKey, Generation, TaskId};
+use crate::task::Ended;
 
 impl Entry {
     /// The newest attempt is over.
-    pub(super) fn ended(&mut self, ending: Ending, agent: AgentId) {
+    pub(super) fn ended(&mut self, ending: Ending, agent: AgentId, input: u64) {
         if !ending.done {
             return;
         }
@@ -23,6 +24,7 @@ impl Entry {
         }
         if ending.recovery != Recovery::Resent {
             self.used = ending.used;
+            self.ended = Ended::With(input);
         }
     }
 }

@@ -53,7 +53,7 @@ use self::handler::Handler;
 use self::heartbeat::{beat, farewell};
 use self::memory::spill;
 use self::registrar::{LocalRegistry, Registrar};
-pub use self::registrar::{PlanUses, StageTasks};
+pub use self::registrar::{PlanUses, Stage, Stages};
 use self::repairing::repair;
 use crate::agent::protocol::{AgentInfo, ClusterStats};
 use crate::config::{SessionConfig, SpillPolicy};
@@ -86,7 +86,7 @@ pub enum Role {
         /// Port to listen on; 0 for any.
         port: u16,
         /// Tells how many tasks a stage has.
-        stage_tasks: StageTasks,
+        stages: Stages,
         /// Tells the uses of causal functions in a plan.
         plan_uses: PlanUses,
     },
@@ -113,8 +113,8 @@ impl Agent {
         let id = AgentId(random_u64()?);
         let copies = usize::try_from(session.sharing_depth).unwrap_or(usize::MAX).saturating_add(1);
         let (bind_host, port, registrar) = match role {
-            Role::Driver { bind_host, port, stage_tasks, plan_uses } => {
-                let registry = LocalRegistry::new(stage_tasks, plan_uses, copies);
+            Role::Driver { bind_host, port, stages, plan_uses } => {
+                let registry = LocalRegistry::new(stages, plan_uses, copies);
                 (bind_host, port, Registrar::Here(Box::new(registry)))
             }
             Role::Executor => {

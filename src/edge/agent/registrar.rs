@@ -9,7 +9,7 @@ use super::claiming::before_first;
 use crate::agent::members::News;
 use crate::agent::permits::RateLimits;
 use crate::agent::protocol::{
-    AgentInfo, Execution, Grant, Layout, OpenTask, Placed, PoolEntry, Repair, Reply, Request,
+    AgentInfo, Execution, Grant, Layout, OpenTask, Placed, PoolEntry, Recording, Repair, Reply, Request,
 };
 use crate::agent::registry::{Granted, Registry};
 use crate::edge::locked;
@@ -17,8 +17,17 @@ use crate::edge::net::connections::Connections;
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Generation, TaskId};
 
-/// Tells how many tasks a Spark stage has, if it knows.
-pub type StageTasks = Box<dyn Fn(u32) -> Option<u32> + Send + Sync>;
+/// What Spark knows of a stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stage {
+    /// How many tasks it has.
+    pub tasks: u32,
+    /// Whether all of them had come to their end once, so that what is behind the stage may have begun.
+    pub was_complete: bool,
+}
+
+/// Tells what there is to know of a Spark stage now, if it knows.
+pub type Stages = Box<dyn Fn(u32) -> Option<Stage> + Send + Sync>;
 
 /// Tells the uses of causal functions in the plan of an execution, in their order there, if it knows.
 pub type PlanUses = Box<dyn Fn(Execution) -> Option<Vec<Placed>> + Send + Sync>;
@@ -37,11 +46,11 @@ pub(in crate::edge) enum Registrar {
 /// The registry with what it needs of the driver.
 pub(in crate::edge) struct LocalRegistry {
     pub(in crate::edge) registry: Mutex<Registry>,
-    stage_tasks: StageTasks,
+    stages: Stages,
     plan_uses: PlanUses,
     /// Agents that should hold each log.
     copies: usize,
-    /// Answers of `stage_tasks`: a stage's number of tasks does not change.
+    /// Answers of `stages`: a stage's number of tasks does not change.
     tasks: Mutex<BTreeMap<u32, u32>>,
     limits: Mutex<RateLimits>,
     /// Queries in which nothing may be recorded, with the reason.
@@ -52,12 +61,12 @@ pub(in crate::edge) struct LocalRegistry {
 }
 
 impl LocalRegistry {
-    pub(in crate::edge) fn new(stage_tasks: StageTasks, plan_uses: PlanUses, copies: usize) -> Self {
+    pub(in crate::edge) fn new(stages: Stages, plan_uses: PlanUses, copies: usize) -> Self {
         Self {
             copies,
             plan_uses,
             registry: Mutex::new(Registry::new()),
-            stage_tasks,
+            stages,
             tasks: Mutex::default(),
             limits: Mutex::default(),
             refused: Mutex::default(),
@@ -90,7 +99,7 @@ impl LocalRegistry {
             return Some(*known);
         }
         // Asked without a lock: the answer comes from the user's process and may take its time.
-        let tasks = (self.stage_tasks)(stage)?;
+        let Stage { tasks, .. } = (self.stages)(stage)?;
         let mut known = locked(&self.tasks);
         known.insert(stage, tasks);
         if known.len() > STAGES_MAX {
@@ -108,6 +117,30 @@ impl LocalRegistry {
         // Asked without a lock, as the number of tasks is.
         let plan = (self.plan_uses)(execution);
         locked(&self.registry).planned(open, plan);
+    }
+
+    /// Whether what attempts of this stage gave may have been used by now, though Spark runs their task again.
+    /// Before the stage is complete that says that it was lost, or was not taken.
+    fn was_used(&self, stage: u32) -> bool {
+        (self.stages)(stage).is_none_or(|stage| stage.was_complete)
+    }
+
+    /// The answer to an open; Spark is asked without a lock.
+    fn granted(&self, open: &OpenTask, granted: Granted) -> Result<Reply> {
+        match granted {
+            Granted::Yes(mut grant) => {
+                let Recording { ended, .. } = &mut grant.recording;
+                if *ended != grant.ended_before && !self.was_used(open.stage) {
+                    *ended = grant.ended_before;
+                }
+                Ok(Reply::Granted(*grant))
+            }
+            Granted::Busy => Ok(Reply::Busy),
+            Granted::Left => {
+                let (task, none) = (open.task.clone(), Generation::NONE);
+                Err(Error::Fenced { task, newer: none, ours: none })
+            }
+        }
     }
 
     /// Answers what agents ask the registry; `None` for requests that are not for it.
@@ -147,14 +180,9 @@ impl LocalRegistry {
                 Ok(Reply::IsDead(registry.is_dead(*agent, *refused, now_ms)))
             }
             Request::Grant { open, agent, commits_seen } => {
-                match registry.grant(open, *agent, *commits_seen, tasks, now_ms) {
-                    Granted::Yes(grant) => Ok(Reply::Granted(*grant)),
-                    Granted::Busy => Ok(Reply::Busy),
-                    Granted::Left => {
-                        let (task, none) = (open.task.clone(), Generation::NONE);
-                        Err(Error::Fenced { task, newer: none, ours: none })
-                    }
-                }
+                let granted = registry.grant(open, *agent, *commits_seen, tasks, now_ms);
+                drop(registry);
+                self.granted(open, granted)
             }
             Request::Holding { task, generation, holders, adopted, published, sent } => {
                 let held = registry.holding(task, *generation, holders, *adopted, *published, *sent);

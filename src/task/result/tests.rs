@@ -6,7 +6,7 @@ use arrow_array::{Array, ArrayRef, Float64Array, NullArray};
 use arrow_schema::DataType;
 
 use super::super::fixtures::{Attempt, assert_diverged, numbers, options, values, words};
-use super::super::{TaskMode, TaskOptions};
+use super::super::{Ended, TaskMode, TaskOptions};
 use super::*;
 use crate::config::OnAmbiguous;
 use crate::error::DivergenceKind as Kind;
@@ -332,4 +332,24 @@ fn beside_rows_in_doubt_the_others_are_kept() {
     let plan = third.offer(&[rows]).unwrap();
     assert_eq!(plan.live, [2, 4]);
     assert_eq!(values(&third.complete(plan, Some(numbers([1, 50]))).unwrap()), [2, 1, 1, 30, 50]);
+}
+
+#[test]
+fn rows_may_change_between_attempts_none_of_which_came_to_its_end() {
+    let of = |log: &[Bytes], ended, rows: &[&str]| {
+        let mut attempt = Attempt::with(TaskOptions { ended, ..result_options() }, log.to_vec(), 100);
+        attempt.run(&words(rows)).unwrap();
+        attempt
+    };
+    let first = recorded(&[&["a", "b"]]);
+    let mut second = of(&first, Ended::Never, &["a", "c"]);
+    let summary = second.finish().unwrap();
+    assert_eq!((summary.live, summary.leftover, summary.unasked), (1, 1, 0));
+    // From then on what it gave may have been used: its rows it is, whatever else is recorded.
+    let ended = Ended::With(summary.input);
+    assert_eq!(of(&second.log, ended, &["c", "a"]).finish().unwrap().leftover, 1);
+    assert_diverged(of(&second.log, ended, &["a", "b"]).finish(), Kind::RowsMissing, Some(2));
+    assert_diverged(of(&second.log, ended, &["a", "d"]).finish(), Kind::RowsChanged, Some(1));
+    assert_diverged(of(&second.log, ended, &["a"]).finish(), Kind::RowsMissing, Some(1));
+    assert_diverged(of(&second.log, Ended::Unknown, &["a", "c"]).finish(), Kind::RowsMissing, Some(2));
 }

@@ -1,7 +1,7 @@
 //! Scenarios of services mode: what a function that runs again is given.
 
 use super::super::fixtures::{assert_diverged, options};
-use super::super::{TaskMode, TaskOptions};
+use super::super::{Ended, TaskMode, TaskOptions};
 use super::*;
 use crate::config::OnAmbiguous;
 use crate::error::DivergenceKind as Kind;
@@ -333,4 +333,21 @@ fn a_call_has_one_key_however_often_it_asks() {
     assert_ne!(own, handed);
     task.record_call(LOOKUP, true, Bytes::new()).unwrap();
     assert!(![own, handed].contains(&task.next_key()));
+}
+
+#[test]
+fn rows_may_change_between_attempts_none_of_which_came_to_its_end() {
+    let asks = |ended, row| {
+        let mut task =
+            ServiceTask::new(TaskOptions { ended, ..service_options() }, recorded(), true).unwrap();
+        replay_row(&mut task, 1);
+        task.begin_row(row).unwrap();
+        task.time(77).unwrap();
+        task
+    };
+    let summary = asks(Ended::Never, 9).finish().unwrap();
+    assert_eq!((summary.live, summary.leftover, summary.unasked), (1, 2, 0));
+    assert_eq!(asks(Ended::With(summary.input), 9).finish().unwrap(), summary);
+    assert_diverged(asks(Ended::With(summary.input), 8).finish(), Kind::RowsChanged, Some(1));
+    assert_diverged(asks(Ended::Unknown, 9).finish(), Kind::RowsChanged, Some(1));
 }
