@@ -26,6 +26,7 @@ from pyspark.sql.types import DoubleType
 import clonos
 import clonos.functions as cf
 from clonos import causal
+from clonos._driver.session import EXECUTION_POLL_SECONDS
 
 ROWS = 60
 pytestmark = pytest.mark.timeout(120)
@@ -386,3 +387,18 @@ def test_rows_are_fetched_one_partition_at_a_time_and_answered_once(
     rows = spark.range(0, 100, 1, 2).select(slow("id").alias("v")).toLocalIterator()
     assert sorted(row.v for row in rows) == list(range(100))
     assert len(Path(calls).read_text().split()) == 100
+
+
+def test_who_takes_rows_slowly_has_one_answer_all_the_same(spark: Any) -> None:
+    """Between two partitions of ``toLocalIterator`` Spark has nothing to do."""
+
+    @causal("double", per="value")
+    def draw(one: int) -> float:
+        return random.random() + one
+
+    rows = spark.range(0, 4, 1, 4).select(draw((sf.col("id") * 0).alias("one")).alias("v"))
+    values = set()
+    for row in rows.toLocalIterator():
+        values.add(row.v)
+        time.sleep(2.5 * EXECUTION_POLL_SECONDS)
+    assert len(values) == 1
