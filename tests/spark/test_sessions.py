@@ -133,6 +133,20 @@ print("held")
 """
 
 
+def test_an_epoch_that_is_open_is_not_taken_over_by_another_session(
+    session: Any, plain_spark: Any
+) -> None:
+    with session.epoch("open"):
+        # The same settings are the same session.
+        assert clonos.attach(plain_spark) is session
+        with pytest.raises(errors.ConfigError, match="open is open"):
+            clonos.attach(plain_spark, memory="64MiB")
+        assert session.is_active
+    with clonos.attach(plain_spark, memory="64MiB") as other:
+        assert not session.is_active
+        assert other.is_active
+
+
 def test_who_restarts_spark_is_told_to_attach_again(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(SPARK_RESTARTED)

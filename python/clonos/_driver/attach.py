@@ -117,7 +117,8 @@ def attach(
     Raises
     ------
     ConfigError
-        If a setting is out of range, or the session is a Spark Connect one.
+        If a setting is out of range, the session is a Spark Connect one, or the session there is
+        has an epoch open and would be stopped.
 
     Notes
     -----
@@ -143,6 +144,13 @@ def attach(
     if isinstance(before, Session) and same and before.is_active:
         return before
     chosen = _chosen(asked, settings, local=local)
+    if isinstance(before, Session) and before.is_active and (open_ones := before.open_epochs()):
+        names = ", ".join(open_ones)
+        message = (
+            f"other settings stop the session there is, in which {names} is open, which would then "
+            "be two epochs: attach before the epoch begins, or leave it first"
+        )
+        raise ConfigError(message, "CONFIG")
     # Only now: a setting that is refused stops nothing.
     if before is not None:
         before.stop()

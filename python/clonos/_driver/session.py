@@ -167,6 +167,11 @@ class Session:
             raise
         self._leave(name, ended=True)
 
+    def open_epochs(self) -> list[str]:
+        """Names of the epochs that are open in some thread."""
+        with self._epochs_lock:
+            return sorted(name for name, blocks in self._epochs.items() if blocks)
+
     def _leave(self, name: str, *, ended: bool) -> None:
         """Commit an epoch with the last of its blocks, if all ended well."""
         # Held until it is committed: a block that is entered now begins another run.
