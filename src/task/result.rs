@@ -282,7 +282,7 @@ impl ResultTask {
     ///
     /// # Errors
     /// [`Error::Divergence`] if recorded rows did not come though others ran live, or, in the same
-    /// stage, if they did not come at all; [`Error::Misuse`] if plans are not completed or this is
+    /// stage, if they did not come at all, and somebody may have used them; [`Error::Misuse`] if plans are not completed or this is
     /// called twice.
     pub fn finish(&mut self) -> Result<Summary> {
         self.standing.check()?;
