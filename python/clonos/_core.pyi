@@ -281,7 +281,7 @@ class Agent:
         config: SessionConfig,
         host: str,
         port: int,
-        stages: Callable[[int], tuple[int, bool] | None],
+        stages: Callable[[int], tuple[int, bool, bool] | None],
         plan_uses: Callable[
             [int, int], list[tuple[str, int, str, int, bool, int, int, int, int, int, int]] | None
         ],

@@ -34,10 +34,10 @@ impl PyAgent {
     ) -> PyResult<Self> {
         let ask = move |stage: u32| -> Option<Stage> {
             // Spark may not know, or be shutting down; then the layout counts as unchanged.
-            let known: Option<(u32, bool)> = Python::attach(|py| {
+            let known: Option<(u32, bool, bool)> = Python::attach(|py| {
                 stages.call1(py, (stage,)).and_then(|stage| stage.extract(py)).ok().flatten()
             });
-            known.map(|(tasks, was_complete)| Stage { tasks, was_complete })
+            known.map(|(tasks, was_complete, is_rest)| Stage { tasks, was_complete, is_rest })
         };
         let plan = move |execution: Execution| -> Option<Vec<Placed>> {
             let uses: Vec<PlacedUse> = Python::attach(|py| {

@@ -368,3 +368,22 @@ fn an_attempt_knows_whether_what_earlier_ones_gave_may_have_been_used() {
     assert_eq!(ended(running, 6, 5), Ended::With(9));
     assert_eq!(ended(running, 7, 0), Ended::With(9));
 }
+
+#[test]
+fn a_stage_that_does_the_rest_of_an_earlier_ones_work_has_lost_what_that_recorded() {
+    let world = World::new();
+    let mut worker = world.worker();
+    let (stage, rest) = (199, 200);
+    let opened = open(&mut worker, &task(0), stage, 1);
+    append(&mut worker, opened.session, &text("one")).unwrap();
+    close(&mut worker, opened.session);
+    // In the same epoch it is there.
+    let known = open(&mut worker, &task(0), rest, 2);
+    assert!(!known.lost && known.prior == [text("one")]);
+    for attempt in [3, 4] {
+        let lost = open(&mut worker, &task(1), rest, attempt);
+        assert!(lost.lost, "also when it is tried again");
+        close(&mut worker, lost.session);
+    }
+    assert!(!open(&mut worker, &task(2), stage, 5).lost);
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -86,3 +87,28 @@ def test_what_is_lost_is_asked_again_if_one_asks_for_it(unnoticed: Any, record: 
     assert killer.struck == 1
     assert sorted(row.id for row in rows) == list(range(ROWS))
     assert record.read().twice
+
+
+@pytest.mark.parametrize("epoch", ["one for both", "each its own"])
+def test_a_job_over_rdds_does_not_mix_what_it_reads_of_an_earlier_jobs_shuffle(
+    spark: Any, record: Record, epoch: str
+) -> None:
+    def kill(executors: list[testing.Executor]) -> None:
+        testing.kill(*[executor.pid for executor in executors[:2]])
+
+    with clonos.attach(spark, sharing_depth=2) as session:
+        rows = scored(spark, record).rdd.map(lambda row: (row.v, row.id))
+        shuffled = rows.partitionBy(REDUCE_TASKS, lambda v: int(v * REDUCE_TASKS))
+        both = session.epoch("both") if epoch == "one for both" else contextlib.nullcontext()
+        with both:
+            assert shuffled.count() == ROWS
+            with Killer(spark, kill) as killer:
+                if epoch == "one for both":
+                    found = shuffled.mapPartitions(slowly).collect()
+                    assert sorted(row for _, row in found) == list(range(ROWS))
+                    assert not record.read().twice
+                else:
+                    with pytest.raises(Exception) as lost:
+                        shuffled.mapPartitions(slowly).collect()
+                    assert isinstance(errors.find(lost.value), errors.CausalLogLost)
+    assert killer.struck == 1

@@ -9,6 +9,8 @@ name                                                      seen in
 ``SparkContext._jsc.sc().dagScheduler().stageIdToStage``  4.1, 4.2, 4.3
 ``sharedState().statusStore().execution``                 4.1, 4.2, 4.3
 ``SparkContext._jsc.sc().dagScheduler().activeJobs``      4.3
+``ShuffleMapStage.shuffleDep``, ``Stage.latestInfo``      4.3
+``statusStore().stageData``, ``statusStore().job``        4.3
 ``StreamingQueryWrapper.streamingQuery`` and its class    4.3
 ========================================================= =============
 """
@@ -23,6 +25,9 @@ from clonos._worker.place import EXECUTION_PROPERTY
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+# Shuffles whose first writer is remembered.
+SHUFFLES_MAX = 4_096
 
 
 def is_classic(spark: SparkSession) -> bool:
@@ -41,14 +46,18 @@ def is_set(spark: SparkSession, setting: str) -> bool:
     return bool(jconf.contains(setting))
 
 
-def stages(context: SparkContext) -> Callable[[int], tuple[int, bool] | None]:
-    """Return what tells how many partitions a stage has, and whether all of it was complete once.
+def stages(context: SparkContext) -> Callable[[int], tuple[int, bool, bool] | None]:
+    """Return what tells how many partitions a stage has, and two things about these.
 
-    Not the status tracker's number of tasks: that counts those of a stage's last attempt, which
-    are only the missing ones after a failure.
+    They are whether all of them were complete once, and whether a stage of an earlier job has
+    written the same shuffle: this one writes what of it was lost since. The number is not the
+    status tracker's, which counts those of a stage's last attempt: only the missing ones after a
+    failure.
     """
     jcontext: Any = context._jsc.sc()
     known = jcontext.dagScheduler().stageIdToStage()
+    # The first stage that wrote each shuffle.
+    writers: dict[int, int] = {}
 
     def was_complete(stage: int) -> bool:
         # An attempt at a stage that lacked what it was to read has failed, not completed.
@@ -59,13 +68,19 @@ def stages(context: SparkContext) -> Callable[[int], tuple[int, bool] | None]:
         status = [attempts.apply(at).status().toString() for at in range(attempts.size())]
         return not status or "COMPLETE" in status
 
-    def of_stage(stage: int) -> tuple[int, bool] | None:
+    def of_stage(stage: int) -> tuple[int, bool, bool] | None:
         found = known.get(stage)
         if not found.isDefined():
             return None
-        stage_now = found.get()
-        was_tried = stage_now.latestInfo().attemptNumber() > 0
-        return int(stage_now.numPartitions()), was_tried and was_complete(stage)
+        now: Any = found.get()
+        is_rest = False
+        if now.getClass().getSimpleName() == "ShuffleMapStage":
+            shuffle = int(now.shuffleDep().shuffleId())
+            is_rest = writers.setdefault(shuffle, stage) != stage
+            if len(writers) > SHUFFLES_MAX:
+                del writers[next(iter(writers))]
+        was_tried = now.latestInfo().attemptNumber() > 0
+        return int(now.numPartitions()), was_tried and was_complete(stage), is_rest
 
     return of_stage
 

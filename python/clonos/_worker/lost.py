@@ -26,20 +26,26 @@ def check_lost(lost: bool, config: _core.SessionConfig, uid: str, place: Place) 
     if not lost:
         return
     task = f"{uid}@{place.query}/{place.epoch}/{place.partition}"
+    earlier = "it was recorded in an earlier job, whose epoch is over (use one session.epoch), or "
     message = (
-        f"the log of task {task} is lost: more agents failed at once than sharing_depth="
-        f"{config.sharing_depth} covers, and there is no checkpoint_dir that has it"
+        f"the log of task {task} is lost: {earlier if place.query.startswith('app:') else ''}more "
+        f"agents failed at once than sharing_depth={config.sharing_depth} covers, and there is no "
+        "checkpoint_dir that has it"
     )
-    if config.on_lost == "rollback" and not _spark_notices():
-        advice = f"{message}. {CHECKSUM} is off, so Spark would not notice other values"
+    if config.on_lost == "rollback" and not _spark_notices(place):
+        why = f"{CHECKSUM} is off" if place.execution else "this is a job over RDDs"
+        advice = f"{message}. {why}, so Spark would not notice other values"
         raise CausalLogLost(advice, "CAUSAL_LOG_LOST")
     _log.warning("%s; going on live (on_lost=%r)", message, config.on_lost)
 
 
-def _spark_notices() -> bool:
+def _spark_notices(place: Place) -> bool:
     import pyspark
     from pyspark import TaskContext
 
+    # The checksum is of shuffles between the operators of a query.
+    if place.execution is None:
+        return False
     context = TaskContext.get()
     properties: dict[str, str] = (context._localProperties if context else None) or {}
     default = "true" if tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2) else "false"

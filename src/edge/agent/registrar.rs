@@ -1,6 +1,7 @@
 //! The way to the registry: in this process, if it is the driver's, else over a connection.
 
 use std::collections::{BTreeMap, HashMap};
+use std::slice;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -24,6 +25,8 @@ pub struct Stage {
     pub tasks: u32,
     /// Whether all of them had come to their end once, so that what is behind the stage may have begun.
     pub was_complete: bool,
+    /// Whether it writes what was lost of a shuffle that a stage of an earlier job has written.
+    pub is_rest: bool,
 }
 
 /// Tells what there is to know of a Spark stage now, if it knows.
@@ -50,8 +53,8 @@ pub(in crate::edge) struct LocalRegistry {
     plan_uses: PlanUses,
     /// Agents that should hold each log.
     copies: usize,
-    /// Answers of `stages`: a stage's number of tasks does not change.
-    tasks: Mutex<BTreeMap<u32, u32>>,
+    /// First answers of `stages`: how a stage began does not change.
+    begun: Mutex<BTreeMap<u32, Stage>>,
     limits: Mutex<RateLimits>,
     /// Queries in which nothing may be recorded, with the reason.
     refused: Mutex<HashMap<String, Error>>,
@@ -67,7 +70,7 @@ impl LocalRegistry {
             plan_uses,
             registry: Mutex::new(Registry::new()),
             stages,
-            tasks: Mutex::default(),
+            begun: Mutex::default(),
             limits: Mutex::default(),
             refused: Mutex::default(),
             started: Instant::now(),
@@ -94,18 +97,18 @@ impl LocalRegistry {
         };
     }
 
-    fn tasks_of(&self, stage: u32) -> Option<u32> {
-        if let Some(known) = locked(&self.tasks).get(&stage) {
+    fn stage(&self, stage: u32) -> Option<Stage> {
+        if let Some(known) = locked(&self.begun).get(&stage) {
             return Some(*known);
         }
         // Asked without a lock: the answer comes from the user's process and may take its time.
-        let Stage { tasks, .. } = (self.stages)(stage)?;
-        let mut known = locked(&self.tasks);
-        known.insert(stage, tasks);
+        let begun = (self.stages)(stage)?;
+        let mut known = locked(&self.begun);
+        known.insert(stage, begun);
         if known.len() > STAGES_MAX {
             known.pop_first();
         }
-        Some(tasks)
+        Some(begun)
     }
 
     /// Has the registry know the plan before one of its uses is given a log.
@@ -125,22 +128,35 @@ impl LocalRegistry {
         (self.stages)(stage).is_none_or(|stage| stage.was_complete)
     }
 
-    /// The answer to an open; Spark is asked without a lock.
-    fn granted(&self, open: &OpenTask, granted: Granted) -> Result<Reply> {
-        match granted {
-            Granted::Yes(mut grant) => {
-                let Recording { ended, .. } = &mut grant.recording;
-                if *ended != grant.ended_before && !self.was_used(open.stage) {
-                    *ended = grant.ended_before;
-                }
-                Ok(Reply::Granted(*grant))
-            }
-            Granted::Busy => Ok(Reply::Busy),
+    /// Answers an open. Spark, which may take its time, is asked without a lock.
+    fn grant(&self, open: &OpenTask, agent: AgentId, commits_seen: u64) -> Result<Reply> {
+        if let Some(reason) = locked(&self.refused).get(&*open.task.query) {
+            return Err(reason.clone());
+        }
+        let stage = self.stage(open.stage);
+        self.look_at_plan(open);
+        let (now_ms, tasks) = (self.now_ms(), stage.map(|stage| stage.tasks));
+        let mut registry = locked(&self.registry);
+        registry.look_at_clock(now_ms);
+        let mut grant = match registry.grant(open, agent, commits_seen, tasks, now_ms) {
+            Granted::Yes(grant) => grant,
+            Granted::Busy => return Ok(Reply::Busy),
             Granted::Left => {
                 let (task, none) = (open.task.clone(), Generation::NONE);
-                Err(Error::Fenced { task, newer: none, ours: none })
+                return Err(Error::Fenced { task, newer: none, ours: none });
             }
+        };
+        if stage.is_some_and(|stage| stage.is_rest) && !grant.reopened {
+            // What an earlier job read of this task was recorded then, and its epoch is over: a loss.
+            registry.visible(slice::from_ref(&grant.task), &[]);
+            grant.published = true;
         }
+        drop(registry);
+        let Recording { ended, .. } = &mut grant.recording;
+        if *ended != grant.ended_before && !self.was_used(open.stage) {
+            *ended = grant.ended_before;
+        }
+        Ok(Reply::Granted(*grant))
     }
 
     /// Answers what agents ask the registry; `None` for requests that are not for it.
@@ -150,19 +166,10 @@ impl LocalRegistry {
             let wait_ns = locked(&self.limits).reserve(name, *interval_ns, *count, now_ns);
             return Some(Ok(Reply::PermitsFrom(wait_ns)));
         }
-        if let Request::Grant { open, .. } = request
-            && let Some(reason) = locked(&self.refused).get(&*open.task.query)
-        {
-            return Some(Err(reason.clone()));
+        if let Request::Grant { open, agent, commits_seen } = request {
+            return Some(self.grant(open, *agent, *commits_seen));
         }
         let now_ms = self.now_ms();
-        let tasks = match request {
-            Request::Grant { open, .. } => self.tasks_of(open.stage),
-            _ => None,
-        };
-        if let Request::Grant { open, .. } = request {
-            self.look_at_plan(open);
-        }
         let mut registry = locked(&self.registry);
         registry.look_at_clock(now_ms);
         Some(match request {
@@ -178,11 +185,6 @@ impl LocalRegistry {
             }
             Request::Silent { agent, refused } => {
                 Ok(Reply::IsDead(registry.is_dead(*agent, *refused, now_ms)))
-            }
-            Request::Grant { open, agent, commits_seen } => {
-                let granted = registry.grant(open, *agent, *commits_seen, tasks, now_ms);
-                drop(registry);
-                self.granted(open, granted)
             }
             Request::Holding { task, generation, holders, adopted, published, sent } => {
                 let held = registry.holding(task, *generation, holders, *adopted, *published, *sent);
