@@ -51,9 +51,10 @@ class Saver(CloudPickler):
         is_named = isinstance(value, type) and "<locals>" not in value.__qualname__
         if place is None and is_named and is_users(value.__module__):
             # Made anew from its code it would be another class, and `isinstance` would say no.
+            cut = ", in the first 10,000 objects that they hold" if self._sight.is_cut else ""
             message = (
-                f"neither the function nor the service names the class {value.__qualname__}, so "
-                "that a replay could not give it back: name it there, as for isinstance()"
+                f"neither the function nor the service names the class {value.__qualname__}{cut}, "
+                "so that a replay could not give it back: name it there, as for isinstance()"
             )
             raise pickle.PicklingError(message)
         return place

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
 import types
 from typing import Any
 
@@ -16,6 +17,8 @@ from clonos.errors import ReplayDivergence
 _ATTRIBUTES = (types.MemberDescriptorType, types.GetSetDescriptorType)
 # Restored by themselves, or of the process alone; `obj` is what an attribute was not found in.
 _APART = {"__dict__", "__weakref__", "__traceback__", "__cause__", "__context__", "args", "obj"}
+# Of an object without a text of its own.
+_ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 _CHAIN = ("__cause__", "__context__", "__suppress_context__")
 
 
@@ -37,7 +40,10 @@ def reduced(error: BaseException) -> Any:
 
 def is_same(first: BaseException, second: BaseException) -> bool:
     """Whether two exceptions look the same to who catches them."""
-    return type(first) is type(second) and str(first) == str(second)
+    if type(first) is not type(second):
+        return False
+    texts = (_ADDRESS.sub("0x", str(error)) for error in (first, second))
+    return next(texts) == next(texts)
 
 
 def _goes_its_own_way(error: BaseException) -> bool:
@@ -78,8 +84,9 @@ def _made(kind: type[BaseException], given: tuple[Any, ...]) -> BaseException:
 
 
 def _restore(error: BaseException, state: tuple[Any, ...]) -> None:
-    error.args, attributes, held, chain = state
-    for name, value in (*attributes.items(), *chain.items()):
+    args, attributes, held, chain = state
+    # Its class may refuse to be changed, as frozen data classes do.
+    for name, value in (("args", args), *attributes.items(), *chain.items()):
         # What a group was made with is there, and cannot be set.
         with contextlib.suppress(AttributeError, TypeError):
             BaseException.__setattr__(error, name, value)
@@ -106,8 +113,10 @@ class NotRecorded:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
+        from clonos._services import current
+
         message = f"{name} of a {self._kind} is asked for, which cannot be pickled with its error"
-        raise ReplayDivergence(message, "REPLAY_DIVERGENCE")
+        raise current.get().fail(ReplayDivergence(message, "REPLAY_DIVERGENCE"))
 
 
 def stand_in(value: Any) -> tuple[Any, ...]:

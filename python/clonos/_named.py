@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import sys
 import types
 from collections import deque
 from collections.abc import Iterator
@@ -17,8 +18,22 @@ from clonos._names import closure, names_in
 
 # Nothing tells two equal ones apart, and each is written as what it is.
 ATOMS = frozenset({int, str, bytes, float, bool, type(None), complex})
+# Flag of classes that some program has made.
+_HEAP_TYPE = 1 << 9
 # Objects that code is searched for at most.
 _SEARCHED_MAX = 10_000
+
+_CODE = (
+    type,
+    types.FunctionType,
+    types.MethodType,
+    types.CoroutineType,
+    types.UnionType,
+    staticmethod,
+    classmethod,
+    property,
+    functools.partial,
+)
 
 Name = tuple[str, str]
 
@@ -30,6 +45,11 @@ class Named:
     ----------
     *roots : object
         Functions, classes, or objects with methods: where to begin.
+
+    Attributes
+    ----------
+    is_cut : bool
+        Whether there is more than was looked at.
     """
 
     def __init__(self, *roots: Any) -> None:
@@ -37,18 +57,21 @@ class Named:
         self._names: dict[int, Name] = {}
         # Kept, so that no other object gets the id of one that was made for the search only.
         seen: dict[int, Any] = {}
-        # Those that are near come first, before some large object is searched.
-        left = deque(roots)
-        while left and len(seen) < _SEARCHED_MAX:
-            thing = left.popleft()
-            if id(thing) in seen or type(thing) in ATOMS:
+        # Code first: it is the same in each process, while what it holds may have changed, and a
+        # table may be so large that nothing else would be found. Of either, what is near.
+        left: tuple[deque[Any], deque[Any]] = (deque(roots), deque())
+        while any(left) and len(seen) < _SEARCHED_MAX:
+            thing = (left[0] or left[1]).popleft()
+            if id(thing) in seen or _is_plain(thing):
                 continue
             seen[id(thing)] = thing
             if isinstance(thing, (type, types.FunctionType)):
                 if is_found(thing):
                     continue
                 self._add(thing)
-            left.extend(parts_of(thing))
+            for part in parts_of(thing):
+                left[not isinstance(part, _CODE)].append(part)
+        self.is_cut = any(left)
 
     def _add(self, thing: Any) -> None:
         name = (thing.__module__, thing.__qualname__)
@@ -71,9 +94,18 @@ class Named:
         return name in self._things
 
 
+def _is_plain(thing: Any) -> bool:
+    """Whether nothing is in `thing` that could be a class or a function."""
+    kind = type(thing)
+    return kind in ATOMS or (kind in {list, tuple} and ATOMS.issuperset(map(type, thing)))
+
+
 @functools.lru_cache(maxsize=1024)
 def is_found(definition: Any) -> bool:
     """Whether any process finds a class or function by its name."""
+    if isinstance(definition, type) and not definition.__flags__ & _HEAP_TYPE:
+        # Python's own, not all of which it finds: the class of modules, say.
+        return True
     if definition.__module__ == "__main__":
         return False
     try:
@@ -105,7 +137,20 @@ def parts_of(thing: Any) -> Iterator[Any]:
         yield from (thing.func, *thing.args, *thing.keywords.values())
     elif isinstance(thing, property):
         yield from (thing.fget, thing.fset)
-    elif isinstance(thing, (list, tuple, set, frozenset)):
+    elif isinstance(thing, types.UnionType):
+        yield from thing.__args__
+    elif isinstance(thing, types.SimpleNamespace):
+        yield from vars(thing).values()
+    elif isinstance(thing, types.ModuleType):
+        # What is imported is found by its name.
+        if thing.__name__ not in sys.modules:
+            yield from vars(thing).values()
+    elif isinstance(thing, (set, frozenset)):
+        # Classes stand in it by their addresses.
+        code = [part for part in thing if isinstance(part, _CODE)]
+        yield from sorted(code, key=lambda part: getattr(part, "__qualname__", ""))
+        yield from (part for part in thing if not isinstance(part, _CODE))
+    elif isinstance(thing, (list, tuple)):
         yield from thing
     elif isinstance(thing, dict):
         yield from thing.values()

@@ -57,12 +57,28 @@ class Sight:
             message = f"a {'.'.join(name)} is recorded, which the {whose} does not name any more"
             raise ReplayDivergence(message, "REPLAY_DIVERGENCE") from None
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether there is more to be named than was looked at."""
+        return any(self._named(whose).is_cut for whose in (_FUNCTION, _SERVICE))
+
     def _named(self, whose: str) -> Named:
         if whose == _FUNCTION:
             return self._function()
         if self._service is None:
             self._service = Named(*self._roots)
         return self._service
+
+
+class Awaited:
+    """Recorded in place of an outcome that was awaited, so that it is awaited at replay."""
+
+    def __init__(self, outcome: Any) -> None:
+        self.outcome = outcome
+
+
+class Cancelled:
+    """Recorded in place of an awaited outcome: the function gave the call up."""
 
 
 class _PlainSaver(pickle.Pickler):

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from clonos import _unrecorded
 from clonos._named import Named
-from clonos._outcomes import Sight, dumps, dumps_error, loads
-from clonos.errors import ConfigError, ReplayDivergence
+from clonos._outcomes import Awaited, Cancelled, Sight, dumps, dumps_error, loads
+from clonos.errors import ClonosError, ConfigError, ReplayDivergence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,10 +124,10 @@ class Scope:
     the services are the plain ones. `key` makes the idempotency key of the call in progress;
     `after` runs after each recorded outcome (``flush="call"`` publishes there). `function` is what
     runs in it: outcomes are of classes that it may name. `awaited` is the name of the call that is
-    being awaited, if there is one.
+    being awaited, if there is one; `failed` what ends the task, whatever the function makes of it.
     """
 
-    __slots__ = ("_function", "_named", "after", "awaited", "key", "recorder")
+    __slots__ = ("_function", "_named", "after", "awaited", "failed", "key", "recorder")
 
     def __init__(
         self,
@@ -140,6 +140,7 @@ class Scope:
         self.key = key
         self.after = after
         self.awaited: str | None = None
+        self.failed: ClonosError | None = None
         self._function = function
         self._named: Named | None = None
 
@@ -148,6 +149,16 @@ class Scope:
         if self._named is None:
             self._named = Named(self._function)
         return self._named
+
+    def fail(self, error: ClonosError) -> ClonosError:
+        """End the task with `error`, which is returned: a function may catch all there is."""
+        self.failed = self.failed or error
+        return error
+
+    def check(self) -> None:
+        """Raise what ends the task."""
+        if self.failed is not None:
+            raise self.failed
 
 
 _NO_SCOPE = Scope(None)
@@ -317,6 +328,7 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     if scope.awaited is not None:
         message = f"{name} is called while {scope.awaited} is awaited: record them one by one"
         raise RuntimeError(message)
+    scope.check()
     sight = Sight(scope.named, service)
     recorded = recorder.call_begin(name)
     if recorded is not None:
@@ -332,18 +344,18 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
             current.reset(token)
     except Exception as error:
         # Not published: if it ends the attempt, nothing depends on it and it is asked again.
-        _record_error(recorder, name, error, error, sight)
+        _record_error(scope, name, error, error, sight)
         raise
     if inspect.isawaitable(result):
         scope.awaited = name
-        return _awaited(scope, recorder, name, result, sight)  # type: ignore[return-value]
-    _record(recorder, name, result, result, sight)
+        return _awaited(scope, name, result, sight)  # type: ignore[return-value]
+    _record(scope, name, result, result, sight)
     if scope.after is not None:
         scope.after()
     return result  # type: ignore[no-any-return]
 
 
-def _record(recorder: Recorder, name: str, result: Any, outcome: Any, sight: Sight) -> None:
+def _record(scope: Scope, name: str, result: Any, outcome: Any, sight: Sight) -> None:
     """Record what a call gave, as `outcome`."""
     try:
         data = dumps(outcome, sight)
@@ -352,12 +364,12 @@ def _record(recorder: Recorder, name: str, result: Any, outcome: Any, sight: Sig
             f"what {name} returned cannot be recorded: a {type(result).__qualname__} cannot be "
             f"pickled ({error}); return the plain values that are needed of it"
         )
-        raise _refused(recorder, name, message, outcome, sight) from error
-    recorder.call_record(name, True, data)
+        raise _refused(scope, name, message, outcome, sight) from error
+    _recorder(scope).call_record(name, True, data)
 
 
 def _record_error(
-    recorder: Recorder, name: str, error: BaseException, outcome: Any, sight: Sight
+    scope: Scope, name: str, error: BaseException, outcome: Any, sight: Sight
 ) -> None:
     """Record what a call raised, as `outcome`."""
     try:
@@ -368,41 +380,42 @@ def _record_error(
             f"what {name} raised cannot be recorded: {kind}: {error} ({reason}); raise one that "
             "can be pickled in its place"
         )
-        raise _refused(recorder, name, message, outcome, sight) from error
-    recorder.call_record(name, False, data)
+        raise _refused(scope, name, message, outcome, sight) from error
+    _recorder(scope).call_record(name, False, data)
 
 
-def _refused(
-    recorder: Recorder, name: str, message: str, outcome: Any, sight: Sight
-) -> ConfigError:
+def _recorder(scope: Scope) -> Recorder:
+    if scope.recorder is None:
+        raise AssertionError
+    return scope.recorder
+
+
+def _refused(scope: Scope, name: str, message: str, outcome: Any, sight: Sight) -> ClonosError:
     """Return the error that the function gets in place of an outcome, also at replay."""
     refused = ConfigError(message, "CONFIG")
-    is_awaited = isinstance(outcome, _Awaited)
-    recorder.call_record(name, False, dumps(_Awaited(refused) if is_awaited else refused, sight))
-    return refused
-
-
-class _Awaited:
-    """Recorded in place of an outcome that was awaited, so that it is awaited at replay."""
-
-    def __init__(self, outcome: Any) -> None:
-        self.outcome = outcome
-
-
-class _Cancelled:
-    """Recorded in place of an awaited outcome: the function gave the call up."""
+    recorded = Awaited(refused) if isinstance(outcome, Awaited) else refused
+    _recorder(scope).call_record(name, False, dumps(recorded, sight))
+    return scope.fail(refused)
 
 
 def _given_again(scope: Scope, name: str, ok: bool, value: bytes, sight: Sight) -> Any:
-    outcome = loads(value, sight)
-    if isinstance(outcome, _Awaited):
-        if isinstance(outcome.outcome, _Cancelled):
-            scope.awaited = name
-            return _cancelled_again(scope, name)
-        return _ready(ok, outcome.outcome)
+    try:
+        outcome = loads(value, sight)
+    except ReplayDivergence as error:
+        raise scope.fail(error) from None
+    is_awaited = isinstance(outcome, Awaited)
+    given = outcome.outcome if is_awaited else outcome
+    if isinstance(given, Cancelled):
+        scope.awaited = name
+        return _cancelled_again(scope, name)
+    if not ok and isinstance(given, ConfigError):
+        # It was refused.
+        scope.fail(given)
+    if is_awaited:
+        return _ready(ok, given)
     if ok:
-        return outcome
-    raise outcome
+        return given
+    raise given
 
 
 async def _ready(ok: bool, outcome: Any) -> Any:
@@ -424,12 +437,10 @@ async def _cancelled_again(scope: Scope, name: str) -> Any:
     finally:
         scope.awaited = None
     message = f"{name} was given up when it was recorded, and not in {CANCELLED_SECONDS_MAX:.0f} s"
-    raise ReplayDivergence(message, "REPLAY_DIVERGENCE")
+    raise scope.fail(ReplayDivergence(message, "REPLAY_DIVERGENCE"))
 
 
-async def _awaited(
-    scope: Scope, recorder: Recorder, name: str, call: Awaitable[Any], sight: Sight
-) -> Any:
+async def _awaited(scope: Scope, name: str, call: Awaitable[Any], sight: Sight) -> Any:
     import asyncio
 
     token = current.set(Scope(None, scope.key))
@@ -438,13 +449,13 @@ async def _awaited(
     except (Exception, asyncio.CancelledError) as error:
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-            recorder.call_record(name, False, dumps(_Awaited(_Cancelled())))
+            _recorder(scope).call_record(name, False, dumps(Awaited(Cancelled())))
         else:
             # Also where the call was cancelled, and not who waits for it.
-            _record_error(recorder, name, error, _Awaited(error), sight)
+            _record_error(scope, name, error, Awaited(error), sight)
         raise
     else:
-        _record(recorder, name, result, _Awaited(result), sight)
+        _record(scope, name, result, Awaited(result), sight)
     finally:
         current.reset(token)
         scope.awaited = None

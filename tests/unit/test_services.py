@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable
 from typing import Any, Self
 
 import pytest
 
+import clonos
 from clonos import _services, causal
 from clonos._services import Scope
 from clonos.errors import ConfigError, ReplayDivergence
@@ -385,3 +388,60 @@ def test_a_call_that_is_not_given_up_again_is_no_other_outcome(
 
     with pytest.raises(ReplayDivergence, match="was given up when it was recorded"):
         within(Scope(Log(live.made)), lambda: asyncio.run(patient()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+
+
+@pytest.mark.parametrize("raised", [lambda: Frozen(3), lambda: KeyError(object())])
+def test_exceptions_that_cannot_be_changed_or_have_no_text_of_their_own(
+    raised: Callable[[], Exception],
+) -> None:
+    live = Log()
+    first = caught(live, raised)
+    again = caught(Log(live.made), raised)
+    assert type(again) is type(first) is type(raised())
+    assert getattr(again, "code", None) == getattr(first, "code", None)
+
+
+def test_what_ends_a_task_ends_it_whatever_the_function_makes_of_it() -> None:
+    def ask() -> list[str]:
+        found = []
+        for _ in range(2):
+            try:
+                clonos.call(threading.Lock)
+            except Exception as error:
+                found.append(type(error).__name__)
+        return found
+
+    live = Log()
+    for log in (live, Log(live.made)):
+        scope = Scope(log, function=ask)
+        assert within(scope, ask) == ["ConfigError", "ConfigError"]
+        assert len(live.made) == 1
+        with pytest.raises(ConfigError, match="cannot be recorded"):
+            scope.check()
+
+
+def test_what_is_not_there_at_replay_ends_the_task_whatever_the_function_makes_of_it() -> None:
+    def service() -> None:
+        raise LostText(threading.Lock(), "/")
+
+    def asks_for_more() -> str:
+        try:
+            clonos.call(service)
+        except LostText as error:
+            with contextlib.suppress(ReplayDivergence):
+                error.lock.acquire()
+        return "goes on"
+
+    live = Log()
+    scope = Scope(live, function=asks_for_more)
+    assert within(scope, asks_for_more) == "goes on"
+    scope.check()
+    scope = Scope(Log(live.made), function=asks_for_more)
+    assert within(scope, asks_for_more) == "goes on"
+    with pytest.raises(ReplayDivergence, match="is asked for"):
+        scope.check()

@@ -247,6 +247,37 @@ def test_classes_of_the_program_are_found_by_name_and_their_code_is_not_recorded
     assert NAMED["__main__", "Account"] is Account
 
 
+def test_classes_that_were_made_in_one_place_are_told_apart() -> None:
+    def missing() -> type:
+        class Missing:
+            pass
+
+        # As if the program itself had made it.
+        Missing.__module__ = "__main__"
+        return Missing
+
+    class Keeps:
+        users, orders = missing(), missing()
+
+        def __init__(self) -> None:
+            self.kind: type = self.users
+            self.seen = self.users()
+
+        def change(self) -> None:
+            self.kind, self.seen = self.orders, self.orders()
+
+    named = Named(Keeps)
+    live = Keeps()
+    state = State(live, "keeps", named)
+    live.change()
+    changes = state.changes()
+    again = Keeps()
+    state = State(again, "keeps", named)
+    state.restore(changes)
+    assert again.kind is Keeps.orders
+    assert type(again.seen) is Keeps.orders
+
+
 def test_what_is_too_large_or_cannot_be_kept_is_refused() -> None:
     class Holder:
         pass

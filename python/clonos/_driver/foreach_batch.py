@@ -53,9 +53,11 @@ def causal_batch_function(
         def publish() -> None:
             task.settle(task.publish())
 
-        token = current.set(Scope(task, TaskKeys(task), publish, fn))
+        scope = Scope(task, TaskKeys(task), publish, fn)
+        token = current.set(scope)
         try:
             fn(batch, number)
+            scope.check()
             # The seed of clonos.random may be the only thing not published yet.
             publish()
             # Before Spark commits the batch: afterwards nothing could be refused.

@@ -170,8 +170,10 @@ class Pieces:
         task.begin_batch(columns)
         task.begin_row(0)
         after = (lambda: self._settle(task)) if self.spec.flush == "call" else None
+        scope = Scope(task, TaskKeys(task), after, work)
         try:
-            outcome = within(Scope(task, TaskKeys(task), after, work), work)
+            outcome = within(scope, work)
+            scope.check()
         except Exception:
             # What was taken before it is kept.
             with contextlib.suppress(ClonosError):

@@ -125,7 +125,10 @@ class ServiceRunner:
             try:
                 output = next(outputs)
             except StopIteration:
+                # What ends the task does so, whatever the function has made of it.
+                self._scope.check()
                 return
             finally:
                 current.reset(token)
+            self._scope.check()
             yield output

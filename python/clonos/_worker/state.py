@@ -49,9 +49,12 @@ class Contents:
         The instance.
     constants : collection of str
         Attributes that are not looked into.
+    named : Named
+        Classes that the instance's class names.
     """
 
-    def __init__(self, instance: Any, constants: frozenset[str]) -> None:
+    def __init__(self, instance: Any, constants: frozenset[str], named: Named) -> None:
+        self.named = named
         self.by_name: dict[str, bytes] = {}
         self.failed: dict[str, Exception] = {}
         # Objects of each attribute, in the order in which they are written.
@@ -95,6 +98,12 @@ class _Numbering(ContentPickler):
         super().__init__(buffer)
         self._contents = contents
         self._name = name
+
+    def persistent_id(self, value: Any) -> Any:
+        if isinstance(value, type) and (name := self._contents.named.name_of(value)) is not None:
+            # Two classes that were made in one place have one name of their own.
+            return ("named", *name)
+        return super().persistent_id(value)
 
     def known_in_keys(self, value: Any) -> Any:
         place = self._contents.places.get(id(value), ("", 0))
@@ -200,7 +209,7 @@ class State:
     def _first(self) -> dict[str, bytes | None]:
         constants: frozenset[str] = frozenset()
         while True:
-            contents = Contents(self._instance, constants)
+            contents = Contents(self._instance, constants, self._named)
             # A client, a lock, a model: nothing that a call would change and pass on. What was a
             # part of one may then be as large, and is one, too.
             large = {n for n, now in contents.by_name.items() if len(now) > ATTRIBUTE_BYTES_MAX}
@@ -209,7 +218,7 @@ class State:
             constants |= large | contents.failed.keys()
 
     def _contents(self) -> Contents:
-        contents = Contents(self._instance, self._constants)
+        contents = Contents(self._instance, self._constants, self._named)
         for name, error in contents.failed.items():
             message = (
                 f"{self._uid} sets self.{name} in a call, which cannot be pickled ({error}): make "
