@@ -53,6 +53,8 @@ struct Asking {
     requests: VecDeque<Asked>,
     /// Whether the task is at work on what was asked together with these.
     begun: bool,
+    /// Whether the batch was asked about: what is open then is for others to answer, and to be waited for.
+    again: bool,
 }
 
 struct Asked {
@@ -109,6 +111,7 @@ impl PyValueTask {
     fn start_asking(&self, asking: &mut Asking, duties_max: u32) -> Result<()> {
         let unasked = lock(&self.task).unasked();
         let in_parts = self.in_parts
+            && !std::mem::replace(&mut asking.again, true)
             && (PARTS_QUESTIONS_MIN..=PARTS_QUESTIONS_MAX).contains(&unasked)
             && unasked <= duties_max as usize;
         let most = if in_parts { unasked.div_ceil(PARTS) } else { QUESTIONS_MAX };
@@ -191,7 +194,7 @@ impl PyValueTask {
         enter(py, || {
             // Of another batch: its duties stay ours until they are asked for again.
             self.read_asked()?;
-            lock(&self.asking).requests.clear();
+            *lock(&self.asking) = Asking::default();
             lock(&self.task).offer(&columns)
         })
     }

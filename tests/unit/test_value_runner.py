@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,6 +19,8 @@ from clonos._worker.value_runner import ValueRunner
 BATCHES = [[1, 2], [2, 3], [], [3, 4]]
 # Questions enough for a batch to be worked on in parts.
 MANY = 5_000
+# How long the agent keeps a request of somebody who has nothing else to do.
+WAIT_SECONDS = 0.5
 
 
 def open_value(config: _core.SessionConfig) -> _core.ValueTask:
@@ -237,3 +240,18 @@ def test_answers_larger_than_what_a_socket_takes_go_both_ways_at_once(config: An
 
     work(list(range(0, MANY, 2)))
     assert work(list(range(MANY))) == [long_text(x) for x in range(MANY)]
+
+
+def test_who_has_nothing_to_answer_waits_for_others_and_does_not_ask_all_the_time(
+    config: Any,
+) -> None:
+    other = open_value(config)
+    given = [pa.array(range(MANY), pa.int64())]
+    other.offer(given)
+    assert len(other.ask(MANY)) == MANY // 2
+    task = open_value(config)
+    task.offer(given)
+    begun = time.monotonic()
+    # Of both parts it is told at once that they are taken, then when there is something to tell.
+    assert [len(task.ask(MANY)) for _ in range(4)] == [0, 0, 0, 0]
+    assert time.monotonic() - begun > 2 * WAIT_SECONDS * 0.9
