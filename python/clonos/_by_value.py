@@ -27,11 +27,12 @@ class Saver(CloudPickler):
         super().__init__(buffer, protocol=5)  # type: ignore[no-untyped-call]
         self._sight = sight
         self._in_part = in_part
+        self._depths: dict[int, int] = {}
 
     def reducer_override(self, value: Any) -> Any:
         """How `value` is written, as pickle asks for it; ``NotImplemented`` for its own way."""
         if isinstance(value, BaseException):
-            return _exceptions.reduced(value)
+            return _exceptions.reduced(value, self._depths)
         found = super().reducer_override(value)  # type: ignore[no-untyped-call]
         is_code = isinstance(value, (type, types.FunctionType))
         if found is NotImplemented and self._in_part and not is_code:

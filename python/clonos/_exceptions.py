@@ -20,22 +20,30 @@ _APART = {"__dict__", "__weakref__", "__traceback__", "__cause__", "__context__"
 # Of an object without a text of its own.
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 _CHAIN = ("__cause__", "__context__", "__suppress_context__")
+# What an exception came of is recorded up to here: a long chain is more than pickle can nest.
+_CHAIN_MAX = 50
 
 
-def reduced(error: BaseException) -> Any:
+def reduced(error: BaseException, depths: dict[int, int]) -> Any:
     """What pickle is to write of an exception, as ``__reduce__`` returns it.
 
-    ``NotImplemented`` where the exception's own way is the better one.
+    ``NotImplemented`` where the exception's own way is the better one. `depths` is the pickler's:
+    how many exceptions came of one, by its id.
     """
     if _goes_its_own_way(error):
         return NotImplemented
+    depth = depths.get(id(error), 0)
+    for came_of in (error.__cause__, error.__context__):
+        depths.setdefault(id(came_of), depth + 1)
+    links = _CHAIN if depth < _CHAIN_MAX else _CHAIN[2:]
     # What a group was made of is not what its constructor was given.
     given = error.args
     if isinstance(error, BaseExceptionGroup):
         given = (error.message, list(error.exceptions))
-    chain = {name: getattr(error, name) for name in _CHAIN}
+    chain = {name: getattr(error, name) for name in links}
     state = (error.args, _attributes(error), dict(error.__dict__), chain)
-    return _made, (type(error), given), state, None, None, _restore
+    made = _made_its_own_way(error, given) or (_made, (type(error), given))
+    return *made, state, None, None, _restore
 
 
 def is_same(first: BaseException, second: BaseException) -> bool:
@@ -59,6 +67,19 @@ def _goes_its_own_way(error: BaseException) -> bool:
         return same and is_same(again, error)
     except Exception:  # noqa: BLE001 - whatever a constructor raises that is given too little
         return False
+
+
+def _made_its_own_way(error: BaseException, given: tuple[Any, ...]) -> tuple[Any, Any] | None:
+    """How an exception is made that has no constructor, such as that of pydantic."""
+    with contextlib.suppress(Exception):
+        _made(type(error), given)
+        return None
+    try:
+        own: Any = error.__reduce__()
+        make, parts = own
+        return (make, parts) if is_same(make(*parts), error) else None
+    except Exception:  # noqa: BLE001 - then it cannot be recorded, which is said where it is tried
+        return None
 
 
 def _attributes(error: BaseException) -> dict[str, Any]:

@@ -82,8 +82,14 @@ class Cancelled:
 
 
 class _PlainSaver(pickle.Pickler):
+    def __init__(self, buffer: io.BytesIO) -> None:
+        super().__init__(buffer, protocol=5)
+        self._depths: dict[int, int] = {}
+
     def reducer_override(self, value: Any) -> Any:
-        return _exceptions.reduced(value) if isinstance(value, BaseException) else NotImplemented
+        if isinstance(value, BaseException):
+            return _exceptions.reduced(value, self._depths)
+        return NotImplemented
 
 
 class _Loader(pickle.Unpickler):
@@ -111,7 +117,7 @@ def dumps(value: Any, sight: Sight | None = None) -> bytes:
         return pickle.dumps(value, protocol=5)
     buffer = io.BytesIO()
     try:
-        _PlainSaver(buffer, protocol=5).dump(value)
+        _PlainSaver(buffer).dump(value)
     except Exception:  # noqa: BLE001 - what only cloudpickle can handle
         return _by_value(value, sight)
     return buffer.getvalue()

@@ -406,6 +406,43 @@ def test_exceptions_that_cannot_be_changed_or_have_no_text_of_their_own(
     assert getattr(again, "code", None) == getattr(first, "code", None)
 
 
+def chained(length: int) -> Exception:
+    error: Exception = ValueError("first")
+    for number in range(length):
+        last = error
+        error = RuntimeError(f"level {number + 1}")
+        error.__context__ = last
+    return error
+
+
+def test_a_long_chain_of_exceptions_is_cut() -> None:
+    live = Log()
+    caught(live, lambda: chained(300))
+    again: BaseException | None = caught(Log(live.made), lambda: chained(0))
+    texts = []
+    while again is not None:
+        texts.append(str(again))
+        again = again.__context__
+    assert texts == [f"level {number}" for number in range(300, 249, -1)]
+
+
+def test_an_exception_without_a_constructor_comes_back() -> None:
+    pydantic = pytest.importorskip("pydantic")
+
+    def raised() -> Exception:
+        adapter = pydantic.TypeAdapter(dict[str, int])
+        with pytest.raises(pydantic.ValidationError) as info:
+            adapter.validate_python({"a": "x", "b": 1, "c": [1]})
+        info.value.add_note("what was asked")
+        return info.value
+
+    live = Log()
+    first: Any = caught(live, raised)
+    again: Any = caught(Log(live.made), raised)
+    assert seen_of(again) == seen_of(first)
+    assert again.errors() == first.errors()
+
+
 def test_what_ends_a_task_ends_it_whatever_the_function_makes_of_it() -> None:
     def ask() -> list[str]:
         found = []
