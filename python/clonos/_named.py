@@ -22,6 +22,8 @@ ATOMS = frozenset({int, str, bytes, float, bool, type(None), complex})
 _HEAP_TYPE = 1 << 9
 # Objects that code is searched for at most.
 _SEARCHED_MAX = 10_000
+# With plain values, which cost little: a table may have millions.
+_LOOKED_MAX = 10 * _SEARCHED_MAX
 
 _CODE = (
     type,
@@ -60,8 +62,10 @@ class Named:
         # Code first: it is the same in each process, while what it holds may have changed, and a
         # table may be so large that nothing else would be found. Of either, what is near.
         left: tuple[deque[Any], deque[Any]] = (deque(roots), deque())
-        while any(left) and len(seen) < _SEARCHED_MAX:
+        looked = 0
+        while any(left) and len(seen) < _SEARCHED_MAX and looked < _LOOKED_MAX:
             thing = (left[0] or left[1]).popleft()
+            looked += 1
             if id(thing) in seen or _is_plain(thing):
                 continue
             seen[id(thing)] = thing

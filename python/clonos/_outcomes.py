@@ -81,6 +81,13 @@ class Cancelled:
     """Recorded in place of an awaited outcome: the function gave the call up."""
 
 
+class Refused:
+    """Recorded in place of an outcome that cannot be: why, which ends the task at replay, too."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+
+
 class _PlainSaver(pickle.Pickler):
     def __init__(self, buffer: io.BytesIO) -> None:
         super().__init__(buffer, protocol=5)

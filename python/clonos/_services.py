@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from clonos import _unrecorded
 from clonos._named import Named
-from clonos._outcomes import Awaited, Cancelled, Sight, dumps, dumps_error, loads
+from clonos._outcomes import Awaited, Cancelled, Refused, Sight, dumps, dumps_error, loads
 from clonos.errors import ClonosError, ConfigError, ReplayDivergence
 
 if TYPE_CHECKING:
@@ -392,10 +392,10 @@ def _recorder(scope: Scope) -> Recorder:
 
 def _refused(scope: Scope, name: str, message: str, outcome: Any, sight: Sight) -> ClonosError:
     """Return the error that the function gets in place of an outcome, also at replay."""
-    refused = ConfigError(message, "CONFIG")
+    refused = Refused(message)
     recorded = Awaited(refused) if isinstance(outcome, Awaited) else refused
     _recorder(scope).call_record(name, False, dumps(recorded, sight))
-    return scope.fail(refused)
+    return scope.fail(ConfigError(message, "CONFIG"))
 
 
 def _given_again(scope: Scope, name: str, ok: bool, value: bytes, sight: Sight) -> Any:
@@ -408,9 +408,8 @@ def _given_again(scope: Scope, name: str, ok: bool, value: bytes, sight: Sight) 
     if isinstance(given, Cancelled):
         scope.awaited = name
         return _cancelled_again(scope, name)
-    if not ok and isinstance(given, ConfigError):
-        # It was refused.
-        scope.fail(given)
+    if isinstance(given, Refused):
+        given = scope.fail(ConfigError(given.message, "CONFIG"))
     if is_awaited:
         return _ready(ok, given)
     if ok:

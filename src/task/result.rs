@@ -282,8 +282,8 @@ impl ResultTask {
     ///
     /// # Errors
     /// [`Error::Divergence`] if recorded rows did not come though others ran live, or, in the same
-    /// stage, if they did not come at all, and somebody may have used them; [`Error::Misuse`] if plans are not completed or this is
-    /// called twice.
+    /// stage, if they did not come at all, and somebody may have used them; [`Error::Misuse`] if plans
+    /// are not completed or this is called twice.
     pub fn finish(&mut self) -> Result<Summary> {
         self.standing.check()?;
         if self.plans_completed != self.plans_offered {

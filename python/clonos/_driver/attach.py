@@ -148,7 +148,7 @@ def attach(
         names = ", ".join(open_ones)
         message = (
             f"other settings stop the session there is, in which {names} is open, which would then "
-            "be two epochs: attach before the epoch begins, or leave it first"
+            "be two epochs: attach before it begins, leave it first, or call session.stop()"
         )
         raise ConfigError(message, "CONFIG")
     # Only now: a setting that is refused stops nothing.

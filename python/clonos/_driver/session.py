@@ -81,6 +81,8 @@ class Session:
         # Of those that are open, the ones of which some block has raised.
         self._raised: set[str] = set()
         self._epochs_lock = threading.Lock()
+        # SQL executions whose rows are fetched one partition at a time.
+        self._iterated: set[int] = set()
         self._closing: list[Callable[[], None]] = []
         # Of the epochs that are open, on whichever threads.
         self._strays: list[Strays] = []
@@ -294,11 +296,14 @@ class Session:
             # Spark may be shutting down under us; then there is nothing left to commit. Otherwise
             # what fails is tried again.
             with self._what_fails_is_logged():
-                ended = {e for e in executions if spark_private.execution_ended(self.spark, e)}
+                left = executions - self._iterated
+                ended = {e for e in left if spark_private.execution_ended(self.spark, e)}
                 # The jobs of a `toLocalIterator` run when their execution is over.
                 if ended:
                     ended -= spark_private.running_executions(self.spark.sparkContext)
-                for execution in ended:
+                # Found once: they have a job for each partition, and no end.
+                self._iterated |= {e for e in ended if spark_private.goes_on(self.spark, e)}
+                for execution in ended - self._iterated:
                     with self._what_fails_is_logged():
                         self._agent.commit_epoch(query, execution_epoch(str(execution)))
 

@@ -86,32 +86,37 @@ def stages(context: SparkContext) -> Callable[[int], tuple[int, bool, bool] | No
 
 
 def execution_ended(spark: SparkSession, execution: int) -> bool:
-    """Whether a SQL execution is over, and nothing can come of it any more.
+    """Whether a SQL execution is over."""
+    jspark: Any = spark._jsparkSession
+    found = jspark.sharedState().statusStore().execution(execution)
+    return bool(found.isDefined() and found.get().completionTime().isDefined())
+
+
+def goes_on(spark: SparkSession, execution: int) -> bool:
+    """Whether jobs may come of an execution that is over.
 
     ``toLocalIterator`` ends its execution before its first job, and runs the next one when somebody
-    asks for more rows: perhaps never. Its execution has no end that could be known.
+    asks for more rows: perhaps never. It has no end that could be known.
     """
     from py4j.protocol import Py4JJavaError
 
     jspark: Any = spark._jsparkSession
     found = jspark.sharedState().statusStore().execution(execution)
-    if not found.isDefined() or not found.get().completionTime().isDefined():
-        return False
     numbers = found.get().jobs().keysIterator()
     newest = None
     while numbers.hasNext():
         number = int(numbers.next())
         newest = number if newest is None else max(newest, number)
     if newest is None:
-        return True
+        return False
     jcontext: Any = spark.sparkContext._jsc.sc()
     try:
         begun = jcontext.statusStore().job(newest).submissionTime()
     except Py4JJavaError:
         # So long ago that Spark has forgotten it: what had an end was seen to end before.
-        return False
+        return True
     ended = found.get().completionTime().get().getTime()
-    return not (begun.isDefined() and begun.get().getTime() >= ended)
+    return bool(begun.isDefined() and begun.get().getTime() >= ended)
 
 
 def commits_late(spark: SparkSession, query: str) -> bool:
