@@ -230,7 +230,10 @@ pub enum Error {
         limit: u64,
     },
     /// The other side does not hold the secret.
-    #[error("{peer} does not hold this application's secret, or is no agent")]
+    #[error(
+        "{peer} does not hold this application's secret, or is no agent; a DataFrame that was built under a \
+         session that is over has to be built again"
+    )]
     AuthRefused {
         /// Who.
         peer: String,

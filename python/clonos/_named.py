@@ -6,6 +6,7 @@ with. So they are saved as names, and found again by them, from the same code.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
 import sys
@@ -176,6 +177,10 @@ def _parts_of_object(thing: Any) -> Iterator[Any]:
     except TypeError:
         return
     if not is_found(kind):
+        if isinstance(getattr(kind, "exceptions", None), property):
+            # Clients of AWS have the classes of their errors there, made when they are asked for.
+            with contextlib.suppress(Exception):
+                yield thing.exceptions
         yield from held.values()
     elif "__wrapped__" in held:
         # As `functools.wraps` and causal functions have it.

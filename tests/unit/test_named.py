@@ -80,3 +80,26 @@ def test_classes_are_found_in_unions_and_namespaces() -> None:
         return held, either
 
     assert None not in {Named(ask).name_of(first), Named(ask).name_of(second)}
+
+
+class Client:
+    """As botocore makes clients: the classes of its errors are there when they are asked for."""
+
+    def __init__(self) -> None:
+        self._exceptions: Any = None
+
+    @property
+    def exceptions(self) -> Any:
+        if self._exceptions is None:
+            kinds = type("Exceptions", (), {"NotFound": type("NotFound", (Exception,), {})})
+            self._exceptions = kinds()
+        return self._exceptions
+
+    def ask(self) -> Any:
+        raise self.exceptions.NotFound
+
+
+def test_exceptions_that_a_client_makes_when_they_are_asked_for() -> None:
+    made = type("Client", (Client,), {"__module__": "__main__"})()
+    named = Named(made.ask)
+    assert named.name_of(made.exceptions.NotFound) is not None
