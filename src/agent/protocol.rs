@@ -21,7 +21,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, Partition, TaskId};
 use crate::task::Summary;
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 9;
+pub const PROTOCOL_VERSION: u32 = 10;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 16 << 20;
 
@@ -305,6 +305,8 @@ pub enum Request {
         task: TaskId,
         /// Its layout.
         layout: Layout,
+        /// The last one it knows of.
+        after: Option<TaskId>,
     },
     /// Agent to agent: raise the fence and tell how long the log is.
     Fence {
@@ -419,7 +421,7 @@ pub enum Reply {
     AgentsAre(News),
     /// To `Repairs`.
     RepairsAre(Vec<Repair>),
-    /// To `PoolOf`.
+    /// To `PoolOf`: the next of them; none at the end.
     PoolIs(Vec<PoolEntry>),
     /// To `Fence`: the copy here, if there is one.
     Fenced(Option<HeldCopy>),

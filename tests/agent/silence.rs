@@ -7,7 +7,7 @@ use clonos::agent::protocol::{AgentInfo, AgentStanding, Code, Layout, Reply, Req
 use clonos::agent::registry::AGENT_SILENCE_MS_MAX;
 use clonos::edge::net::Connection;
 use clonos::error::Error;
-use clonos::id::{AgentId, Generation, LogOffset};
+use clonos::id::{AgentId, Generation, LogOffset, Partition};
 
 use crate::world::{APP, World, append, close, numbered, open, opening, task, text};
 
@@ -199,4 +199,21 @@ fn a_pool_larger_than_any_message_comes_in_pieces() {
             (0..blocks).zip(&log).all(|(n, b)| *b == numbered(u64::from(partition.0) << 32 | n, bytes));
         assert!(same, "partition {partition}");
     }
+}
+
+#[test]
+fn a_pool_of_more_logs_than_one_answer_has_is_told_of_page_by_page() {
+    let world = World::new();
+    let mut worker = world.worker();
+    let logs: u32 = 10_000;
+    for partition in 0..logs {
+        let opened = open(&mut worker, &task(partition), 100 + logs, u64::from(partition));
+        append(&mut worker, opened.session, &numbered(partition.into(), 20)).unwrap();
+        close(&mut worker, opened.session);
+    }
+    let opened = open(&mut worker, &task(0), 102, u64::from(logs));
+    assert!(opened.recording.layout_changed);
+    let pool = worker.pool(&task(0)).unwrap();
+    let expected: Vec<_> = (1..logs).map(|p| (Partition(p), vec![numbered(p.into(), 20)])).collect();
+    assert!(pool == expected, "{} logs", pool.len());
 }

@@ -8,6 +8,9 @@ use super::{Entry, Registry};
 use crate::agent::protocol::{Layout, PoolEntry};
 use crate::id::{LogOffset, Partition, TaskId};
 
+/// Logs that are told of in one answer: about a megabyte.
+pub(super) const POOL_PAGE: usize = 1 << 12;
+
 /// What an operator's logs of one epoch say together of how its tasks were cut: each open asks for it, and
 /// there may be a hundred thousand of them.
 #[derive(Debug, Default)]
@@ -94,38 +97,38 @@ impl Registry {
         self.uses.get(&task.epoch_key())?.cuts.get(first_part(&task.operator))
     }
 
-    /// Logs of other partitions that were recorded under another layout than `layout`.
+    /// Logs of other partitions that were recorded under another layout than `layout`: the next [`POOL_PAGE`]
+    /// behind `after`, in an order to which others are only added.
     #[must_use]
-    pub fn pool(&self, task: &TaskId, layout: &Layout) -> Vec<PoolEntry> {
+    pub fn pool(&self, task: &TaskId, layout: &Layout, after: Option<&TaskId>) -> Vec<PoolEntry> {
         let other = |(id, entry): &(&TaskId, &Entry)| {
             **id != *task
                 && entry.published
                 && (!entry.layout.same_stage(layout) || entry.before_layout > LogOffset::START)
         };
+        let until = |entry: &Entry| match entry.layout.same_stage(layout) {
+            true => entry.before_layout,
+            false => LogOffset(u64::MAX),
+        };
+        let others = self.siblings(task).filter(other).map(|(id, entry)| (id, entry, until(entry)));
         let entry = self.tasks.get(task);
         let pooled = entry.into_iter().flat_map(|entry| &entry.pooled).flat_map(|operator| {
             let task = TaskId { operator: Arc::clone(operator), ..task.clone() };
             let logs = self.siblings(&task).filter(|(_, entry)| entry.published);
-            logs.map(|(id, entry)| self.whole(id, entry)).collect::<Vec<_>>()
+            logs.map(|(id, entry)| (id, entry, LogOffset(u64::MAX)))
         });
         // In the order of partitions, as the tasks are.
-        self.siblings(task)
-            .filter(other)
-            .map(|(id, entry)| PoolEntry {
+        let mut logs = others.chain(pooled);
+        if let Some(after) = after {
+            logs.by_ref().find(|(id, ..)| *id == after);
+        }
+        logs.take(POOL_PAGE)
+            .map(|(id, entry, until)| PoolEntry {
                 task: id.clone(),
                 holders: self.infos(&entry.holders),
-                until: if entry.layout.same_stage(layout) {
-                    entry.before_layout
-                } else {
-                    LogOffset(u64::MAX)
-                },
+                until,
             })
-            .chain(pooled)
             .collect()
-    }
-
-    fn whole(&self, id: &TaskId, entry: &Entry) -> PoolEntry {
-        PoolEntry { task: id.clone(), holders: self.infos(&entry.holders), until: LogOffset(u64::MAX) }
     }
 
     /// Whether the operator's epoch was recorded by a stage whose tasks were as many and, as far as plans tell,

@@ -11,8 +11,11 @@ use crate::error::{Error, Result};
 use crate::id::LogOffset;
 
 /// The logs that a task reads, in the order in which it does.
+#[derive(Default)]
 pub(in crate::edge) struct Pool {
-    entries: Vec<PoolEntry>,
+    /// Some of them, and the number of the first.
+    page: Vec<PoolEntry>,
+    first: u32,
     /// Number of the log that was looked for in the checkpoint folder last, and what was found.
     rescued: Option<(u32, Rescued)>,
 }
@@ -20,16 +23,28 @@ pub(in crate::edge) struct Pool {
 impl Handler {
     /// Logs of the other partitions from a place on, as far as they were recorded under another layout.
     pub(in crate::edge) fn pool(&self, session: &mut Session, mut at: PoolPlace) -> Result<Reply> {
+        // Anew from the beginning, with the logs that there are by then.
         let pool = match &mut session.pool {
-            Some(pool) => pool,
-            none => {
-                let entries = self.registrar.pool(&self.connections, &session.task, session.grant.layout)?;
-                none.insert(Pool { entries, rescued: None })
-            }
+            Some(pool) if at != PoolPlace::default() => pool,
+            other => other.insert(Pool::default()),
         };
-        let Pool { entries, rescued } = pool;
         let (mut pieces, mut bytes) = (Vec::new(), 0);
-        while let Some(entry) = entries.get(at.log as usize) {
+        loop {
+            let Pool { page, first, rescued } = &mut *pool;
+            let Some(place) = at.log.checked_sub(*first) else {
+                return Err(Error::Misuse { what: "a pool is read forwards".into() });
+            };
+            let Some(entry) = page.get(place as usize) else {
+                let last = page.last().map(|entry| entry.task.clone());
+                let (task, layout) = (&session.task, session.grant.layout);
+                let next = self.registrar.pool(&self.connections, task, layout, last)?;
+                if next.is_empty() {
+                    return Ok(Reply::Pool { pieces, next: None });
+                }
+                *first += u32::try_from(page.len()).unwrap_or(u32::MAX);
+                *page = next;
+                continue;
+            };
             if bytes >= PIECE_BYTES {
                 return Ok(Reply::Pool { pieces, next: Some(at) });
             }
@@ -43,7 +58,6 @@ impl Handler {
             pieces.push(PoolPiece { log: at.log, partition: entry.task.partition, blocks });
             at.from = at.from.plus(read);
         }
-        Ok(Reply::Pool { pieces, next: None })
     }
 
     /// One piece of a log, from whoever has it; none at its end.

@@ -206,7 +206,9 @@ impl LocalRegistry {
                 Ok(Reply::RepairsAre(registry.repairs(*agent, self.copies, now_ms)))
             }
             Request::Agents { seen } => Ok(Reply::AgentsAre(registry.news(*seen, now_ms))),
-            Request::PoolOf { task, layout } => Ok(Reply::PoolIs(registry.pool(task, layout))),
+            Request::PoolOf { task, layout, after } => {
+                Ok(Reply::PoolIs(registry.pool(task, layout, after.as_ref())))
+            }
             _ => return None,
         })
     }
@@ -274,14 +276,15 @@ impl Registrar {
         }
     }
 
-    /// Logs of another layout.
+    /// Logs of another layout, those behind `after`; none at their end.
     pub(in crate::edge) fn pool(
         &self,
         connections: &Connections,
         task: &TaskId,
         layout: Layout,
+        after: Option<TaskId>,
     ) -> Result<Vec<PoolEntry>> {
-        match self.ask(connections, &Request::PoolOf { task: task.clone(), layout })? {
+        match self.ask(connections, &Request::PoolOf { task: task.clone(), layout, after })? {
             Reply::PoolIs(pool) => Ok(pool),
             _ => Err(unexpected()),
         }
