@@ -23,7 +23,8 @@ from udf_kinds import KINDS, plain_apart, run, table
 import clonos
 
 ROWS = 1_000_000
-ROUNDS = 7
+# Of few rounds the median goes by a tenth from run to run.
+ROUNDS = 15
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
@@ -85,7 +86,7 @@ def beside_plain(
         run(rows, causal_function, kind.columns)
 
     # JIT compilers, Python workers and page caches are warm before the first measurement.
-    for _ in range(2 if benchmark.enabled else 0):
+    for _ in range(4 if benchmark.enabled else 0):
         plain()
         recorded()
     plain_seconds.clear()

@@ -17,8 +17,12 @@ const WATCH: &str = "CLONOS_TEST_PROCESS_WATCH";
 
 /// What a worker spawns, here this very program.
 fn spawn(config: &SessionConfig, folder: &Path, watch: u32) -> Child {
+    start(config, folder, watch, Command::new(std::env::current_exe().unwrap()))
+}
+
+fn start(config: &SessionConfig, folder: &Path, watch: u32, mut program: Command) -> Child {
     std::fs::write(folder.join("config"), config.to_bytes().unwrap()).unwrap();
-    Command::new(std::env::current_exe().unwrap())
+    program
         .args(["process::agent_that_watches", "--exact", "--test-threads=1"])
         .env(FOLDER, folder)
         .env(WATCH, watch.to_string())
@@ -99,6 +103,29 @@ fn the_agent_goes_with_the_process_it_watches() {
     eventually("the agent ends", || agent.try_wait().unwrap().is_some());
     assert!(agent.wait().unwrap().success());
     assert!(!socket.exists(), "its socket is removed");
+}
+
+#[test]
+fn an_agent_may_open_as_many_files_as_its_system_allows() {
+    let world = World::new();
+    let folder = folder(&world, "executor");
+    let mut agent = None;
+    ensure_agent(&world.config, &folder, || {
+        // Set by the shell from which Spark was started, say.
+        let mut limited = Command::new("prlimit");
+        limited.arg("--nofile=300:").arg(std::env::current_exe().unwrap());
+        agent = Some(start(&world.config, &folder, std::process::id(), limited));
+        Ok(())
+    })
+    .unwrap();
+    let mut agent = agent.unwrap();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", agent.id())).unwrap();
+    let files: Vec<&str> =
+        limits.lines().find(|line| line.starts_with("Max open files")).unwrap().split_whitespace().collect();
+    assert_eq!(files[3], files[4], "{limits}");
+    assert_ne!(files[3], "300");
+    agent.kill().unwrap();
+    agent.wait().unwrap();
 }
 
 #[test]

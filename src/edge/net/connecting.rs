@@ -128,6 +128,17 @@ mod tests {
     }
 
     #[test]
+    fn who_is_silent_is_asked_for_a_sign_of_life() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let here = listener.local_addr().unwrap().to_string();
+        let stream = tcp(&here, Duration::from_secs(1)).unwrap();
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        let dead_after = sockopt::tcp_keepidle(&stream).unwrap()
+            + sockopt::tcp_keepintvl(&stream).unwrap() * sockopt::tcp_keepcnt(&stream).unwrap();
+        assert!(dead_after <= Duration::from_secs(60), "{dead_after:?}");
+    }
+
+    #[test]
     fn what_is_refused_a_while_is_tried_again() {
         let mut tries = 0;
         let made = patiently("it", Duration::from_secs(2), || {

@@ -127,3 +127,49 @@ impl Connections {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::edge::net::Stream;
+
+    const SECRET: [u8; 32] = [7; 32];
+
+    fn long_ago() -> Instant {
+        Instant::now().checked_sub(IDLE_PATIENCE + IDLE_PERIOD).expect("this machine runs for a minute")
+    }
+
+    #[test]
+    fn what_is_not_used_is_closed() {
+        let timeout = Duration::from_secs(5);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        let other_side = std::thread::spawn(move || {
+            let accepted = (0..2).map(|_| listener.accept().unwrap().0);
+            accepted
+                .map(|stream| Connection::accept(Stream::Tcp(stream), "us".into(), &SECRET, timeout).unwrap())
+                .collect::<Vec<_>>()
+        });
+        let connections = Connections::new(SECRET, timeout);
+        let [old, new] = [(); 2].map(|()| Connection::tcp(&addr, &SECRET, timeout).unwrap());
+        let [mut first, mut second] = <[Connection; 2]>::try_from(other_side.join().unwrap()).unwrap();
+        {
+            let mut idle = locked(&connections.idle);
+            idle.kept.insert(addr.clone(), vec![(long_ago(), old), (Instant::now(), new)]);
+            idle.kept.insert("gone".into(), Vec::new());
+        }
+        connections.close_idle();
+        assert_eq!(locked(&connections.idle).kept.len(), 2, "not looked at each time");
+        locked(&connections.idle).looked = long_ago();
+        connections.close_idle();
+        let kept: Vec<usize> = locked(&connections.idle).kept.values().map(Vec::len).collect();
+        assert_eq!(kept, [1]);
+        assert_eq!(first.read::<Reply>().unwrap_err().condition(), "AGENT_UNREACHABLE");
+        // The other is used for the next request.
+        let asked = connections.ask(&addr, &Request::Stats).unwrap();
+        assert!(matches!(second.read().unwrap(), Request::Stats));
+        drop(asked);
+    }
+}
