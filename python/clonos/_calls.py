@@ -153,17 +153,24 @@ def signature_of(fn: Callable[..., Any], calls: Calls | None) -> inspect.Signatu
     return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
+class UnsendableFunction(ConfigError, pickle.PicklingError):
+    """As PySpark's error for the same function."""
+
+
 @contextlib.contextmanager
 def telling_of_setup(uid: str) -> Iterator[None]:
     """Say what to do where a function cannot be sent to the workers."""
     try:
         yield
     except pickle.PicklingError as error:
-        message = (
-            f"{uid} cannot be sent to the workers: {error}. If it holds a client, a connection or "
-            "a lock, make that in the workers: setup=make_client, and take it as first argument"
-        )
-        raise ConfigError(message, "CONFIG") from error
+        message = f"{uid} cannot be sent to the workers: {str(error).rstrip('.')}"
+        # Spark says itself what to do about its own objects.
+        if "SPARK-" not in message and "CONTEXT_ONLY_VALID_ON_DRIVER" not in message:
+            message += (
+                ". If it holds a client, a connection or a lock, make that in the workers: "
+                "setup=make_client, and take it as first argument"
+            )
+        raise UnsendableFunction(message, "CONFIG") from error
 
 
 def is_ours(error: BaseException) -> bool:

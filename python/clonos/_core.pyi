@@ -3,8 +3,8 @@
 Every method that waits does so without the interpreter lock. Errors are those of ``clonos.errors``.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self, final
 
 import pyarrow as pa
 
@@ -268,6 +268,25 @@ class Stage:
         """Frames of a round, as ``(pid, frame)``; the last has one for each channel."""
     def resend(self, start: int) -> tuple[pa.RecordBatch, int] | None:
         """Frames of an earlier attempt from byte `start` on, and where the next ones start."""
+
+def plain_array(values: list[Any], kind: str) -> pa.Array | None:
+    """Array of values that are null or just of the type that `kind`, Arrow's name of a type, has.
+
+    ``None`` if one is not or does not fit; then `pyarrow.array` says why.
+    """
+
+@final
+class Outputs:
+    """Hands on what an iterator yields, without a line of its own in tracebacks.
+
+    An exception goes through `cleaned` first.
+    """
+
+    def __new__(
+        cls, inner: Iterator[Any], cleaned: Callable[[BaseException], BaseException]
+    ) -> Self: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Any: ...
 
 def partition_ids(keys: Sequence[pa.Array], partitions: int) -> bytes:
     """Partition of each row by its keys, as little-endian 32-bit numbers."""

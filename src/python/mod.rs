@@ -11,6 +11,8 @@ mod door;
 mod error;
 mod exchange;
 mod functions;
+mod lists;
+mod outputs;
 mod result_task;
 mod service_task;
 mod source;
@@ -39,6 +41,10 @@ mod _core {
         build_profile, bytes_fingerprint, cluster_stats, ensure_agent, read_segment, row_fingerprints,
         run_executor_agent,
     };
+    #[pymodule_export]
+    use super::lists::plain_array;
+    #[pymodule_export]
+    use super::outputs::PyOutputs;
     #[pymodule_export]
     use super::result_task::{PyPlan, PyResultTask};
     #[pymodule_export]

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+import tenacity
 from pyspark import cloudpickle
 from pyspark.sql.functions import arrow_udf, pandas_udf
 
@@ -166,6 +167,17 @@ def test_an_exception_is_retried_or_recorded(session: Any, spark: Any, tmp_path:
         calls = file.read_text().split()
         assert len(calls) == 10 + 2 + 2
         assert len(set(calls)) == 10, "all tries of a call have one key"
+
+
+def test_what_tenacity_gave_up_is_recorded_as_what_went_wrong(spark: Any) -> None:
+    twice = tenacity.Retrying(stop=tenacity.stop_after_attempt(2))
+
+    @causal("string", uid="tenacity", retries=twice, on_error="record")
+    def ask(row: int) -> str:
+        raise OSError(f"no {row}")
+
+    rows = spark.range(1).select(ask("id").alias("a")).select("a.*").collect()
+    assert [row.error for row in rows] == ["OSError: no 0"]
 
 
 def test_null_stands_for_an_exception(spark: Any) -> None:

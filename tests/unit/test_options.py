@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import tenacity
+from pyspark.errors import PySparkTypeError
 from pyspark.sql.functions import arrow_udf, pandas_udf
 from pyspark.sql.types import LongType
 
@@ -201,3 +202,14 @@ def test_a_save_that_comes_after_the_end_of_a_batch_keeps_nothing() -> None:
     answers.save()
     answers.rescue()
     assert not kept, "its places would be taken for rows of the next batch"
+
+
+def test_the_function_may_come_with_its_type_as_for_a_udf() -> None:
+    def double(n: int) -> int:
+        return 2 * n
+
+    for made in (causal(double, "long"), causal("long")(double), causal(returnType="long")(double)):
+        assert made(2) == 4
+        assert made._declared.declared_type == "long"
+    with pytest.raises(PySparkTypeError, match="NOT_EXPECTED_TYPE"):
+        causal(5)  # type: ignore[call-overload]

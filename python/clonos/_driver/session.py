@@ -268,6 +268,7 @@ class Session:
             _attached.set_current(None)
         with contextlib.suppress(Exception):
             self.spark.streams.removeListener(self._listener)
+            spark_private.wait_for_events(self.spark.sparkContext)
             if self._smaller_batches:
                 self.spark.conf.unset(BATCH_BYTES_SETTING)
         for close in self._closing:

@@ -9,6 +9,7 @@ name                                                      seen in
 ``SparkContext._jsc.sc().dagScheduler().stageIdToStage``  4.1, 4.2, 4.3
 ``sharedState().statusStore().execution``                 4.1, 4.2, 4.3
 ``SparkContext._jsc.sc().dagScheduler().activeJobs``      4.3
+``SparkContext._jsc.sc().listenerBus().waitUntilEmpty``   4.3
 ``ShuffleMapStage.shuffleDep``, ``Stage.latestInfo``      4.3
 ``statusStore().stageData``, ``statusStore().job``        4.3
 ``StreamingQueryWrapper.streamingQuery`` and its class    4.3
@@ -17,6 +18,7 @@ name                                                      seen in
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 # Shuffles whose first writer is remembered.
 SHUFFLES_MAX = 4_096
+# How long to wait for listeners, in milliseconds.
+EVENTS_MS_MAX = 1_000
 
 
 def is_classic(spark: SparkSession) -> bool:
@@ -117,6 +121,19 @@ def goes_on(spark: SparkSession, execution: int) -> bool:
         return True
     ended = found.get().completionTime().get().getTime()
     return bool(begun.isDefined() and begun.get().getTime() >= ended)
+
+
+def wait_for_events(context: SparkContext) -> None:
+    """Wait a while until Spark's listeners have heard of all that has happened.
+
+    Python may be about to end, in the middle of which Spark would report that a listener failed.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    jcontext: Any = context._jsc.sc()
+    # A busy application is never done.
+    with contextlib.suppress(Py4JJavaError):
+        jcontext.listenerBus().waitUntilEmpty(EVENTS_MS_MAX)
 
 
 def commits_late(spark: SparkSession, query: str) -> bool:

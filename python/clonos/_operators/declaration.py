@@ -28,6 +28,24 @@ ROW, ASYNC, ARROW, ARROW_ITER, PANDAS, PANDAS_ITER = (
 VECTORISED = ("Series", "DataFrame", "Array")
 
 
+def check_type(declared: Any) -> None:
+    """Refuse what is no type of a result, as PySpark does."""
+    if declared is None or isinstance(declared, str):
+        return
+    from pyspark.errors import PySparkTypeError
+    from pyspark.sql.types import DataType
+
+    if not isinstance(declared, DataType):
+        raise PySparkTypeError(
+            errorClass="NOT_EXPECTED_TYPE",
+            messageParameters={
+                "expected_type": "DataType or str",
+                "arg_name": "returnType",
+                "arg_type": type(declared).__name__,
+            },
+        )
+
+
 @dataclass(frozen=True)
 class Declaration:
     """A function as it was declared.

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
-from clonos._config import Flush, Per, Record, choice
+from clonos._config import Flush, OnError, Per, Record, choice
 from clonos._operators.declaration import ARROW, ASYNC, PANDAS, ROW
 from clonos._uses import check_uid
 from clonos.errors import ConfigError
 
+if TYPE_CHECKING:
+    import tenacity
+
 CONCURRENCY_MAX = 10_000
 # Kinds that can have one answer per distinct argument.
 VALUE_KINDS = (ROW, ASYNC, PANDAS, ARROW)
+
+
+class CausalOptions(TypedDict, total=False):
+    """Keywords of `causal`."""
+
+    uid: str | None
+    record: Record
+    per: Per | None
+    concurrency: int
+    flush: Flush
+    allow_code_change: bool
+    code_version: str | None
+    retries: int | tenacity.BaseRetrying
+    on_error: OnError
+    rate_limit: str | None
+    timeout: float | None
+    setup: Callable[[], Any] | None
 
 
 @dataclass(frozen=True)
@@ -67,9 +88,9 @@ def check_seen(uid: str, unseen: str | None) -> None:
     if unseen is not None:
         refused(
             f"{uid} holds a {unseen}, which cannot be told from another one, and with "
-            "per='value' functions that are equal share their answers: make a client, a "
-            "connection or a lock in the workers, with setup=make_client; else name what the "
-            "function is with code_version=, or use per='row'"
+            "per='value' functions that are equal share their answers. A client, a connection or "
+            "a lock cannot be sent to the workers either: make it there, with setup=make_client. "
+            "For all else, name what the function is with code_version=, or use per='row'"
         )
 
 

@@ -9,7 +9,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from clonos import _services
 from clonos._asks import asks_for_keys
@@ -20,6 +20,7 @@ from clonos._operators.declaration import (
     ASYNC,
     ROW,
     check_recordable,
+    check_type,
     declaration_of,
     hook_registration,
     is_udtf,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.udtf import UserDefinedTableFunction
 
     from clonos._operators.binding import Binding
+    from clonos._operators.options import CausalOptions
     from clonos._operators.udtf import CausalUDTF
     from clonos._worker.pieces import Pieces
     from clonos._worker.udf import UdfSpec
@@ -360,26 +362,20 @@ class Decorator(Protocol):
 
 
 @overload
-def causal(returnType: Callable[P, R], /) -> CausalUDF[P, R]: ...
+def causal(
+    f: Callable[P, R],
+    returnType: DataTypeOrString | None = None,
+    **options: Unpack[CausalOptions],
+) -> CausalUDF[P, R]: ...
 @overload
 def causal(
+    f: DataTypeOrString | None = None,
     returnType: DataTypeOrString | None = None,
-    *,
-    uid: str | None = None,
-    record: Record = "result",
-    per: Per | None = None,
-    concurrency: int = 1,
-    flush: Flush = "auto",
-    allow_code_change: bool = False,
-    code_version: str | None = None,
-    retries: int | tenacity.BaseRetrying = 0,
-    on_error: OnError = "raise",
-    rate_limit: str | None = None,
-    timeout: float | None = None,
-    setup: Callable[[], Any] | None = None,
+    **options: Unpack[CausalOptions],
 ) -> Decorator: ...
 def causal(
-    returnType: DataTypeOrString | Callable[..., Any] | None = None,
+    f: DataTypeOrString | Callable[..., Any] | None = None,
+    returnType: DataTypeOrString | None = None,
     *,
     uid: str | None = None,
     record: Record = "result",
@@ -402,9 +398,10 @@ def causal(
 
     Parameters
     ----------
+    f : callable, optional
+        The function; without it, this is a decorator. As in ``udf``, the type may stand here.
     returnType : pyspark.sql.types.DataType or str, optional
-        Spark type of a result, as in ``udf``; default ``"string"``, or what the wrapped
-        ``pandas_udf`` or ``arrow_udf`` says.
+        Spark type of a result, as in ``udf``; default ``"string"``, or what a wrapped one says.
     uid : str, optional
         Stable name of the operator. Its log is found by it after a restart, so choose one that
         survives renaming; default: the function's qualified name.
@@ -468,15 +465,12 @@ def causal(
     limits = {"rate_limit": rate_limit, "timeout": timeout}
     calls = {"retries": retries, "on_error": on_error, "setup": setup, **limits}
     options = Options(uid, record, per, concurrency, flush, allow_code_change, calls, code_version)
-    if callable(returnType) or is_udtf(returnType):
-        # `@causal` without parentheses: what stands there is the function.
-        return _causal(returnType, None, options)
-    declared = returnType
-
-    def decorate(fn: Any) -> Any:
-        return _causal(fn, declared, options)
-
-    return decorate
+    is_decorator = not callable(f) and not is_udtf(f)
+    declared: Any = f if is_decorator and returnType is None else returnType
+    check_type(declared)
+    if is_decorator:
+        return lambda fn: _causal(fn, declared, options)
+    return _causal(f, declared, options)
 
 
 def _causal(fn: Any, declared: DataTypeOrString | None, options: Options) -> Any:

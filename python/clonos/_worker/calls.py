@@ -13,6 +13,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 from clonos import _core
@@ -61,7 +62,11 @@ def prepared(
     wrap = _coroutine if asynchronous else _plain
     failed = True
     try:
-        yield wrap(calls, fn, permits, client), client.runner if client else None
+        made = wrap(calls, fn, permits, client)
+        if made is not fn:
+            # Who looks for the user's function finds it.
+            functools.update_wrapper(made, fn)
+        yield made, client.runner if client else None
         failed = False
     finally:
         if client is not None:
@@ -165,7 +170,13 @@ def _failure(calls: Calls, error: Exception) -> Any:
     """The answer that stands for an exception, if one does."""
     if calls.on_error == "raise" or is_ours(error):
         raise error
-    return (None, f"{type(error).__qualname__}: {error}") if calls.on_error == "record" else None
+    if calls.on_error == "null":
+        return None
+    # What tenacity says of the last try has an address in it, and not what went wrong.
+    last = getattr(error, "last_attempt", None)
+    cause = last.exception() if isinstance(last, Future) and last.done() else None
+    reason = cause or error
+    return None, f"{type(reason).__qualname__}: {reason}"
 
 
 class Permits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -59,10 +60,15 @@ def values_of(columns: Columns) -> list[Any]:
     return [c.series if isinstance(c, PandasColumn) else c for c in columns]
 
 
-def stopped(error: StopIteration) -> RuntimeError:
-    """Error for a function that raised ``StopIteration``, which would end a loop quietly."""
-    message = f"Caught StopIteration thrown from user's code; failing the task: {error}"
-    return RuntimeError(message)
+def stopped(fn: Callable[..., Any]) -> Exception:
+    """Error for a function that raised ``StopIteration``, which ends a loop quietly."""
+    from pyspark.errors import PySparkRuntimeError
+
+    error = PySparkRuntimeError(errorClass="STOP_ITERATION_OCCURRED", messageParameters={"exc": ""})
+    if (code := getattr(inspect.unwrap(fn), "__code__", None)) is not None:
+        # Its line went with it.
+        error.add_note(f"{code.co_name}, line {code.co_firstlineno} of {code.co_filename}")
+    return error
 
 
 class Kind(Protocol):
@@ -116,7 +122,7 @@ class RowKind:
             current.reset(token)
         if len(values) != count:
             # It ends a `map` quietly.
-            raise stopped(StopIteration())
+            raise stopped(fn)
         return answers.array()
 
     def close(self) -> None:

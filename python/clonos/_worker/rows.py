@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     _parse_datatype_json_value,
 )
 
+from clonos import _core
 from clonos._worker.pickled import pickled_converter, plain_types
 from clonos._worker.task_conf import TaskConf
 
@@ -58,6 +59,7 @@ class RowCodec:
         self._conf = conf
         self._types = types
         self._plain = plain_types(return_type) or frozenset()
+        self._plain_kind = str(self.arrow_type) if self._plain else ""
         self._lenient = pickled_converter(return_type) if pickled else None
         options = {"int_to_decimal_coercion_enabled": True} if conf.int_to_decimal else {}
         self._to_arrow: Converter | None = LocalDataToArrowConversion._create_converter(
@@ -110,11 +112,12 @@ class RowCodec:
         pyarrow.ArrowInvalid
             If a result does not fit the declared type.
         """
-        # Most results are of the declared type: one look at the types of all of them costs less
-        # than a call for each.
+        self._spare("results", results)
+        # Most results are of the declared type, in which no coercion has a say.
+        if (array := _core.plain_array(results, self._plain_kind)) is not None:
+            return array
         if self._converts and not self._plain.issuperset(map(type, results)):
             results = self._converted(results)
-        self._spare("results", results)
         try:
             return pa.array(results, type=self.arrow_type)
         except (pa.lib.ArrowInvalid, OverflowError):

@@ -70,18 +70,22 @@ def make_body(spec: UdfSpec, fn: Callable[..., Any]) -> Callable[[Iterator[Any]]
     """Return the iterator function that Spark runs in place of `fn`, under its name."""
     name, owner = frame_of(fn)
 
-    def body(batches: Iterator[Any], *, _libraries: Libraries = LIBRARIES) -> Iterator[Any]:
-        from clonos._worker import tracebacks, udf
+    def frame(batches: Iterator[Any]) -> Iterator[Any]:
+        from clonos._worker import udf
 
         if owner is not None:
             cls = owner  # noqa: F841 - Spark's log of workers looks for a variable of this name
-        try:
-            yield from udf.run(spec, fn, batches)
-        except Exception as error:
-            raise tracebacks.of_user(error)  # noqa: B904, it is the same error
+        yield from udf.run(spec, fn, batches)
 
     # Spark's log of workers says by its code's name what was called.
-    body.__code__ = body.__code__.replace(co_name=name)
+    frame.__code__ = frame.__code__.replace(co_name=name)
+
+    def body(batches: Iterator[Any], *, _libraries: Libraries = LIBRARIES) -> Iterator[Any]:
+        from clonos import _core
+        from clonos._worker import tracebacks
+
+        return _core.Outputs(frame(batches), tracebacks.of_user)
+
     body.__name__ = getattr(fn, "__name__", type(fn).__name__)
     body.__qualname__ = body.__name__
     body.__doc__ = fn.__doc__
