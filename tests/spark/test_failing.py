@@ -63,7 +63,7 @@ def test_a_function_that_stops_an_iteration_is_named(
     text = said(spark, flavour(stopping))
     assert "[STOP_ITERATION_OCCURRED]" in text
     assert "stopping, line" in text
-    assert "test_errors.py" in text
+    assert "test_failing.py" in text
 
 
 def test_what_cannot_be_sent_is_an_error_as_pysparks(spark: Any, session: Any) -> None:
