@@ -66,4 +66,4 @@ def test_a_traceback_begins_at_the_code_of_the_user(spark: Any, function: Any) -
     text = str(raised.value)
     assert "ZeroDivisionError" in text
     assert f"in {function.func.__name__}\n    return 1 / row" in text
-    assert text.count("clonos/_worker/") == 1
+    assert "clonos/_worker/" not in text
