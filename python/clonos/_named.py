@@ -169,6 +169,11 @@ def _globals_of(code: types.CodeType, names: dict[str, Any]) -> Iterator[Any]:
             yield names[name]
 
 
+def _is_of_botocore(found: Any) -> bool:
+    """Whether this is a property that may be asked: others do who knows what."""
+    return isinstance(found, property) and found.fget.__module__.startswith("botocore.")
+
+
 def _parts_of_object(thing: Any) -> Iterator[Any]:
     kind: Any = type(thing)
     yield kind
@@ -177,7 +182,7 @@ def _parts_of_object(thing: Any) -> Iterator[Any]:
     except TypeError:
         return
     if not is_found(kind):
-        if isinstance(getattr(kind, "exceptions", None), property):
+        if _is_of_botocore(getattr(kind, "exceptions", None)):
             # Clients of AWS have the classes of their errors there, made when they are asked for.
             with contextlib.suppress(Exception):
                 yield thing.exceptions

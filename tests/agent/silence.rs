@@ -216,4 +216,9 @@ fn a_pool_of_more_logs_than_one_answer_has_is_told_of_page_by_page() {
     let pool = worker.pool(&task(0)).unwrap();
     let expected: Vec<_> = (1..logs).map(|p| (Partition(p), vec![numbered(p.into(), 20)])).collect();
     assert!(pool == expected, "{} logs", pool.len());
+    // Who asks for what is behind a log that nobody knows is not told that there is no more.
+    let (code, after) = (Code { fingerprint: 1, python: 1 }, Some(task(logs + 1)));
+    let layout = Layout { app: APP, stage: 1, tasks: Some(2), code, plan: None };
+    let told = Peer::of(&world, world.driver.addr()).ask(&Request::PoolOf { task: task(0), layout, after });
+    assert!(matches!(told, Reply::Failed(Error::Misuse { .. })), "{told:?}");
 }

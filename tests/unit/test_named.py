@@ -5,6 +5,8 @@ from __future__ import annotations
 import types
 from typing import Any
 
+import pytest
+
 from clonos._named import Named
 
 
@@ -99,7 +101,21 @@ class Client:
         raise self.exceptions.NotFound
 
 
+class Other(Client):
+    asked = 0
+
+    @property
+    def exceptions(self) -> Any:
+        Other.asked += 1
+        return ()
+
+
 def test_exceptions_that_a_client_makes_when_they_are_asked_for() -> None:
     made = type("Client", (Client,), {"__module__": "__main__"})()
-    named = Named(made.ask)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Client.exceptions.fget, "__module__", "botocore.client")  # type: ignore[attr-defined]
+        named = Named(made.ask)
     assert named.name_of(made.exceptions.NotFound) is not None
+    other = type("Other", (Other,), {"__module__": "__main__"})()
+    assert Named(other.ask).name_of(other.exceptions) is None
+    assert Other.asked == 1, "by this test"

@@ -175,7 +175,7 @@ def _failure(calls: Calls, error: Exception) -> Any:
     # What tenacity says of the last try has an address in it, and not what went wrong.
     last = getattr(error, "last_attempt", None)
     cause = last.exception() if isinstance(last, Future) and last.done() else None
-    reason = cause or error
+    reason = error if cause is None else cause
     return None, f"{type(reason).__qualname__}: {reason}"
 
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::parts::{first_part, parts_of};
 use super::{Entry, Registry};
 use crate::agent::protocol::{Layout, PoolEntry};
+use crate::error::{Error, Result};
 use crate::id::{LogOffset, Partition, TaskId};
 
 /// Logs that are told of in one answer: about a megabyte.
@@ -99,8 +100,10 @@ impl Registry {
 
     /// Logs of other partitions that were recorded under another layout than `layout`: the next [`POOL_PAGE`]
     /// behind `after`, in an order to which others are only added.
-    #[must_use]
-    pub fn pool(&self, task: &TaskId, layout: &Layout, after: Option<&TaskId>) -> Vec<PoolEntry> {
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if `after` is none of them: what is behind it is not known then.
+    pub fn pool(&self, task: &TaskId, layout: &Layout, after: Option<&TaskId>) -> Result<Vec<PoolEntry>> {
         let other = |(id, entry): &(&TaskId, &Entry)| {
             **id != *task
                 && entry.published
@@ -119,16 +122,20 @@ impl Registry {
         });
         // In the order of partitions, as the tasks are.
         let mut logs = others.chain(pooled);
-        if let Some(after) = after {
-            logs.by_ref().find(|(id, ..)| *id == after);
+        if let Some(after) = after
+            && !logs.by_ref().any(|(id, ..)| id == after)
+        {
+            return Err(Error::Misuse { what: format!("{after} is in no pool of {task} any more") });
         }
-        logs.take(POOL_PAGE)
+        let page = logs
+            .take(POOL_PAGE)
             .map(|(id, entry, until)| PoolEntry {
                 task: id.clone(),
                 holders: self.infos(&entry.holders),
                 until,
             })
-            .collect()
+            .collect();
+        Ok(page)
     }
 
     /// Whether the operator's epoch was recorded by a stage whose tasks were as many and, as far as plans tell,

@@ -207,7 +207,7 @@ impl LocalRegistry {
             }
             Request::Agents { seen } => Ok(Reply::AgentsAre(registry.news(*seen, now_ms))),
             Request::PoolOf { task, layout, after } => {
-                Ok(Reply::PoolIs(registry.pool(task, layout, after.as_ref())))
+                registry.pool(task, layout, after.as_ref()).map(Reply::PoolIs)
             }
             _ => return None,
         })
