@@ -72,6 +72,7 @@ fn scatter(compression: Compression) -> Scatter {
         partitions: CHANNELS,
         compression,
         round_bytes: FRAME * CHANNELS as usize,
+        riding_bytes: u64::MAX,
     })
 }
 

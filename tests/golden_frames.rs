@@ -15,6 +15,8 @@ use clonos::id::{Epoch, LogOffset, Partition, TaskId};
 use clonos::task::Order;
 
 const NAMES: [&str; 3] = ["first", "second", "last"];
+/// A frame that names its log, of a channel of its own.
+const NAMED: &str = "named";
 const OWN: [&[u8]; 2] = [b"own block one", b"two"];
 const ABSORBED: [&[u8]; 2] = [b"of parse", b"more"];
 
@@ -68,16 +70,21 @@ fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/frames/v1").join(format!("{name}.bin"))
 }
 
-/// Writes a channel, as a task with one consumer sends it.
-fn bless() {
-    let options = ScatterOptions {
+/// As a task with one consumer sends.
+fn scatter() -> Scatter {
+    Scatter::new(ScatterOptions {
         opening: opening(),
         keys: Vec::new(),
         partitions: 1,
         compression: Compression::None,
         round_bytes: 1,
-    };
-    let mut scatter = Scatter::new(options);
+        riding_bytes: u64::MAX,
+    })
+}
+
+/// Writes a channel, and the first frame of one whose log does not ride.
+fn bless() {
+    let mut sends = scatter();
     let mut piggyback = Piggyback::new("score", Partition(300), 2);
     piggyback.absorb(&group("parse", 7, 1, 0, &ABSORBED)).unwrap();
     std::fs::create_dir_all(path("").parent().unwrap()).unwrap();
@@ -85,13 +92,22 @@ fn bless() {
         let round = match batch(number) {
             Some(batch) => {
                 piggyback.record(&Bytes::from_static(OWN[number]));
-                scatter.push(batch).unwrap();
-                scatter.cut(&mut piggyback)
+                sends.push(batch).unwrap();
+                sends.cut(&mut piggyback)
             }
-            None => scatter.finish(&mut piggyback),
+            None => sends.finish(&mut piggyback),
         };
         std::fs::write(path(name), round.unwrap().bytes).unwrap();
     }
+    std::fs::write(path(NAMED), named()).unwrap();
+}
+
+fn named() -> Bytes {
+    let mut sends = scatter();
+    let mut piggyback = Piggyback::new("score", Partition(300), 1).with_room(1, 0);
+    piggyback.record(&Bytes::from_static(OWN[0]));
+    sends.push(batch(0).unwrap()).unwrap();
+    sends.cut(&mut piggyback).unwrap().bytes
 }
 
 /// The frames as they are stored; written first if that was asked for.
@@ -113,6 +129,7 @@ fn frames_of_version_1_are_read_as_what_they_were_and_written_as_they_stand() {
         assert_eq!((frame.head.partition, frame.head.channel), (Partition(300), Partition(0)), "{name}");
         assert_eq!((frame.head.sequence as usize, frame.head.rows as usize), (number, rows), "{name}");
         assert_eq!((frame.head.log, frame.head.closes), (version(number), number == 2), "{name}");
+        assert!(!frame.head.named, "{name}");
         assert_eq!(frame.opening, (number == 0).then(opening), "{name}");
         assert_eq!(decode_groups(&frame.delta).unwrap(), groups(number), "{name}");
 
@@ -127,10 +144,21 @@ fn frames_of_version_1_are_read_as_what_they_were_and_written_as_they_stand() {
     }
     let mut found: Vec<_> =
         std::fs::read_dir(path("").parent().unwrap()).unwrap().map(|e| e.unwrap().path()).collect();
-    let mut known: Vec<_> = NAMES.iter().map(|name| path(name)).collect();
+    let mut known: Vec<_> = NAMES.iter().chain([&NAMED]).map(|name| path(name)).collect();
     found.sort();
     known.sort();
     assert_eq!(found, known, "each stored frame is looked at");
+}
+
+#[test]
+fn a_frame_that_names_its_log_brings_none_of_it() {
+    stored();
+    let bytes = Bytes::from(std::fs::read(path(NAMED)).unwrap());
+    let frame = read(&bytes).unwrap();
+    assert!(frame.head.named && frame.delta.is_empty());
+    assert_eq!(frame.head.log, version(0));
+    assert_eq!(frame.opening, Some(opening()));
+    assert!(named() == bytes, "the format changed without a new version");
 }
 
 #[test]

@@ -266,6 +266,8 @@ class Stage:
         """Take rows to be sent; whether a round is full and `cut` due."""
     def cut(self, last: bool) -> pa.RecordBatch | None:
         """Frames of a round, as ``(pid, frame)``; the last has one for each channel."""
+    def publish_answers(self) -> None:
+        """The function has failed: send what it was answered until then; does not wait."""
     def resend(self, start: int) -> tuple[pa.RecordBatch, int] | None:
         """Frames of an earlier attempt from byte `start` on, and where the next ones start."""
 

@@ -21,7 +21,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, Partition, TaskId};
 use crate::task::Summary;
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 10;
+pub const PROTOCOL_VERSION: u32 = 11;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 16 << 20;
 
@@ -211,6 +211,15 @@ pub enum Request {
         /// Whether a copy that is being made is none.
         whole: bool,
     },
+    /// Agent to agent: what counts of a log, of which more came with a frame.
+    Confirm {
+        /// The task.
+        task: TaskId,
+        /// Generation in which it was opened there.
+        generation: Generation,
+        /// Where to read from.
+        from: LogOffset,
+    },
     /// Agent to registry: here I am.
     Register(AgentInfo),
     /// Agent to registry, twice a second.
@@ -248,8 +257,8 @@ pub enum Request {
         holders: Vec<AgentId>,
         /// Length of what was adopted at an open, and the layout of the attempt.
         adopted: Option<(LogOffset, Layout)>,
-        /// Whether something was published or adopted.
-        published: bool,
+        /// Whether every one of them has all of it: the log is not one that came with frames.
+        whole: bool,
         /// Which request it is.
         sent: Sent,
     },
@@ -349,6 +358,8 @@ pub enum Request {
         pieces: Vec<Piece>,
         /// Generation of a task that has absorbed them.
         born: Generation,
+        /// Whose copies they are.
+        by: AgentId,
     },
     /// Worker: permits of a rate limit of the application. Agents pass it on to the registry.
     Permits {
@@ -393,6 +404,8 @@ pub enum Reply {
     },
     /// A piece of a log; empty at its end.
     Blocks(Vec<Bytes>),
+    /// To `Confirm`: that open came to nothing; the attempt before counts.
+    Withdrawn,
     /// To `Pool`.
     Pool {
         /// What stands there, in order; none of it is empty.

@@ -54,6 +54,8 @@ struct Entry {
     /// The request that said so last.
     told: Option<Sent>,
     published: bool,
+    /// Whether its holders have it whole, as it was published and not only absorbed from frames.
+    whole: bool,
     layout: Layout,
     /// How much of the log stood when the current layout opened it first.
     before_layout: LogOffset,
@@ -236,12 +238,13 @@ impl Registry {
             ended: entry.ended,
             run,
         };
-        let (published, holders) = (entry.published, entry.holders.clone());
+        let (published, whole, holders) = (entry.published, entry.whole, entry.holders.clone());
         Grant {
             task,
             generation,
             holders: self.infos(&holders),
             published,
+            whole,
             reopened,
             discarded,
             frames,
@@ -276,14 +279,14 @@ impl Registry {
         generation: Generation,
         holders: &[AgentId],
         adopted: Option<(LogOffset, Layout)>,
-        published: bool,
+        whole: bool,
         sent: Sent,
     ) -> Result<()> {
         let newer = self.tasks.get(task).map_or(Generation::NONE, |entry| entry.generation);
         if newer != generation || !self.tasks.contains_key(task) {
             return Err(Error::Fenced { task: task.clone(), newer, ours: generation });
         }
-        self.change(task, |entry| entry.holding(holders, adopted, published, sent));
+        self.change(task, |entry| entry.holding(holders, adopted, whole, sent));
         Ok(())
     }
 
@@ -414,7 +417,7 @@ impl Entry {
         &mut self,
         holders: &[AgentId],
         adopted: Option<(LogOffset, Layout)>,
-        published: bool,
+        whole: bool,
         sent: Sent,
     ) {
         // Who held it before a peer was replaced has not all that was published since.
@@ -423,7 +426,8 @@ impl Entry {
         }
         self.told = Some(sent);
         self.holders = holders.iter().copied().collect();
-        self.published |= published;
+        self.published = true;
+        self.whole |= whole;
         if let Some((length, layout)) = adopted
             && !self.layout.same_stage(&layout)
         {
@@ -440,6 +444,7 @@ impl Entry {
             holders: HashSet::new(),
             told: None,
             published: false,
+            whole: false,
             layout,
             before_layout: LogOffset::START,
             relaid: false,

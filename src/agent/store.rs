@@ -20,10 +20,12 @@ use crate::error::{Error, Result};
 use crate::id::{EpochKey, Generation, LogOffset, TaskId};
 
 /// Where a sender was opened again.
-#[derive(Debug)]
-struct Reopened {
-    generation: Generation,
-    at: AgentInfo,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reopened {
+    /// The new attempt's generation.
+    pub generation: Generation,
+    /// Its agent.
+    pub at: AgentInfo,
 }
 
 /// One log.
@@ -87,8 +89,8 @@ pub enum Absorbed {
     At(usize),
     /// Something must be spilled first; nothing has changed.
     NoRoom,
-    /// The sender was opened again: this agent has the log that counts, and must say that it has the block.
-    Unconfirmed(AgentInfo),
+    /// The sender was opened again: that agent has the log that counts, and must say that it has the block.
+    Unconfirmed(Reopened),
 }
 
 /// The part of a log that a peer does not have.
@@ -129,8 +131,10 @@ pub struct Store {
     versions: u64,
     /// Absorbed logs that have blocks which were not shared with peers yet.
     fresh: HashMap<EpochKey, BTreeSet<TaskId>>,
-    /// Senders that were opened again, and who has the log that counts since.
-    reopened: HashMap<TaskId, Reopened>,
+    /// Senders that were opened again, and who has the log that counts since: the newest last, never none.
+    reopened: HashMap<TaskId, Vec<Reopened>>,
+    /// Opens here that came to nothing.
+    withdrawn: HashMap<TaskId, BTreeSet<Generation>>,
     /// Newest generation of each log that was discarded.
     forgotten: HashMap<TaskId, Generation>,
 }
@@ -148,6 +152,7 @@ impl Store {
             versions: 0,
             fresh: HashMap::new(),
             reopened: HashMap::new(),
+            withdrawn: HashMap::new(),
             forgotten: HashMap::new(),
         }
     }
@@ -379,7 +384,11 @@ impl Store {
         let held = &self.held;
         self.queue.retain(|(task, version, _)| held.get(task).is_some_and(|held| held.version == *version));
         let stays = |task: &TaskId, born: Generation| born >= below || !key.covers(&task.epoch_key());
-        self.reopened.retain(|task, reopened| stays(task, reopened.generation));
+        self.reopened.retain(|task, all| {
+            all.retain(|reopened| stays(task, reopened.generation));
+            !all.is_empty()
+        });
+        self.withdrawn.retain(|task, all| all.iter().any(|generation| stays(task, *generation)));
         self.forgotten.retain(|task, generation| stays(task, *generation));
         // What stays and is not shared yet was absorbed for the next use of the name.
         self.fresh.retain(|_, tasks| {

@@ -72,6 +72,8 @@ pub struct Taken {
     pub batches: Vec<RecordBatch>,
     /// Rows in it.
     pub rows: u32,
+    /// Whether more of the sender's log led to it than its frames bring.
+    pub named: bool,
     /// Checksum, which stands for its rows.
     pub sum: u32,
     /// The run that this frame extends or begins.
@@ -164,6 +166,7 @@ impl<P: FrameStore> Gather<P> {
             groups: decode_groups(&frame.delta)?,
             batches,
             rows: frame.head.rows,
+            named: frame.head.named,
             sum: frame.sum,
             order,
             replayed: planned.is_some(),

@@ -25,6 +25,6 @@ mod tests;
 
 pub use gather::{FrameStore, Gather, InMemory, Taken};
 pub use partition::{partition_of, partitions_of};
-pub use piggyback::{Cursor, Piggyback};
+pub use piggyback::{Cursor, Piggyback, RIDING_BYTES_MAX};
 pub use scatter::{Compression, Round, Scatter, ScatterOptions};
 pub use stage::{Cut, Input, Stage};

@@ -8,6 +8,11 @@ use crate::error::{Error, Result};
 use crate::frame::{Group, LogVersion};
 use crate::id::{LogOffset, Partition};
 
+/// Bytes that ride in all frames of a task together, of its own log and of others'. A block rides once on each
+/// channel, so this many allow for a log of 32 kB with one consumer and of 32 bytes with a thousand; above it,
+/// a few copies and a name cost less.
+pub const RIDING_BYTES_MAX: u64 = 32 << 10;
+
 /// How far one channel has been sent; starts at the beginning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cursor(u64);
@@ -32,6 +37,10 @@ struct Known {
 /// The determinants that a task's frames carry: its own, and within the sharing depth those that it
 /// absorbed from its own input.
 ///
+/// Only so much rides: see [`RIDING_BYTES_MAX`]. From then on frames name the task's log, by its version, and
+/// whoever keeps it sees that other agents have it before the task ends; what was absorbed is spread anyway. What
+/// rides depends on the sizes of blocks alone, so it is the same at a replay.
+///
 /// The pieces stand in one queue in the order in which the task came to depend on them; a channel's delta is
 /// what lies behind its cursor. So nothing is sent twice on one channel, and a replay that takes the same
 /// input in the same order makes the same deltas.
@@ -46,10 +55,37 @@ pub struct Piggyback {
     own_log: Known,
     logs: HashMap<(u32, Partition), Known>,
     bytes: u64,
+    channels: u32,
+    /// What rides of the task's own log.
+    own_room: Room,
+    /// What rides of others'.
+    others_room: Room,
+}
+
+/// How much may ride still.
+#[derive(Debug)]
+struct Room {
+    bytes: u64,
+    is_over: bool,
+}
+
+impl Room {
+    const fn new(bytes: u64) -> Self {
+        Self { bytes, is_over: false }
+    }
+
+    /// Whether so many more bytes ride. After the first that do not, none does: a log rides without gaps.
+    const fn takes(&mut self, bytes: u64) -> bool {
+        self.is_over |= bytes > self.bytes;
+        if !self.is_over {
+            self.bytes -= bytes;
+        }
+        !self.is_over
+    }
 }
 
 impl Piggyback {
-    /// Nothing known yet. `depth`: how many hops determinants travel; 0 carries none.
+    /// Nothing known yet. `depth`: how many hops determinants travel; 0 carries none. All of them ride.
     #[must_use]
     pub fn new(operator: &str, partition: Partition, depth: u32) -> Self {
         Self {
@@ -61,7 +97,18 @@ impl Piggyback {
             own_log: Known::default(),
             logs: HashMap::new(),
             bytes: 0,
+            channels: 1,
+            own_room: Room::new(u64::MAX),
+            others_room: Room::new(u64::MAX),
         }
+    }
+
+    /// With so many channels, which carry at most `bytes` together of the task's own log, and as much of others'.
+    #[must_use]
+    pub fn with_room(mut self, channels: u32, bytes: u64) -> Self {
+        self.channels = channels;
+        (self.own_room, self.others_room) = (Room::new(bytes), Room::new(bytes));
+        self
     }
 
     /// The next block of the task's own log, recorded now or, at replay, then.
@@ -70,7 +117,19 @@ impl Piggyback {
         self.own_log.end = from.plus(block.len() as u64);
         self.own_log.version = self.own_log.version.after(block);
         let (operator, partition) = self.own;
-        self.push(Piece { operator, partition, hops: 1, from, block: block.clone() });
+        if self.own_room.takes(self.cost(block)) {
+            self.push(Piece { operator, partition, hops: 1, from, block: block.clone() });
+        }
+    }
+
+    /// Whether frames name the task's log from now on, instead of bringing it.
+    #[must_use]
+    pub const fn is_named(&self) -> bool {
+        self.depth > 0 && self.own_room.is_over
+    }
+
+    fn cost(&self, block: &Bytes) -> u64 {
+        (block.len() as u64).saturating_mul(self.channels.into())
     }
 
     /// Version of the task's own log.
@@ -111,6 +170,9 @@ impl Piggyback {
         if hops <= self.depth {
             let mut at = from;
             for block in &new {
+                if !self.others_room.takes(self.cost(block)) {
+                    break;
+                }
                 let piece =
                     Piece { operator, partition: group.partition, hops, from: at, block: block.clone() };
                 at = at.plus(block.len() as u64);

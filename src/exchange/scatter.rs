@@ -47,6 +47,8 @@ pub struct ScatterOptions {
     pub compression: Compression,
     /// Bytes of a round; it is over when this many or more have come.
     pub round_bytes: usize,
+    /// Bytes of determinants that ride in all frames together: see [`RIDING_BYTES_MAX`](super::RIDING_BYTES_MAX).
+    pub riding_bytes: u64,
 }
 
 /// One channel.
@@ -175,6 +177,12 @@ impl Scatter {
         Ok(())
     }
 
+    /// What it was told.
+    #[must_use]
+    pub const fn options(&self) -> &ScatterOptions {
+        &self.options
+    }
+
     /// Number of the round that is cut next.
     #[must_use]
     pub const fn round(&self) -> u32 {
@@ -241,6 +249,7 @@ impl Scatter {
             rows: u32::try_from(rows)
                 .map_err(|_| Error::Misuse { what: "too many rows in a frame".into() })?,
             log: piggyback.version(),
+            named: piggyback.is_named(),
             closes,
         };
         let opening = Some(&self.options.opening).filter(|_| channel.sequence == 0);

@@ -46,6 +46,8 @@ pub struct Input {
 pub struct Cut {
     /// A block for the agent to keep.
     pub keep: Option<Bytes>,
+    /// Whether frames name it: it is to be on other agents before the task ends.
+    pub named: bool,
     /// The frames.
     pub round: Round,
 }
@@ -62,10 +64,14 @@ impl<P: FrameStore> Stage<P> {
     ) -> Self {
         let rounds = service.map(ServiceTask::rounds).unwrap_or_default();
         let round = |index: usize| rounds.get(index).copied().flatten().unwrap_or_default();
+        let mut piggyback = Piggyback::new(&task.operator, task.partition, sharing_depth);
+        if let Some(options) = scatter.as_ref().map(Scatter::options) {
+            piggyback = piggyback.with_room(options.partitions, options.riding_bytes);
+        }
         Self {
             gather,
             scatter,
-            piggyback: Piggyback::new(&task.operator, task.partition, sharing_depth),
+            piggyback,
             prior: prior.iter().enumerate().map(|(index, block)| (round(index), block.clone())).collect(),
             recorded_before: !prior.is_empty(),
         }
@@ -92,7 +98,7 @@ impl<P: FrameStore> Stage<P> {
         let sender = &taken.opening.task;
         let carried = taken.groups.iter().any(|group| group.hops == 1);
         let version = self.piggyback.version_of(&sender.operator, sender.partition);
-        if carried && version != LogVersion(taken.order.version) {
+        if carried && !taken.named && version != LogVersion(taken.order.version) {
             let reason = format!("a frame of {sender} does not bring the determinants that led to it");
             return Err(Error::CorruptFrame { reason });
         }
@@ -150,7 +156,16 @@ impl<P: FrameStore> Stage<P> {
         }
         let Self { scatter: Some(scatter), piggyback, .. } = self else { return Err(no_scatter()) };
         let round = if last { scatter.finish(piggyback) } else { scatter.cut(piggyback) };
-        Ok(Cut { keep, round: round? })
+        Ok(Cut { keep, named: piggyback.is_named(), round: round? })
+    }
+
+    /// What was recorded since the last cut, without the failed calls that nothing depends on: to be published when
+    /// the function has failed.
+    pub fn answers(&self, service: &mut ServiceTask) -> Option<Bytes> {
+        match &self.scatter {
+            Some(scatter) => service.take_answers_for(scatter.round()),
+            None => service.take_answers(),
+        }
     }
 
     /// Whether any frame came.

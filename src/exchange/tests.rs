@@ -13,6 +13,7 @@ use crate::task::Order;
 
 mod columns;
 mod deltas;
+mod naming;
 mod order;
 mod partitions;
 mod round_trip;
@@ -75,6 +76,7 @@ fn scatter_options(sender: TaskId, tasks: Option<u32>, partitions: u32) -> Scatt
         partitions,
         compression: Compression::None,
         round_bytes: 1,
+        riding_bytes: u64::MAX,
     }
 }
 

@@ -13,6 +13,7 @@ const MAGIC: [u8; 4] = *b"CLFR";
 const VERSION: u8 = 1;
 const OPENS: u8 = 1;
 const CLOSES: u8 = 2;
+const NAMED: u8 = 4;
 /// Payloads start and frames end at multiples of this, so that Arrow can use them where they are.
 const ALIGNMENT: usize = 8;
 
@@ -31,6 +32,8 @@ pub struct Head {
     pub rows: u32,
     /// Version of the sender's log, this frame's delta included.
     pub log: LogVersion,
+    /// Whether the log is longer than what the channel's frames bring of it: other agents have it.
+    pub named: bool,
     /// Whether this is the channel's last frame.
     pub closes: bool,
 }
@@ -102,7 +105,8 @@ pub fn seal(
     let [Ok(opening_len), Ok(delta_len), Ok(payload_len)] = lengths else {
         return Err(Error::Misuse { what: "a frame of more than 2 GiB; use smaller batches".into() });
     };
-    let flags = if opening.is_some() { OPENS } else { 0 } | if head.closes { CLOSES } else { 0 };
+    let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+    let flags = flag(opening.is_some(), OPENS) | flag(head.closes, CLOSES) | flag(head.named, NAMED);
     let Some((room, rest)) =
         out.get_mut(start..).and_then(|frame| frame.split_first_chunk_mut::<HEAD_BYTES>())
     else {
@@ -157,6 +161,7 @@ pub fn read_head(bytes: &[u8]) -> Result<Head> {
         sequence: number(head, 24),
         rows: number(head, 28),
         log: LogVersion(long(head, 32)),
+        named: flags(head) & NAMED != 0,
         closes: flags(head) & CLOSES != 0,
     })
 }
@@ -176,7 +181,7 @@ fn raw_head(bytes: &[u8]) -> Result<&[u8; HEAD_BYTES]> {
     if number(head, 60) != head.get(..60).map_or(0, crc32fast::hash) {
         return Err(corrupt("the checksum of its head does not match"));
     }
-    if flags(head) & !(OPENS | CLOSES) != 0 {
+    if flags(head) & !(OPENS | CLOSES | NAMED) != 0 {
         return Err(corrupt("its flags are unknown"));
     }
     Ok(head)

@@ -8,7 +8,7 @@
 //! |---|---|---|---|
 //! | 0 | 4 | magic | `CLFR` |
 //! | 4 | 1 | version | 1 |
-//! | 5 | 1 | flags | bit 0: an opening follows, bit 1: last frame of its channel |
+//! | 5 | 1 | flags | bit 0: an opening follows, bit 1: last frame of its channel, bit 2: the log is named |
 //! | 6 | 2 | | 0 |
 //! | 8 | 8 | task | XXH3 of the sender's task id |
 //! | 16 | 4 | partition | the sender's partition |

@@ -14,6 +14,7 @@ const HEAD: Head = Head {
     sequence: 7,
     rows: 1_000,
     log: LogVersion(u64::MAX - 1),
+    named: false,
     closes: false,
 };
 
@@ -97,7 +98,7 @@ fn is_corrupt<T>(result: crate::error::Result<T>) -> bool {
 
 prop_compose! {
     fn parts()(
-        numbers in any::<(u64, u32, u32, u32, u32, u64, bool)>(),
+        numbers in any::<(u64, u32, u32, u32, u32, u64, bool, bool)>(),
         opens in any::<bool>(),
         query in "\\PC{0,12}",
         tasks in any::<Option<u32>>(),
@@ -111,10 +112,10 @@ prop_compose! {
         ),
         payload in prop::collection::vec(any::<u8>(), 0..90),
     ) -> Parts {
-        let (task, partition, channel, sequence, rows, log, closes) = numbers;
+        let (task, partition, channel, sequence, rows, log, named, closes) = numbers;
         let (partition, channel, log) = (Partition(partition), Partition(channel), LogVersion(log));
         Parts {
-            head: Head { task, partition, channel, sequence, rows, log, closes },
+            head: Head { task, partition, channel, sequence, rows, log, named, closes },
             opening: opens.then(|| opening(&query, tasks)),
             groups: groups.iter().map(|(name, from, blocks)| group(name, (*from).into(), blocks)).collect(),
             payload,
@@ -168,7 +169,7 @@ fn another_version_is_refused_by_name_whatever_else_it_holds() {
 
 #[test]
 fn unknown_flags_are_refused() {
-    for bit in 2..8 {
+    for bit in 3..8 {
         let bytes = with_head(&sample().sealed(), |head| head[5] |= 1 << bit);
         assert!(is_corrupt(read_head(&bytes)), "bit {bit}");
         assert!(is_corrupt(read(&bytes)), "bit {bit}");

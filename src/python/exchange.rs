@@ -20,7 +20,7 @@ use crate::agent::protocol::{Recovery, Request};
 use crate::config::{FULL_DEPTH, SessionConfig, SpillPolicy};
 use crate::edge::agent::pending_frames::PendingFrames;
 use crate::error::{Error, Result};
-use crate::exchange::{Compression, Gather, Round, Scatter, ScatterOptions, Stage};
+use crate::exchange::{Compression, Cut, Gather, RIDING_BYTES_MAX, Round, Scatter, ScatterOptions, Stage};
 use crate::frame::{Opening, read_head};
 use crate::id::{LogOffset, Partition, TaskId};
 
@@ -74,6 +74,7 @@ impl Ends {
             partitions,
             compression: if compressed { Compression::Lz4 } else { Compression::None },
             round_bytes: ROUND_BYTES_MAX.min(FRAME_BYTES * partitions as usize),
+            riding_bytes: RIDING_BYTES_MAX,
         }))
     }
 
@@ -181,11 +182,21 @@ impl PyStage {
                 None => stage.cut(None, last)?,
             };
             if let Some(task) = task {
-                self.sent(task, cut.keep, &cut.round, last)?;
+                self.sent(task, &cut, last)?;
             }
             (!cut.round.ends.is_empty()).then(|| frames_batch(cut.round)).transpose()
         })?;
         batch.map(|batch| to_pyarrow(py, batch)).transpose()
+    }
+
+    /// The function has failed: what it was answered until then is kept.
+    fn publish_answers(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, || {
+            let task = self.task()?;
+            let stage = lock(&self.stage);
+            let answers = stage.answers(&mut lock(&task.inner).task);
+            task.publisher.publish(answers).map(drop)
+        })
     }
 
     /// Whether all frames of an earlier attempt can be read.
@@ -232,14 +243,17 @@ impl PyStage {
     }
 
     /// Tells the agent of a round.
-    fn sent(&self, task: &PyServiceTask, keep: Option<Bytes>, round: &Round, last: bool) -> Result<()> {
+    fn sent(&self, task: &PyServiceTask, cut: &Cut, last: bool) -> Result<()> {
         let publisher = &task.publisher;
         let session = publisher.session();
-        if let Some(block) = keep {
-            publisher.start(&Request::Keep { session, block })?;
+        match cut.keep.clone() {
+            // Stable when it is answered, which is waited for before the last frames leave.
+            Some(block) if cut.named => drop(publisher.publish(Some(block))?),
+            Some(block) => publisher.start(&Request::Keep { session, block })?,
+            None => {}
         }
-        if self.in_flight && !round.ends.is_empty() {
-            let frames = round.frames().map(|(_, frame)| frame).collect();
+        if self.in_flight && !cut.round.ends.is_empty() {
+            let frames = cut.round.frames().map(|(_, frame)| frame).collect();
             publisher.start(&Request::Send { session, frames })?;
         }
         if last {

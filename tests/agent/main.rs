@@ -8,6 +8,7 @@ mod crowd;
 mod failures;
 mod hostile;
 mod life;
+mod naming;
 mod process;
 mod restart;
 mod sharing;

@@ -3,13 +3,14 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use clonos::agent::protocol::{AgentInfo, AgentStanding, Code, Layout, Reply, Request, Sent};
+use clonos::agent::protocol::{AgentInfo, AgentStanding, Code, Layout, OpenTask, Reply, Request, Sent};
 use clonos::agent::registry::AGENT_SILENCE_MS_MAX;
 use clonos::edge::net::Connection;
 use clonos::error::Error;
-use clonos::id::{AgentId, Generation, LogOffset, Partition};
+use clonos::frame::Group;
+use clonos::id::{AgentId, Generation, LogOffset, Partition, TaskId};
 
-use crate::world::{APP, World, append, close, numbered, open, opening, task, text};
+use crate::world::{APP, World, append, close, eventually, numbered, open, opening, task, text};
 
 /// Speaks to an agent as another agent does.
 struct Peer(Connection);
@@ -66,7 +67,7 @@ fn is_held_by(world: &World, holder: &AgentInfo) -> Generation {
 fn says(world: &World, generation: Generation, holder: AgentId, number: u64) {
     let sent = Sent { by: AgentId(7), number };
     let (task, holders) = (task(0), vec![holder]);
-    let holding = Request::Holding { task, generation, holders, adopted: None, published: true, sent };
+    let holding = Request::Holding { task, generation, holders, adopted: None, whole: true, sent };
     assert!(matches!(Peer::of(world, world.driver.addr()).ask(&holding), Reply::Done));
 }
 
@@ -221,4 +222,36 @@ fn a_pool_of_more_logs_than_one_answer_has_is_told_of_page_by_page() {
     let layout = Layout { app: APP, stage: 1, tasks: Some(2), code, plan: None };
     let told = Peer::of(&world, world.driver.addr()).ask(&Request::PoolOf { task: task(0), layout, after });
     assert!(matches!(told, Reply::Failed(Error::Misuse { .. })), "{told:?}");
+}
+
+#[test]
+fn an_open_that_comes_to_nothing_does_not_make_frames_stale() {
+    let world = World::with(|config, _| config.io_timeout_ms = 300);
+    let (first, second) = (world.executor("first"), world.executor("second"));
+    let inside = |attempt| OpenTask { inside: true, ..opening(&task(0), 1, attempt) };
+    let mut sender = world.worker_of(&first);
+    let session = sender.open(inside(1)).unwrap().session;
+    let kept = sender.start(&Request::Keep { session, block: text("rides") }).unwrap();
+    sender.wait(kept).unwrap();
+    close(&mut sender, session);
+    // A copy of the task, as by speculation: all agents are told of it, and one does not answer.
+    let silent = Silent::new(&world);
+    world.worker_of(&second).open(inside(2)).unwrap_err();
+    assert!(matches!(silent.beat(&world), AgentStanding::Alive));
+    // The first attempt's frames are what there is: nobody will do the task once more.
+    let other = TaskId { operator: "g".into(), ..task(0) };
+    eventually("the open is over, and taken back", || {
+        let mut consumer = world.worker();
+        let session = consumer.open(OpenTask { inside: true, ..opening(&other, 2, 3) }).unwrap().session;
+        let group = Group {
+            operator: "f".into(),
+            partition: Partition(0),
+            hops: 1,
+            from: LogOffset::START,
+            blocks: vec![text("rides")],
+        };
+        let absorbed = consumer.start(&Request::Absorb { session, groups: vec![group] }).unwrap();
+        silent.beat(&world);
+        consumer.wait(absorbed).is_ok()
+    });
 }

@@ -8,6 +8,7 @@ come from, so that one pair of eyes on the result can tell whether it is that of
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import threading
 import time
@@ -32,7 +33,7 @@ BATCH_ROWS = 500
 SCHEMA = "id long, made string, seen string"
 
 
-def produce(record: str, pause: float) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def produce(record: str, pause: float, ballast: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """First operator: what it makes depends on the clock, the dice and the service."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -42,6 +43,7 @@ def produce(record: str, pause: float) -> Callable[[Iterator[Any]], Iterator[Any
             answer = clonos.call(ask, record, key)
             when, dice = clonos.time_ns(), clonos.random.random()
             made = f"{key}={answer!r}@{when}:{dice}:{number}"
+            clonos.call(os.urandom, ballast)
             time.sleep(pause)
             columns = [ids, pa.array([made] * len(ids)), pa.array([""] * len(ids))]
             yield pa.RecordBatch.from_arrays(columns, names=["id", "made", "seen"])
@@ -49,7 +51,9 @@ def produce(record: str, pause: float) -> Callable[[Iterator[Any]], Iterator[Any
     return run
 
 
-def chained(record: str, stage: str, pause: float) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def chained(
+    record: str, stage: str, pause: float, ballast: int
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Make a later operator: what it adds depends on everything that came before, in that order."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -62,6 +66,7 @@ def chained(record: str, stage: str, pause: float) -> Callable[[Iterator[Any]], 
             before = chain.hexdigest()[:16]
             chain.update(repr(rows).encode())
             key = f"{task}/{before}/{number}"
+            clonos.call(os.urandom, ballast)
             if stage != "last" or number % 4 == 0:
                 chain.update(repr(clonos.call(ask, record, key)).encode())
             time.sleep(pause)
@@ -75,18 +80,23 @@ def chained(record: str, stage: str, pause: float) -> Callable[[Iterator[Any]], 
     return run
 
 
-def chain(spark: Any, record: str, *, hops: int = 2, pause: float = 0.02) -> Any:
-    """Make the DataFrame: `hops` exchanges, so `hops` + 1 stages."""
+def chain(spark: Any, record: str, *, hops: int = 2, pause: float = 0.02, ballast: int = 0) -> Any:
+    """Make the DataFrame: `hops` exchanges, so `hops` + 1 stages.
+
+    With `ballast` bytes in each batch's log, frames name logs: they do not bring them.
+    """
     df = spark.range(0, ROWS, 1, SENDERS)
-    df = clonos.map_in_arrow(df, produce(record, pause), SCHEMA, uid="first")
+    df = clonos.map_in_arrow(df, produce(record, pause, ballast), SCHEMA, uid="first")
     df = clonos.exchange(df, MIDDLE, "id")
     if hops > 1:
-        df = clonos.map_in_arrow(df, chained(record, "middle", pause), SCHEMA, uid="middle")
+        middle = chained(record, "middle", pause, ballast)
+        df = clonos.map_in_arrow(df, middle, SCHEMA, uid="middle")
         df = clonos.exchange(df, LAST, "id", "made")
     if hops > 2:
-        df = clonos.map_in_arrow(df, chained(record, "third", pause), SCHEMA, uid="third")
+        third = chained(record, "third", pause, ballast)
+        df = clonos.map_in_arrow(df, third, SCHEMA, uid="third")
         df = clonos.exchange(df, LAST, "id")
-    return clonos.map_in_arrow(df, chained(record, "last", pause), SCHEMA, uid="last")
+    return clonos.map_in_arrow(df, chained(record, "last", pause, ballast), SCHEMA, uid="last")
 
 
 @dataclass

@@ -18,6 +18,8 @@ import clonos
 from clonos import testing
 
 pytestmark = pytest.mark.timeout(300)
+# Bytes of each batch's determinants, so that a log is too large to ride in frames.
+BALLAST = 10_000
 # More of them at night: CLONOS_KILL_SEEDS=300.
 SEEDS = range(int(os.environ.get("CLONOS_KILL_SEEDS", "2")))
 
@@ -44,30 +46,37 @@ def only_agent(dice: random.Random, executors: list[testing.Executor]) -> list[i
     return testing.agents([dice.choice(executors).pid])
 
 
-def run(spark: Any, record: Record, session: Any, killer: RandomKiller, hops: int) -> Service:
+def run(spark: Any, record: Record, session: Any, killer: RandomKiller, **shape: int) -> Service:
     with session.epoch("chain"):
         with killer:
-            rows = chain(spark, str(record.path), hops=hops, pause=0.05).collect()
+            rows = chain(spark, str(record.path), pause=0.05, **shape).collect()
         assert session.stats().totals.lost == 0
     service = Service(record.path).read()
     check_one_run(rows, service)
     return service
 
 
+@pytest.mark.parametrize("ballast", [0, BALLAST])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_an_executor_is_lost_at_any_time(spark: Any, record: Record, seed: int) -> None:
+def test_an_executor_is_lost_at_any_time(
+    spark: Any, record: Record, seed: int, ballast: int
+) -> None:
     dice = random.Random(seed)
     policy = dice.choice(["availability", "eager", "off"])
     killer = RandomKiller(spark, seed, 1, 3.0, with_agent)
     with clonos.attach(spark, spill_policy=policy) as session:
-        run(spark, record, session, killer, hops=dice.choice([2, 3]))
+        hops = dice.choice([2, 3])
+        run(spark, record, session, killer, hops=hops, ballast=ballast)
 
 
+@pytest.mark.parametrize("ballast", [0, BALLAST])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_two_are_lost_at_once_with_depth_two(spark: Any, record: Record, seed: int) -> None:
+def test_two_are_lost_at_once_with_depth_two(
+    spark: Any, record: Record, seed: int, ballast: int
+) -> None:
     killer = RandomKiller(spark, seed, 1, 3.0, two_with_agents)
     with clonos.attach(spark, sharing_depth=2) as session:
-        run(spark, record, session, killer, hops=2)
+        run(spark, record, session, killer, hops=2, ballast=ballast)
 
 
 def test_the_next_is_lost_before_recovery_is_over(spark: Any, record: Record) -> None:
@@ -83,15 +92,16 @@ def test_an_agent_alone_is_lost(spark: Any, record: Record) -> None:
         run(spark, record, session, killer, hops=2)
 
 
-def test_lost_senders_are_replayed_and_only_they(spark: Any, record: Record) -> None:
+@pytest.mark.parametrize("ballast", [0, BALLAST])
+def test_lost_senders_are_replayed_and_only_they(spark: Any, record: Record, ballast: int) -> None:
     """Once consumers on every executor have their frames, no service is asked twice."""
     with clonos.attach(spark, spill_policy="availability") as session, session.epoch("twice"):
-        rows = chain(spark, str(record.path)).collect()
+        rows = chain(spark, str(record.path), ballast=ballast).collect()
         before = Service(record.path).read()
         victim = testing.executors(spark)[0].pid
         testing.kill(victim, *testing.agents([victim]))
         await_executors(spark)
-        again = chain(spark, str(record.path)).collect()
+        again = chain(spark, str(record.path), ballast=ballast).collect()
         totals = session.stats().totals
         after = Service(record.path).read()
     check_one_run(rows, before)

@@ -8,7 +8,7 @@ use arrow_array::types::Int64Type;
 use arrow_array::{Int64Array, RecordBatch};
 use bytes::Bytes;
 use clonos::agent::protocol::{Ending, Recovery};
-use clonos::error::Result;
+use clonos::error::{Error, Result};
 use clonos::exchange::{Compression, Gather, InMemory, Scatter, ScatterOptions, Stage};
 use clonos::frame::{Group, Opening};
 use clonos::id::{Epoch, Partition, TaskId};
@@ -34,12 +34,15 @@ pub(crate) struct Shape {
     /// 0 for the last stage.
     pub(crate) consumers: usize,
     pub(crate) depth: usize,
+    /// Bytes of determinants that ride in its frames.
+    pub(crate) riding: u64,
 }
 
 /// A message to the agent that is not waited for.
 #[derive(Debug)]
 enum Message {
     Keep(Bytes),
+    Append(Bytes),
     Absorb(Vec<Group>),
 }
 
@@ -112,6 +115,7 @@ impl Attempt {
                 partitions: shape.consumers as u32,
                 compression: Compression::None,
                 round_bytes: ROUND_BYTES,
+                riding_bytes: shape.riding,
             })
         });
         let depth = if mutation == Mutation::ShortDepth { shape.depth - 1 } else { shape.depth };
@@ -136,16 +140,19 @@ impl Attempt {
     }
 
     /// One message reaches the agent.
-    pub(crate) fn deliver(&mut self, cluster: &mut Cluster) -> Result<bool> {
+    pub(crate) fn deliver(&mut self, cluster: &mut Cluster, dies: &mut impl FnMut() -> bool) -> Result<bool> {
         match self.outbox.pop_front() {
-            Some(Message::Keep(block)) => cluster.keep(&self.session, &block).map(|()| true),
+            Some(Message::Keep(block)) => cluster.keep(&mut self.session, &block, dies).map(|()| true),
+            Some(Message::Append(block)) => {
+                cluster.append(&mut self.session, Some(&block), dies).map(|()| true)
+            }
             Some(Message::Absorb(groups)) => cluster.absorb(&mut self.session, &groups).map(|()| true),
             None => Ok(false),
         }
     }
 
-    fn settle(&mut self, cluster: &mut Cluster) -> Result<()> {
-        while self.deliver(cluster)? {}
+    fn settle(&mut self, cluster: &mut Cluster, dies: &mut impl FnMut() -> bool) -> Result<()> {
+        while self.deliver(cluster, dies)? {}
         Ok(())
     }
 
@@ -239,7 +246,8 @@ impl Attempt {
         let cut = self.stage.cut(Some(&mut self.service), last)?;
         cluster.count.piggyback += cut.round.delta_bytes;
         if let Some(block) = cut.keep {
-            self.outbox.push_back(Message::Keep(block));
+            let names = cut.named && cluster.mutation != Mutation::NamedIsKept;
+            self.outbox.push_back(if names { Message::Append(block) } else { Message::Keep(block) });
         }
         for (channel, frame) in cut.round.frames() {
             cluster.count.frames += 1;
@@ -250,15 +258,29 @@ impl Attempt {
 
     /// Output commit, before rows leave the causal domain.
     fn leave(&mut self, cluster: &mut Cluster, dies: &mut impl FnMut() -> bool) -> Result<()> {
-        self.settle(cluster)?;
+        self.settle(cluster, dies)?;
         let block = self.service.take_block();
         cluster.append(&mut self.session, block.as_ref(), dies)
+    }
+
+    /// The function raises: what was answered until then is kept, and the attempt is over.
+    pub(crate) fn raise(&mut self, cluster: &mut Cluster) -> std::result::Result<(), String> {
+        let answers = self.stage.answers(&mut self.service);
+        let alive = &mut || false;
+        let kept = self.settle(cluster, alive);
+        let kept = kept.and_then(|()| cluster.append(&mut self.session, answers.as_ref(), alive));
+        match kept {
+            Ok(())
+            | Err(Error::Fenced { .. } | Error::StaleFrame { .. } | Error::Timeout { .. })
+            | Err(Error::AgentUnreachable { .. }) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     fn end(&mut self, cluster: &mut Cluster, dies: &mut impl FnMut() -> bool) -> Result<Step> {
         if self.shape.consumers > 0 {
             self.cut(true, cluster)?;
-            self.settle(cluster)?;
+            self.settle(cluster, dies)?;
             cluster.spread(&self.session)?;
         } else {
             self.leave(cluster, dies)?;

@@ -16,7 +16,7 @@ use clonos::task::Summary;
 use crate::dice::Dice;
 use crate::late::Late;
 use crate::silence::Cut;
-use crate::stores::{blocks, hold_all, in_memory};
+use crate::stores::{blocks, bytes_of, hold_all, in_memory};
 use crate::{Count, Mutation};
 
 const APP: u64 = 7;
@@ -50,6 +50,8 @@ pub(crate) struct Session {
     pub(crate) host: usize,
     pub(crate) lost: bool,
     peers: Vec<AgentInfo>,
+    is_publishing: bool,
+    copies: Vec<(AgentId, LogOffset)>,
     published: bool,
     pub(crate) absorbed: BTreeSet<TaskId>,
 }
@@ -129,6 +131,9 @@ impl Cluster {
         let generation = grant.generation;
         let opened = self.open_granted(grant, host, inside);
         if opened.is_err() {
+            if self.mutation != Mutation::NothingIsWithdrawn {
+                self.hosts[host].store.withdraw(task, generation);
+            }
             let (summary, ending) = (Summary::default(), Ending::default());
             self.registry.closed(task, generation, &summary, ending, own.id, false)?;
         }
@@ -138,8 +143,10 @@ impl Cluster {
     fn open_granted(&mut self, grant: Grant, host: usize, inside: bool) -> Result<(Session, Vec<Bytes>)> {
         let (own, task) = (self.hosts[host].info.clone(), &grant.task.clone());
         let all_count = inside && grant.reopened && self.mutation != Mutation::ConsumersDoNotCount;
+        let parts_count = all_count && !grant.whole;
         let mut best: Option<(LogOffset, AgentId)> = None;
         let mut silent = false;
+        let mut copies = Vec::new();
         if !grant.discarded {
             for holder in grant.holders.clone() {
                 self.count.agent += 1;
@@ -158,8 +165,9 @@ impl Cluster {
                     (false, true) => store.reopened(task, generation, own.clone()),
                     (false, false) => store.fence(task, generation),
                 };
-                let counts = |copy: &HeldCopy| copy.whole || all_count;
+                let counts = |copy: &HeldCopy| copy.whole || parts_count;
                 let Some(HeldCopy { end, .. }) = copy.filter(counts) else { continue };
+                copies.push((holder.id, end));
                 let is_better = |longest| match self.mutation {
                     Mutation::ShortestCopy => end < longest,
                     _ => end > longest || (end == longest && holder.id == own.id),
@@ -200,13 +208,13 @@ impl Cluster {
             host,
             lost,
             peers: Vec::new(),
+            is_publishing: false,
+            copies,
             published: false,
             absorbed: BTreeSet::new(),
         };
-        if !inside {
-            let (now, registry) = (self.now, self.registry_of(host)?);
-            let all = placement::candidates(task, own.id, &own.host, &registry.alive(now));
-            session.peers = all.into_iter().take(self.depth).collect();
+        if !inside || session.grant.whole {
+            self.begin_publishing(&mut session)?;
             if !prior.is_empty() {
                 self.replicate(&mut session)?;
                 self.tell_holders(&session, Some(LogOffset(prior.iter().map(|b| b.len() as u64).sum())))?;
@@ -216,14 +224,43 @@ impl Cluster {
         Ok((session, prior))
     }
 
+    /// As `Handler::begin_publishing`.
+    fn begin_publishing(&mut self, session: &mut Session) -> Result<()> {
+        let (own, now) = (self.hosts[session.host].info.clone(), self.now);
+        let alive = self.registry_of(session.host)?.alive(now);
+        let all = placement::candidates(&session.task, own.id, &own.host, &alive);
+        session.peers = all.into_iter().take(self.depth).collect();
+        session.is_publishing = true;
+        let copies = std::mem::take(&mut session.copies);
+        let store = &mut self.hosts[session.host].store;
+        for peer in &session.peers {
+            if let Some((_, length)) = copies.iter().find(|(id, _)| *id == peer.id) {
+                store.rewind(&session.task, channel(session.grant.generation, peer), *length);
+            }
+        }
+        Ok(())
+    }
+
     /// All blocks of a log at one agent.
     pub(crate) fn log(&mut self, holder: AgentId, task: &TaskId) -> Vec<Bytes> {
         self.agent(holder).map(|store| blocks(store, task)).unwrap_or_default()
     }
 
     /// As `Handler::keep`.
-    pub(crate) fn keep(&mut self, session: &Session, block: &Bytes) -> Result<()> {
+    pub(crate) fn keep(
+        &mut self,
+        session: &mut Session,
+        block: &Bytes,
+        dies: &mut impl FnMut() -> bool,
+    ) -> Result<()> {
+        if session.is_publishing && self.mutation != Mutation::KeptBehindPublished {
+            return self.append(session, Some(block), dies);
+        }
         self.count.agent += 1;
+        self.hold(session, block)
+    }
+
+    fn hold(&mut self, session: &Session, block: &Bytes) -> Result<()> {
         let store = &mut self.hosts[session.host].store;
         let from = store.end(&session.task).unwrap_or_default();
         hold_all(store, &session.task, session.grant.generation, from, std::slice::from_ref(block))
@@ -258,15 +295,16 @@ impl Cluster {
     ) -> Result<()> {
         for block in blocks {
             loop {
-                let holder = match self.hosts[host].store.absorb_copy(task, born, from, block)? {
+                let newest = match self.hosts[host].store.absorb_copy(task, born, from, block)? {
                     Absorbed::Unconfirmed(_) if self.mutation == Mutation::NoConfirmation => {
                         self.hosts[host].store.nobody_confirms(task);
                         continue;
                     }
-                    Absorbed::Unconfirmed(holder) => holder,
+                    Absorbed::Unconfirmed(newest) => newest,
                     _ => break,
                 };
                 self.count.agent += 1;
+                let holder = newest.at;
                 let stale = || Error::StaleFrame { upstream: task.clone() };
                 if holder.id == self.hosts[host].info.id {
                     return Err(stale());
@@ -280,6 +318,10 @@ impl Cluster {
                     self.hosts[host].store.nobody_confirms(task);
                     continue;
                 };
+                if other.has_withdrawn(task, newest.generation) {
+                    self.hosts[host].store.is_withdrawn(task, newest.generation);
+                    continue;
+                }
                 let piece = other.piece(task, end).map(|piece| in_memory(&piece)).unwrap_or_default();
                 if piece.is_empty() && self.mutation != Mutation::StaleCounts {
                     return Err(stale());
@@ -325,7 +367,11 @@ impl Cluster {
         dies: &mut impl FnMut() -> bool,
     ) -> Result<()> {
         let Some(block) = block else { return Ok(()) };
-        self.keep(session, block)?;
+        if !session.is_publishing {
+            self.begin_publishing(session)?;
+        }
+        self.count.agent += 1;
+        self.hold(session, block)?;
         if dies() {
             return Err(died());
         }
@@ -367,6 +413,7 @@ impl Cluster {
             {
                 self.count.agent += 1;
                 let (copied, from, blocks) = (task.clone(), part.from, in_memory(&blocks));
+                self.count.copied += bytes_of(&blocks);
                 let sent = self.late.next_request(self.hosts[session.host].info.id);
                 let copy =
                     Request::Replicate { task: copied, generation, layout, reset, from, blocks, all, sent };
@@ -398,8 +445,8 @@ impl Cluster {
         self.registry_of(session.host)?;
         let sent = self.late.next_request(own);
         let (task, generation) = (session.task.clone(), session.grant.generation);
-        let published = true;
-        self.carry_out(None, Request::Holding { task, generation, holders, adopted, published, sent })
+        let whole = true;
+        self.carry_out(None, Request::Holding { task, generation, holders, adopted, whole, sent })
     }
 
     /// As `Handler::discard`.

@@ -1,7 +1,7 @@
 //! A job and its scheduler, as Spark's: stages with a shuffle between them, lost outputs computed again,
 //! consumers rolled back when an output that is computed again has other contents.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use clonos::error::{Error, Result};
@@ -11,19 +11,13 @@ use crate::attempt::{Attempt, Shape, Step, task_id};
 use crate::cluster::{Cluster, epoch};
 use crate::dice::Dice;
 use crate::late::Late;
+use crate::shuffle::{Output, inputs};
 use crate::silence::Cut;
 use crate::stores::blocks;
 use crate::{Mutation, Setting};
 
 /// Steps after which a job that goes nowhere is given up.
 const STEPS_MAX: usize = 2_000_000;
-
-/// A finished task's output.
-#[derive(Debug, Clone)]
-struct Output {
-    host: usize,
-    frames: Vec<Vec<Bytes>>,
-}
 
 /// How a job ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -125,7 +119,9 @@ impl Job {
         }
         self.cut_off_or_back();
         self.cluster.receive_late();
-        let start = self.running.len() < 2 * self.setting.hosts && self.dice.chance(40);
+        // Who is due is looked for among all tasks: the more there are, the less often.
+        let tasks: usize = self.setting.tasks.iter().sum();
+        let start = self.running.len() < 2 * self.setting.hosts && self.dice.below(2 + tasks / 8) == 0;
         if (start || self.running.is_empty()) && self.start()? {
             return Ok(None);
         }
@@ -134,18 +130,20 @@ impl Job {
         }
         let number = self.dice.below(self.running.len());
         if self.dice.chance(30) {
-            let delivered = self.running[number].deliver(&mut self.cluster);
-            return delivered.map(drop).or_else(|error| self.failed(number, &error)).map(|()| None);
+            return self.go_on(number, true);
         }
         if self.dice.below(self.setting.calm * 4) == 0 && self.setting.crashes > 0 {
-            self.note(|| "a connection breaks".into());
-            self.running.swap_remove(number);
-            return Ok(None);
+            let raises = self.dice.chance(50);
+            let what = if raises { "a function raises" } else { "a connection breaks" };
+            self.note(|| what.into());
+            let mut attempt = self.running.swap_remove(number);
+            return if raises { attempt.raise(&mut self.cluster).map(|()| None) } else { Ok(None) };
         }
-        self.step(number)
+        self.go_on(number, false)
     }
 
-    fn step(&mut self, number: usize) -> std::result::Result<Option<Outcome>, String> {
+    /// A task does its next step, or its agent what it was sent last.
+    fn go_on(&mut self, number: usize, delivers: bool) -> std::result::Result<Option<Outcome>, String> {
         let mut sudden = false;
         let may_die = self.crashes < self.setting.crashes;
         let mut luck = self.dice.clone();
@@ -155,7 +153,10 @@ impl Job {
             sudden
         };
         let attempt = &mut self.running[number];
-        let stepped = attempt.step(&mut self.cluster, &mut self.dice, self.clock, &mut dies);
+        let stepped = match delivers {
+            true => attempt.deliver(&mut self.cluster, &mut dies).map(|_| Step::Going),
+            false => attempt.step(&mut self.cluster, &mut self.dice, self.clock, &mut dies),
+        };
         let (host, partition, stage) = (attempt.session.host, attempt.partition, attempt.shape.stage);
         if sudden {
             self.crash_host(host);
@@ -186,7 +187,7 @@ impl Job {
             // Its log outlived what it was recorded with, as no frame of it was read by then: it is forgotten,
             // unless somebody has seen what it caused, which is reported.
             Error::UpstreamChanged { .. } => match self.cluster.discard(&attempt.session) {
-                Ok(()) | Err(Error::Fenced { .. }) => Ok(()),
+                Ok(()) | Err(Error::Fenced { .. } | Error::AgentUnreachable { .. }) => Ok(()),
                 Err(Error::CausalLogLost { task }) => Err(format!("REPORTED the log of {task} is lost")),
                 Err(error) => Err(error.to_string()),
             },
@@ -322,14 +323,23 @@ impl Job {
             return Err(format!("{reported}the log of {task} is lost"));
         }
         self.note(|| format!("{task} starts on host {host} with {} blocks", prior.len()));
-        let consumers = if inside { self.setting.tasks[stage + 1] } else { 0 };
-        let senders = stage.checked_sub(1).map_or(0, |before| self.setting.tasks[before]);
-        let shape =
-            Shape { stage, tasks: self.setting.tasks[stage], senders, consumers, depth: self.setting.depth };
-        let inputs = self.inputs(stage, partition);
+        let shape = self.shape(stage);
+        let inputs = inputs(&mut self.dice, &self.outputs, shape.senders, stage, partition);
         let attempt = Attempt::new(session, partition, shape, &prior, inputs, self.setting.mutation);
         self.running.push(attempt.map_err(|error| error.to_string())?);
         Ok(true)
+    }
+
+    fn shape(&self, stage: usize) -> Shape {
+        let Setting { tasks, depth, riding, .. } = &self.setting;
+        Shape {
+            stage,
+            tasks: tasks[stage],
+            senders: stage.checked_sub(1).map_or(0, |before| tasks[before]),
+            consumers: tasks.get(stage + 1).copied().unwrap_or_default(),
+            depth: *depth,
+            riding: *riding,
+        }
     }
 
     /// A task whose output is missing, of the first stage that has one; now and then one that runs already.
@@ -359,28 +369,6 @@ impl Job {
             return Some((stage, pool[self.dice.below(pool.len())]));
         }
         None
-    }
-
-    /// Frames for a consumer: those of one sender in order, senders in any, whole or interleaved.
-    fn inputs(&mut self, stage: usize, partition: usize) -> VecDeque<(usize, Bytes)> {
-        let mut inputs = VecDeque::new();
-        if stage == 0 {
-            return inputs;
-        }
-        let mut queues: Vec<VecDeque<(usize, Bytes)>> = (0..self.setting.tasks[stage - 1])
-            .filter_map(|sender| self.outputs.get(&(stage - 1, sender)))
-            .map(|output| output.frames[partition].iter().map(|frame| (output.host, frame.clone())).collect())
-            .collect();
-        let interleaved = self.dice.chance(50);
-        while !queues.is_empty() {
-            let number = self.dice.below(queues.len());
-            inputs.extend(queues[number].pop_front());
-            while !interleaved && !queues[number].is_empty() {
-                inputs.extend(queues[number].pop_front());
-            }
-            queues.retain(|queue| !queue.is_empty());
-        }
-        inputs
     }
 
     // What must hold.
@@ -463,16 +451,12 @@ impl Job {
         log: &[Bytes],
         before: &BTreeMap<(usize, usize), Output>,
     ) -> Result<Vec<Vec<Bytes>>> {
-        let kept = std::mem::replace(&mut self.outputs, before.clone());
-        let inputs = self.inputs(stage, partition);
-        self.outputs = kept;
+        let senders = self.shape(stage).senders;
+        let inputs = inputs(&mut self.dice, before, senders, stage, partition);
         let inside = stage < self.last();
         let opened = scratch.open(&task_id(stage, partition), stage as u32, 1, 1, inside)?;
         let (session, _) = opened.ok_or_else(|| Error::Misuse { what: "busy".into() })?;
-        let consumers = if inside { self.setting.tasks[stage + 1] } else { 0 };
-        let senders = stage.checked_sub(1).map_or(0, |before| self.setting.tasks[before]);
-        let shape =
-            Shape { stage, tasks: self.setting.tasks[stage], senders, consumers, depth: self.setting.depth };
+        let shape = self.shape(stage);
         let mut attempt = Attempt::new(session, partition, shape, log, inputs, Mutation::None)?;
         let mut dice = Dice::new(!self.setting.seed);
         loop {

@@ -97,8 +97,8 @@ impl Cluster {
 
     /// As `edge/net/server.rs`.
     fn receive(&mut self, to: Option<AgentId>, request: Request) -> Result<()> {
-        if let Request::Holding { task, generation, holders, adopted, published, sent } = request {
-            return self.registry.holding(&task, generation, &holders, adopted, published, sent);
+        if let Request::Holding { task, generation, holders, adopted, whole, sent } = request {
+            return self.registry.holding(&task, generation, &holders, adopted, whole, sent);
         }
         let Some(store) = to.and_then(|to| self.agent(to)) else { return Ok(()) };
         match request {

@@ -13,13 +13,17 @@ mod dice;
 mod job;
 mod late;
 mod sharing;
+mod shuffle;
 mod silence;
 mod stores;
 
+use clonos::exchange::RIDING_BYTES_MAX;
 use dice::Dice;
 use job::{Job, Outcome};
 
 const SEEDS: u64 = 2_000;
+/// Lines of a failing job's story that are shown.
+const TRACE_MAX: usize = 200;
 
 /// What is left out on purpose, to show that the oracle notices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +79,14 @@ pub(crate) enum Mutation {
     StaleCounts,
     /// A log that is lost is taken for one that never was.
     LostIsNew,
+    /// A log that frames name is kept where it is, as if it rode in them.
+    NamedIsKept,
+    /// Who shares the log that counts is asked whether it does, and that nobody takes it does not matter.
+    NobodyHasCopies,
+    /// An open that comes to nothing is not taken back.
+    NothingIsWithdrawn,
+    /// What follows on a log that was published is not.
+    KeptBehindPublished,
 }
 
 /// Messages and bytes.
@@ -84,6 +96,8 @@ pub(crate) struct Count {
     pub(crate) registry: u64,
     pub(crate) frames: u64,
     pub(crate) piggyback: u64,
+    /// Bytes of logs from one agent to another.
+    pub(crate) copied: u64,
 }
 
 /// One job.
@@ -97,6 +111,8 @@ pub(crate) struct Setting {
     pub(crate) crashes: usize,
     /// Turns between crashes, on average.
     pub(crate) calm: usize,
+    /// Bytes of determinants that ride in a task's frames.
+    pub(crate) riding: u64,
     pub(crate) mutation: Mutation,
     pub(crate) traced: bool,
 }
@@ -114,6 +130,7 @@ impl Setting {
             tasks: (0..stages).map(|_| dice.between(1, 4)).collect(),
             crashes: dice.between(0, depth),
             calm: dice.between(20, 150),
+            riding: [0, 100, 400, u64::MAX][dice.below(4)],
             mutation: Mutation::None,
             traced: false,
         }
@@ -150,13 +167,17 @@ fn shrunk(failing: &Setting) -> String {
                 smaller.tasks[stage] = (smaller.tasks[stage] - 1).max(1);
             }
         }
-        if run(&smaller).is_err() {
-            smallest = smaller;
+        let reports = smaller.crashes > smaller.depth;
+        if run(&smaller).is_ok_and(|ran| reports || ran == Outcome::Good) {
+            continue;
         }
+        smallest = smaller;
     }
     let mut job = Job::new(Setting { traced: true, ..smallest.clone() });
-    let why = job.run().err().unwrap_or_default();
-    format!("{smallest:?}\n{}\n==> {why}", job.trace.join("\n"))
+    let why = job.run();
+    // A job that goes nowhere takes millions of lines to do so.
+    job.trace.truncate(TRACE_MAX);
+    format!("{smallest:?}\n{}\n==> {why:?}", job.trace.join("\n"))
 }
 
 fn seeds() -> u64 {
@@ -169,7 +190,8 @@ fn all_good(setting: impl Fn(u64) -> Setting) -> (u64, u64) {
         let setting = setting(seed);
         match run(&setting) {
             Ok(Outcome::Good) => good += 1,
-            Ok(Outcome::Reported(_)) => reported += 1,
+            Ok(Outcome::Reported(_)) if setting.crashes > setting.depth => reported += 1,
+            Ok(Outcome::Reported(why)) => panic!("seed {seed}: {why}\n{}", shrunk(&setting)),
             Err(why) => panic!("seed {seed}: {why}\n{}", shrunk(&setting)),
         }
     }
@@ -196,9 +218,14 @@ fn thousands_of_tasks_and_agents() {
         depth: 1,
         crashes: 1,
         calm: 2_000,
+        riding: RIDING_BYTES_MAX,
         ..Setting::bounded(5)
     };
-    assert_eq!(run(&setting), Ok(Outcome::Good));
+    let mut job = Job::new(setting);
+    assert_eq!(job.run(), Ok(Outcome::Good));
+    // However many hosts there are: what would be too much is named.
+    let (count, tasks) = (job.cluster.count, 20 + 1_000 + 10);
+    assert!((count.piggyback + count.copied) / tasks < 100_000, "{count:?}");
 }
 
 #[test]
@@ -222,12 +249,17 @@ fn noticed_beyond(mutation: Mutation) -> u64 {
 /// How many of the first seeds it takes until the oracle notices.
 fn noticed(mutation: Mutation) -> u64 {
     let fails = |seed: &u64| {
-        let setting = Setting { mutation, ..Setting::bounded(*seed) };
+        let bounded = Setting::bounded(*seed);
+        // Copies are given to others only of what rides.
+        let riding = if mutation == Mutation::NoSpread { u64::MAX } else { bounded.riding };
+        let setting = Setting { mutation, riding, ..bounded };
         let crashes = setting.depth;
-        std::panic::catch_unwind(|| run(&Setting { crashes, calm: 40, ..setting }))
+        // Functions that raise are what it takes to have a log published and go on with it.
+        let calm = if mutation == Mutation::KeptBehindPublished { 15 } else { 40 };
+        std::panic::catch_unwind(|| run(&Setting { crashes, calm, ..setting }))
             .map_or(true, |ran| !matches!(ran, Ok(Outcome::Good)))
     };
-    (0..SEEDS).find(fails).unwrap_or_else(|| panic!("nobody notices {mutation:?}"))
+    (0..20 * SEEDS).find(fails).unwrap_or_else(|| panic!("nobody notices {mutation:?}"))
 }
 
 #[test]
@@ -356,19 +388,42 @@ fn the_oracle_notices_that_a_lost_log_is_taken_for_new() {
 }
 
 #[test]
+fn the_oracle_notices_that_nobody_has_what_frames_name() {
+    noticed(Mutation::NamedIsKept);
+}
+
+#[test]
+fn the_oracle_notices_that_nobody_takes_what_is_shared() {
+    noticed(Mutation::NobodyHasCopies);
+}
+
+#[test]
+fn the_oracle_notices_that_nothing_is_withdrawn() {
+    noticed(Mutation::NothingIsWithdrawn);
+}
+
+#[test]
+fn the_oracle_notices_that_what_follows_a_published_log_is_not() {
+    noticed(Mutation::KeptBehindPublished);
+}
+
+#[test]
 #[ignore = "prints a table for docs/exchange.md"]
 fn message_table() {
-    println!("| hosts | to agents | to the registry | frames | piggybacked bytes |\n|---|---|---|---|---|");
-    for hosts in [1, 10, 100] {
+    println!(
+        "| hosts | to agents | to the registry | frames | riding bytes | copied bytes |\n|---|---|---|---|---|---|"
+    );
+    for hosts in [1, 10, 100, 1_000] {
         let tasks = vec![hosts; 3];
-        let setting =
-            Setting { hosts, tasks, depth: 1, crashes: 0, calm: usize::MAX / 8, ..Setting::bounded(1) };
+        let (calm, riding) = (usize::MAX / 8, RIDING_BYTES_MAX);
+        let setting = Setting { hosts, tasks, depth: 1, crashes: 0, calm, riding, ..Setting::bounded(1) };
         let mut job = Job::new(setting);
         assert_eq!(job.run(), Ok(Outcome::Good));
         let count = job.cluster.count;
         let per_task = |n: u64| n as f64 / (3 * hosts) as f64;
         let (agent, registry) = (per_task(count.agent), per_task(count.registry));
-        let (frames, bytes) = (per_task(count.frames), per_task(count.piggyback));
-        println!("| {hosts} | {agent:.1} | {registry:.1} | {frames:.1} | {bytes:.0} |");
+        let (frames, riding, copied) =
+            (per_task(count.frames), per_task(count.piggyback), per_task(count.copied));
+        println!("| {hosts} | {agent:.1} | {registry:.1} | {frames:.1} | {riding:.0} | {copied:.0} |");
     }
 }

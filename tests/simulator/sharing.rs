@@ -3,11 +3,11 @@
 use clonos::agent::placement;
 use clonos::agent::protocol::{AgentInfo, Piece};
 use clonos::error::Result;
-use clonos::id::{Generation, TaskId};
+use clonos::id::{AgentId, Generation, LogOffset, TaskId};
 
 use crate::Mutation;
-use crate::cluster::{Cluster, Session, channel, epoch};
-use crate::stores::in_memory;
+use crate::cluster::{Cluster, Session, channel, died, epoch};
+use crate::stores::{bytes_of, in_memory};
 
 impl Cluster {
     /// As `Handler::spread`.
@@ -20,20 +20,40 @@ impl Cluster {
         let agents = self.registry_of(session.host)?.alive(now);
         let mut peers = placement::candidates(&session.task, own.id, &own.host, &agents);
         peers.retain(|peer| self.reaches(session.host, peer.id));
-        for task in &session.absorbed {
-            let here = self.hosts[session.host].store.is_own(task);
-            let wanted = if here { self.depth } else { self.depth - 1 };
-            for peer in peers.iter().take(wanted) {
-                self.count.agent += 1;
-                let pieces = self.pieces(session.host, peer, std::slice::from_ref(task));
-                let number = self.hosts.iter().position(|host| host.info.id == peer.id);
-                for piece in pieces {
-                    let (born, number) = (session.grant.generation, number.unwrap_or_default());
-                    self.absorb_at(number, &piece.task, born, piece.from, &piece.blocks)?;
-                }
+        let absorbed: Vec<TaskId> = session.absorbed.iter().cloned().collect();
+        let (here, elsewhere): (Vec<_>, Vec<_>) =
+            absorbed.into_iter().partition(|task| self.hosts[session.host].store.is_own(task));
+        for (wanted, tasks) in [(self.depth, here), (self.depth.saturating_sub(1), elsewhere)] {
+            if !tasks.is_empty() {
+                self.share_with_some(session, &peers, &tasks, wanted)?;
             }
         }
         Ok(())
+    }
+
+    /// As `Handler::share_with_some`.
+    fn share_with_some(
+        &mut self,
+        session: &Session,
+        peers: &[AgentInfo],
+        tasks: &[TaskId],
+        wanted: usize,
+    ) -> Result<Vec<AgentId>> {
+        let (mut holders, mut failed) = (Vec::new(), None);
+        for peer in peers {
+            if holders.len() >= wanted {
+                break;
+            }
+            match self.share_with(session, peer, tasks) {
+                Ok(()) => holders.push(peer.id),
+                Err(error) => failed = Some(error),
+            }
+        }
+        let passes = self.mutation == Mutation::NobodyHasCopies;
+        match failed {
+            Some(error) if holders.is_empty() && wanted > 0 && !passes => Err(error),
+            _ => Ok(holders),
+        }
     }
 
     /// As `edge/agent/exchanging.rs`.
@@ -58,33 +78,50 @@ impl Cluster {
         let agents = self.registry_of(session.host)?.alive(now);
         let mut peers = placement::candidates(&session.task, own.id, &own.host, &agents);
         peers.retain(|peer| self.reaches(session.host, peer.id));
-        let mut holders = vec![own.id];
-        for peer in peers.into_iter().take(self.depth) {
-            self.count.agent += 1;
-            let pieces = self.pieces(session.host, &peer, tasks);
-            let Some(number) = self.hosts.iter().position(|host| host.info.id == peer.id) else { continue };
-            for piece in pieces {
-                let born = session.grant.generation;
-                self.absorb_at(number, &piece.task, born, piece.from, &piece.blocks)?;
-            }
-            holders.push(peer.id);
-        }
+        let mut holders = self.share_with_some(session, &peers, tasks, self.depth)?;
+        holders.push(own.id);
         self.count.registry += 1;
         self.registry_of(session.host)?.visible(tasks, &holders);
         Ok(())
     }
 
+    /// As `Handler::share_with`.
+    fn share_with(&mut self, session: &Session, peer: &AgentInfo, tasks: &[TaskId]) -> Result<()> {
+        self.count.agent += 1;
+        let number = self.hosts.iter().position(|host| host.info.id == peer.id);
+        let number = number.ok_or_else(died)?;
+        let sent = self.pieces(session.host, peer, tasks).into_iter().try_for_each(|piece| {
+            let (own, born) = (self.hosts[session.host].info.id, session.grant.generation);
+            let Piece { task, mut from, blocks } = piece;
+            let needs_confirmation = self.mutation == Mutation::NobodyHasCopies;
+            if needs_confirmation || !self.hosts[number].store.has_what_counts(&task, own) {
+                return self.absorb_at(number, &task, born, from, &blocks);
+            }
+            for block in &blocks {
+                self.hosts[number].store.absorb_confirmed(&task, born, from, block)?;
+                from = from.plus(block.len() as u64);
+            }
+            Ok(())
+        });
+        if sent.is_err() {
+            // What it has is not known.
+            for task in tasks {
+                let channel = channel(Generation::NONE, peer);
+                self.hosts[session.host].store.rewind(task, channel, LogOffset::START);
+            }
+        }
+        sent
+    }
+
     fn pieces(&mut self, host: usize, peer: &AgentInfo, tasks: &[TaskId]) -> Vec<Piece> {
-        let store = &mut self.hosts[host].store;
+        let (store, copied) = (&mut self.hosts[host].store, &mut self.count.copied);
         let mut pieces = Vec::new();
         for task in tasks {
             let channel = channel(Generation::NONE, peer);
             while let Some(outgoing) = store.outgoing(task, channel) {
-                pieces.push(Piece {
-                    task: task.clone(),
-                    from: outgoing.part.from,
-                    blocks: in_memory(&outgoing.blocks),
-                });
+                let blocks = in_memory(&outgoing.blocks);
+                *copied += bytes_of(&blocks);
+                pieces.push(Piece { task: task.clone(), from: outgoing.part.from, blocks });
                 store.arrived(task, channel, outgoing.part);
             }
         }

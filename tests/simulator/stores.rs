@@ -38,3 +38,7 @@ pub(crate) fn hold_all(
     }
     Ok(())
 }
+
+pub(crate) fn bytes_of(blocks: &[Bytes]) -> u64 {
+    blocks.iter().map(|block| block.len() as u64).sum()
+}

@@ -97,7 +97,7 @@ class StageRunner:
         except BaseException:
             with contextlib.suppress(Exception):
                 if task is not None:
-                    task.publish_answers()
+                    stage.publish_answers()
             raise
         finally:
             if task is not None:

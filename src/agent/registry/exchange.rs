@@ -36,7 +36,10 @@ impl Registry {
             // A commit may have been faster; then nobody needs the log any more.
             self.change(task, |entry| {
                 entry.published = true;
-                entry.holders.extend(holders);
+                // Who has it whole is known; these have no more of it than what rode in frames.
+                if !entry.whole {
+                    entry.holders.extend(holders);
+                }
             });
         }
     }

@@ -6,7 +6,7 @@ use super::{Absorbed, Held, Reopened, Store};
 use crate::agent::protocol::{AgentInfo, Code, HeldCopy, Layout};
 use crate::causal_log::CausalLog;
 use crate::error::{Error, Result};
-use crate::id::{EpochKey, Generation, LogOffset, TaskId};
+use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 
 /// A copy's layout: of no stage, until the task is opened here.
 const NO_CODE: Code = Code { fingerprint: 0, python: 0 };
@@ -31,8 +31,8 @@ impl Store {
         block: &Bytes,
     ) -> Result<Absorbed> {
         let beyond = from.plus(block.len() as u64) > self.end(task).unwrap_or_default();
-        if let Some(holder) = self.reopened.get(task).filter(|_| beyond) {
-            return Ok(Absorbed::Unconfirmed(holder.at.clone()));
+        if let Some(newest) = self.newest(task).filter(|_| beyond) {
+            return Ok(Absorbed::Unconfirmed(newest.clone()));
         }
         self.absorb_confirmed(task, born, from, block)
     }
@@ -79,11 +79,39 @@ impl Store {
 
     /// A sender is opened again, at `holder`: raises the fence; the length of the log, if it is here.
     pub fn reopened(&mut self, task: &TaskId, generation: Generation, holder: AgentInfo) -> Option<HeldCopy> {
+        let all = self.reopened.entry(task.clone()).or_default();
         // One that comes late says where an older attempt was.
-        if self.reopened.get(task).is_none_or(|known| known.generation <= generation) {
-            self.reopened.insert(task.clone(), Reopened { generation, at: holder });
+        let place = all.partition_point(|known| known.generation < generation);
+        if all.get(place).is_none_or(|known| known.generation != generation) {
+            all.insert(place, Reopened { generation, at: holder });
         }
         self.fence(task, generation)
+    }
+
+    fn newest(&self, task: &TaskId) -> Option<&Reopened> {
+        self.reopened.get(task)?.last()
+    }
+
+    /// An open in this generation came to nothing: the attempt before it counts.
+    pub fn is_withdrawn(&mut self, task: &TaskId, generation: Generation) {
+        if let Some(all) = self.reopened.get_mut(task) {
+            all.retain(|known| known.generation != generation);
+            if all.is_empty() {
+                self.reopened.remove(task);
+            }
+        }
+    }
+
+    /// An open here came to nothing, and others were told of it.
+    pub fn withdraw(&mut self, task: &TaskId, generation: Generation) {
+        self.withdrawn.entry(task.clone()).or_default().insert(generation);
+        self.is_withdrawn(task, generation);
+    }
+
+    /// Whether an open here came to nothing.
+    #[must_use]
+    pub fn has_withdrawn(&self, task: &TaskId, generation: Generation) -> bool {
+        self.withdrawn.get(task).is_some_and(|all| all.contains(&generation))
     }
 
     /// Raises the fence for a new attempt; `reopened_at` is its agent, where its determinants travel in frames.
@@ -97,6 +125,12 @@ impl Store {
             Some(holder) => self.reopened(task, generation, holder),
             None => self.fence(task, generation),
         }
+    }
+
+    /// Whether `agent` is the one that has the log that counts since its task was opened again.
+    #[must_use]
+    pub fn has_what_counts(&self, task: &TaskId, agent: AgentId) -> bool {
+        self.newest(task).is_some_and(|reopened| reopened.at.id == agent)
     }
 
     /// The agent that had the log that counts is gone, and the log with it.
@@ -117,8 +151,11 @@ impl Store {
                 self.remove(task);
             }
         }
-        if self.reopened.get(task).is_some_and(|known| known.generation <= generation) {
-            self.reopened.remove(task);
+        if let Some(all) = self.reopened.get_mut(task) {
+            all.retain(|known| known.generation > generation);
+            if all.is_empty() {
+                self.reopened.remove(task);
+            }
         }
     }
 

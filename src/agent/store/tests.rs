@@ -172,7 +172,7 @@ fn late_news_of_a_commit_spares_who_has_the_log_that_counts_in_the_next_use_of_t
     store.reopened(&new, Generation(7), holder());
     store.commit(&old.epoch_key(), Generation(7));
     let mut absorb = |task| store.absorb_copy(task, Generation(8), LogOffset(0), &block(1, 5)).unwrap();
-    assert_eq!(absorb(&new), Absorbed::Unconfirmed(holder()));
+    assert_eq!(absorb(&new), Absorbed::Unconfirmed(Reopened { generation: Generation(7), at: holder() }));
     assert_eq!(absorb(&old), Absorbed::At(0));
 }
 

@@ -1,19 +1,25 @@
 //! What an agent does for an exchange: keeps determinants that travel in frames, holds copies of those
 //! that came with frames, and makes the copies stable before something that depends on them leaves.
 
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
 use bytes::Bytes;
 
 use super::handler::{Handler, Session, unexpected};
 use super::publishing::channel;
 use crate::agent::placement;
 use crate::agent::protocol::{AgentInfo, Grant, PIECE_BYTES, Piece, Reply, Request};
-use crate::agent::store::{Outgoing, Part};
+use crate::agent::store::{Outgoing, Part, Reopened};
 use crate::edge::disk::segment::{Pending, SegmentRecord};
 use crate::edge::locked;
 use crate::edge::net::nobody_listens;
 use crate::error::{Error, Result};
 use crate::frame::Group;
-use crate::id::{Generation, LogOffset, TaskId};
+use crate::id::{AgentId, Generation, LogOffset, TaskId};
+
+/// How often it is looked whether a task is open.
+const OPENING_PAUSE: Duration = Duration::from_millis(20);
 
 /// A block of an absorbed log on its way to this agent's segment.
 struct Copying {
@@ -33,8 +39,12 @@ struct Batch {
 }
 
 impl Handler {
-    /// Keeps a block of a task whose determinants travel in its frames: here, and nowhere else.
-    pub(in crate::edge) fn keep(&self, session: &Session, block: &Bytes) -> Result<()> {
+    /// Keeps a block of a task whose determinants travel in its frames: here, and nowhere else. If its log is
+    /// published, so is this, as shorter copies of it count.
+    pub(in crate::edge) fn keep(&self, session: &mut Session, block: &Bytes) -> Result<()> {
+        if session.is_publishing {
+            return self.append(session, block);
+        }
         let from = locked(&self.store).end(&session.task).unwrap_or_default();
         self.hold(&session.task, session.grant.generation, from, block).map(drop)
     }
@@ -69,18 +79,39 @@ impl Handler {
         let peers = self.peers_for(session);
         for (wanted, tasks) in [(many, here), (few, elsewhere)] {
             let tasks: Vec<TaskId> = tasks.into_iter().cloned().collect();
-            let mut left = wanted;
-            for peer in peers.iter().take_while(|_| !tasks.is_empty()) {
-                if left == 0 {
-                    break;
-                }
-                match self.share_with(peer, &tasks, session.grant.generation) {
-                    Ok(()) => left -= 1,
-                    Err(error) => tracing::info!(peer = %peer.addr, %error, "not a peer for absorbed logs"),
-                }
+            if !tasks.is_empty() {
+                self.share_with_some(session, &peers, &tasks, wanted)?;
             }
         }
         Ok(())
+    }
+
+    /// Gives copies of these logs to as many agents as are wanted, or there are; who has them. That some do not
+    /// answer leaves fewer, as at the start of a job, but never none.
+    fn share_with_some(
+        &self,
+        session: &Session,
+        peers: &[AgentInfo],
+        tasks: &[TaskId],
+        wanted: usize,
+    ) -> Result<Vec<AgentId>> {
+        let (mut holders, mut failed) = (Vec::new(), None);
+        for peer in peers {
+            if holders.len() >= wanted {
+                break;
+            }
+            match self.share_with(peer, tasks, session.grant.generation) {
+                Ok(()) => holders.push(peer.id),
+                Err(error) => {
+                    tracing::info!(peer = %peer.addr, %error, "not a peer for absorbed logs");
+                    failed = Some(error);
+                }
+            }
+        }
+        match failed {
+            Some(error) if holders.is_empty() && wanted > 0 => Err(error),
+            _ => Ok(holders),
+        }
     }
 
     /// Agents that may hold copies, best first; who did not answer lately is asked last.
@@ -92,9 +123,27 @@ impl Handler {
     }
 
     /// Holds copies that another agent shares.
-    pub(in crate::edge) fn shared(&self, pieces: Vec<Piece>, born: Generation) -> Result<()> {
-        for piece in pieces {
-            self.absorb_piece(&piece.task, born, piece.from, &piece.blocks)?;
+    pub(in crate::edge) fn shared(&self, pieces: Vec<Piece>, born: Generation, by: AgentId) -> Result<()> {
+        for Piece { task, from, blocks } in pieces {
+            if locked(&self.store).has_what_counts(&task, by) {
+                self.hold_all_confirmed(&task, born, from, &blocks)?;
+            } else {
+                self.absorb_piece(&task, born, from, &blocks)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn hold_all_confirmed(
+        &self,
+        task: &TaskId,
+        born: Generation,
+        mut from: LogOffset,
+        blocks: &[Bytes],
+    ) -> Result<()> {
+        for block in blocks {
+            self.hold_confirmed(task, born, from, block)?;
+            from = from.plus(block.len() as u64);
         }
         Ok(())
     }
@@ -113,16 +162,22 @@ impl Handler {
         Ok(())
     }
 
-    /// Reads from `holder` what counts of a log beyond what is here; [`Error::StaleFrame`] if that is nothing.
-    pub(super) fn confirm(&self, task: &TaskId, born: Generation, holder: &AgentInfo) -> Result<()> {
+    /// Reads from the newest attempt's agent what counts of a log beyond what is here; [`Error::StaleFrame`] if
+    /// that is nothing.
+    pub(super) fn confirm(&self, task: &TaskId, born: Generation, newest: &Reopened) -> Result<()> {
+        let Reopened { generation, at: holder } = newest;
         let stale = || Error::StaleFrame { upstream: task.clone() };
         if holder.id == self.info.id {
             return Err(stale());
         }
         let from = locked(&self.store).end(task).unwrap_or_default();
-        let read = Request::Read { task: task.clone(), from, whole: false };
-        let blocks = match self.connections.call(&holder.addr, &read) {
+        let confirm = Request::Confirm { task: task.clone(), generation: *generation, from };
+        let blocks = match self.connections.call(&holder.addr, &confirm) {
             Ok(Reply::Blocks(blocks)) if !blocks.is_empty() => blocks,
+            Ok(Reply::Withdrawn) => {
+                locked(&self.store).is_withdrawn(task, *generation);
+                return Ok(());
+            }
             Ok(_) | Err(Error::CausalLogLost { .. }) => return Err(stale()),
             Err(error) => {
                 let refused = nobody_listens(&holder.addr);
@@ -133,12 +188,29 @@ impl Handler {
                 return Ok(());
             }
         };
-        let mut at = from;
-        for block in &blocks {
-            self.hold_confirmed(task, born, at, block)?;
-            at = at.plus(block.len() as u64);
+        self.hold_all_confirmed(task, born, from, &blocks)
+    }
+
+    /// What counts of a log here from `from` on, for an agent that has it from a frame. Who opens it still is waited
+    /// for: it is not known yet what it finds.
+    pub(in crate::edge) fn confirmed(
+        &self,
+        task: &TaskId,
+        generation: Generation,
+        from: LogOffset,
+    ) -> Result<Reply> {
+        let millis = self.config.io_timeout_ms / 2;
+        let deadline = Instant::now() + Duration::from_millis(millis);
+        while locked(&self.opening).contains(&(task.clone(), generation)) {
+            if Instant::now() > deadline {
+                return Err(Error::Timeout { what: format!("opening {task}"), millis });
+            }
+            sleep(OPENING_PAUSE);
         }
-        Ok(())
+        if locked(&self.store).has_withdrawn(task, generation) {
+            return Ok(Reply::Withdrawn);
+        }
+        self.read(task, from).map(Reply::Blocks)
     }
 
     /// Output commit of what was absorbed here in the session's epoch: returns when it is stable.
@@ -159,17 +231,9 @@ impl Handler {
     fn share_all(&self, session: &Session, tasks: &[TaskId]) -> Result<()> {
         let wanted = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
         let candidates = self.peers_for(session);
-        let mut holders = vec![self.info.id];
         let pending = self.persist_copies(session, tasks)?;
-        for peer in candidates {
-            if holders.len() > wanted {
-                break;
-            }
-            match self.share_with(&peer, tasks, session.grant.generation) {
-                Ok(()) => holders.push(peer.id),
-                Err(error) => tracing::info!(peer = %peer.addr, %error, "not a peer for absorbed logs"),
-            }
-        }
+        let mut holders = self.share_with_some(session, &candidates, tasks, wanted)?;
+        holders.push(self.info.id);
         for Copying { task, version, index, written } in pending {
             let place = written.wait()?;
             locked(&self.store).durable(&task, version, index, place);
@@ -215,7 +279,7 @@ impl Handler {
             return Ok(());
         }
         let tasks: Vec<TaskId> = pieces.iter().map(|piece| piece.task.clone()).collect();
-        self.connections.call(&peer.addr, &Request::Share { pieces, born })?;
+        self.connections.call(&peer.addr, &Request::Share { pieces, born, by: self.info.id })?;
         let mut store = locked(&self.store);
         for (task, part) in tasks.iter().zip(parts) {
             store.arrived(task, channel(Generation::NONE, peer), part);
@@ -318,6 +382,12 @@ impl Handler {
             }
         }
         Ok(())
+    }
+
+    /// Drops what is here of a discarded log.
+    pub(in crate::edge) fn dropped(&self, task: &TaskId, generation: Generation) -> Reply {
+        locked(&self.store).forget(task, generation);
+        Reply::Done
     }
 
     /// Whether the frames of an earlier attempt can be read where they are.

@@ -1,6 +1,6 @@
 //! What an agent does for each request; opening and publishing have files of their own.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::claiming::Claims;
+use super::opening::Copies;
 use super::pooling::Pool;
 use super::registrar::{LocalRegistry, Registrar};
 use super::turns::Turns;
@@ -21,7 +22,7 @@ use crate::edge::locked;
 use crate::edge::net::connections::Connections;
 use crate::edge::net::signal::Signal;
 use crate::error::{Error, Result};
-use crate::id::{ChannelId, Epoch, EpochKey, LogOffset, TaskId};
+use crate::id::{ChannelId, Epoch, EpochKey, Generation, LogOffset, TaskId};
 
 /// One open task of a worker.
 pub(in crate::edge) struct Session {
@@ -29,6 +30,8 @@ pub(in crate::edge) struct Session {
     pub(in crate::edge) grant: Grant,
     /// Agents that hold copies, besides this one.
     pub(in crate::edge) peers: Vec<AgentInfo>,
+    /// Whether its blocks are copied one by one: what rides in frames is not, unless it is too much.
+    pub(super) is_publishing: bool,
     /// Whether the registry knows who holds the log of this generation.
     pub(in crate::edge) published: bool,
     pub(in crate::edge) lost: bool,
@@ -36,6 +39,8 @@ pub(in crate::edge) struct Session {
     pub(in crate::edge) failed: Option<Error>,
     /// Whether its determinants travel in its frames.
     pub(in crate::edge) inside: bool,
+    /// Copies of its log that were found when it was opened, until this agent publishes it.
+    pub(super) copies: Copies,
     /// Whether its in-flight log was begun.
     pub(in crate::edge) sends: bool,
     /// Tasks whose logs it has absorbed.
@@ -45,10 +50,23 @@ pub(in crate::edge) struct Session {
 }
 
 impl Session {
-    pub(in crate::edge) fn new(task: TaskId, grant: Grant, lost: bool, inside: bool) -> Self {
+    pub(super) fn new(task: TaskId, grant: Grant, lost: bool, inside: bool, copies: Copies) -> Self {
         let (peers, absorbed, pool) = (Vec::new(), BTreeSet::new(), None);
-        let (published, failed, sends) = (false, None, false);
-        Self { task, grant, peers, published, lost, failed, inside, sends, absorbed, pool }
+        let (is_publishing, published, failed, sends) = (false, false, None, false);
+        Self {
+            task,
+            grant,
+            peers,
+            is_publishing,
+            published,
+            lost,
+            failed,
+            inside,
+            copies,
+            sends,
+            absorbed,
+            pool,
+        }
     }
 }
 
@@ -76,6 +94,8 @@ pub(in crate::edge) struct Handler {
     pub(in crate::edge) sent_bytes: AtomicU64,
     /// Given when there may be copies to make.
     pub(super) repair_due: Signal,
+    /// Attempts that are being opened here.
+    pub(super) opening: Mutex<HashSet<(TaskId, Generation)>>,
     /// Agents that are alive, as far as this one was told.
     members: Mutex<Members>,
     /// Commits carried out here, of all there were.
@@ -108,6 +128,7 @@ impl Handler {
             claims: Claims::default(),
             sent_bytes: AtomicU64::new(0),
             repair_due: Signal::default(),
+            opening: Mutex::default(),
             members: Mutex::default(),
             commits_seen: Mutex::default(),
             sessions: AtomicU64::new(0),

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::handler::Handler;
-use crate::agent::protocol::AgentInfo;
-use crate::agent::store::{Absorbed, Store, Victims};
+use crate::agent::store::{Absorbed, Reopened, Store, Victims};
 use crate::config::SpillPolicy;
 use crate::edge::locked;
 use crate::edge::net::server::Server;
@@ -23,7 +22,7 @@ const IDLE: Duration = Duration::from_millis(100);
 /// What became of a block for which there was room.
 enum Held {
     At(usize),
-    Unconfirmed(AgentInfo),
+    Unconfirmed(Reopened),
 }
 
 impl Handler {
@@ -54,7 +53,7 @@ impl Handler {
             let held = self.hold_with(block, |store| store.absorb_copy(task, born, from, block))?;
             match held {
                 Held::At(index) => return Ok(index),
-                Held::Unconfirmed(holder) => self.confirm(task, born, &holder)?,
+                Held::Unconfirmed(newest) => self.confirm(task, born, &newest)?,
             }
         }
     }
@@ -79,7 +78,7 @@ impl Handler {
         loop {
             match absorb(&mut locked(&self.store))? {
                 Absorbed::At(index) => return Ok(Held::At(index)),
-                Absorbed::Unconfirmed(holder) => return Ok(Held::Unconfirmed(holder)),
+                Absorbed::Unconfirmed(newest) => return Ok(Held::Unconfirmed(newest)),
                 Absorbed::NoRoom => {}
             }
             match self.spill_for(bytes) {

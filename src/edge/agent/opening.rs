@@ -37,7 +37,7 @@ enum Found {
 }
 
 /// Copies by holder, with their lengths.
-type Copies = Vec<(AgentId, LogOffset)>;
+pub(super) type Copies = Vec<(AgentId, LogOffset)>;
 
 impl Handler {
     /// Opens a task for a worker.
@@ -48,7 +48,14 @@ impl Handler {
     ) -> Result<Reply> {
         let grant = self.granted(open)?;
         let (task, generation) = (grant.task.clone(), grant.generation);
+        let opening = (task.clone(), generation);
+        locked(&self.opening).insert(opening.clone());
         let opened = self.open_granted(open, grant, sessions);
+        if opened.is_err() {
+            // Whoever was told to ask here goes on with the attempt before.
+            locked(&self.store).withdraw(&task, generation);
+        }
+        locked(&self.opening).remove(&opening);
         if opened.is_err() {
             // Else others would wait for an attempt that never began.
             let (summary, ending, agent) = (Summary::default(), Ending::default(), self.info.id);
@@ -75,15 +82,14 @@ impl Handler {
         };
         let lost = matches!(found, Found::Lost);
         let has_frames = self.reach_frames(&mut grant);
-        let mut session = Session::new(task.clone(), grant, lost, open.inside);
-        self.take_over(&session, &found, &copies)?;
+        let mut session = Session::new(task.clone(), grant, lost, open.inside, copies);
+        self.take_over(&session, &found)?;
         let end = locked(&self.store).end(&task).unwrap_or_default();
-        if !session.inside {
-            session.peers = self.first_peers(&session)?;
+        // What rides in frames is with those who depend on it; what was published stays so.
+        if !session.inside || session.grant.whole {
+            self.begin_publishing(&mut session)?;
         }
-        if !session.inside && end > LogOffset::START {
-            self.persist(&session)?;
-            self.keep_copies(&session, &copies);
+        if session.is_publishing && end > LogOffset::START {
             self.replicate(&mut session)?;
             self.tell_holders(&session, Some(end))?;
             session.published = true;
@@ -119,9 +125,11 @@ impl Handler {
     ///
     /// Of a log whose blocks are acknowledged one by one, each holder has all that was, so one answer
     /// suffices: it was also asked for each block, and takes none from older attempts any more. What consumers
-    /// have absorbed from frames differs from one to the other: all are to answer.
+    /// have absorbed from frames differs from one to the other: all are to answer. Where the log was published as
+    /// well, that is no more than a part of it.
     fn gather(&self, task: &TaskId, grant: &Grant, inside: bool) -> Result<(Found, Copies)> {
-        let counts = |copy: &Option<HeldCopy>| copy.is_some_and(|copy| copy.whole || inside);
+        let parts_count = inside && !grant.whole;
+        let counts = |copy: &Option<HeldCopy>| copy.is_some_and(|copy| copy.whole || parts_count);
         let answers = self.ask_all(
             &grant.holders,
             |holder| self.fence(task, grant, holder, inside),
@@ -170,16 +178,16 @@ impl Handler {
     }
 
     /// Makes the log that was found this agent's, under the new generation.
-    fn take_over(&self, session: &Session, found: &Found, copies: &Copies) -> Result<()> {
-        self.move_here(session, found, copies)?;
+    fn take_over(&self, session: &Session, found: &Found) -> Result<()> {
+        self.move_here(session, found)?;
         if !matches!(found, Found::Lost) {
             locked(&self.store).complete(&session.task, session.grant.generation);
         }
         Ok(())
     }
 
-    fn move_here(&self, session: &Session, found: &Found, copies: &Copies) -> Result<()> {
-        let (task, grant) = (&session.task, &session.grant);
+    fn move_here(&self, session: &Session, found: &Found) -> Result<()> {
+        let (task, grant, copies) = (&session.task, &session.grant, &session.copies);
         match found {
             Found::Here => locked(&self.store).reopen(task, grant.generation, grant.layout),
             Found::Nothing | Found::Lost => locked(&self.store).begin(task, grant.generation, grant.layout),
@@ -238,6 +246,15 @@ impl Handler {
         Ok(())
     }
 
+    /// Chooses who holds copies of the session's log, and writes what there is of it to this agent's segment.
+    pub(super) fn begin_publishing(&self, session: &mut Session) -> Result<()> {
+        session.peers = self.first_peers(session)?;
+        session.is_publishing = true;
+        self.persist(session)?;
+        self.keep_copies(session);
+        Ok(())
+    }
+
     fn first_peers(&self, session: &Session) -> Result<Vec<AgentInfo>> {
         let depth = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
         let agents = self.members(session.grant.members)?;
@@ -246,8 +263,8 @@ impl Handler {
     }
 
     /// Peers that have a copy are sent only what they lack: it still counts, so it must not shrink.
-    fn keep_copies(&self, session: &Session, copies: &Copies) {
-        let mut store = locked(&self.store);
+    fn keep_copies(&self, session: &mut Session) {
+        let (mut store, copies) = (locked(&self.store), std::mem::take(&mut session.copies));
         for peer in &session.peers {
             if let Some((_, length)) = copies.iter().find(|(id, _)| *id == peer.id) {
                 store.rewind(&session.task, channel(session.grant.generation, peer), *length);

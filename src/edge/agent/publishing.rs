@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::id::{ChannelId, Generation, LogOffset, TaskId};
 
 impl Handler {
-    /// Appends a block; returns when it is stable.
+    /// Appends a block; returns when it is stable. With it, all that the task has kept before.
     pub(in crate::edge) fn append(&self, session: &mut Session, block: &Bytes) -> Result<()> {
         // A block that failed may stand in some copies: nothing may be acknowledged behind it.
         if let Some(error) = &session.failed {
@@ -32,6 +32,9 @@ impl Handler {
     }
 
     fn append_stable(&self, session: &mut Session, block: &Bytes) -> Result<()> {
+        if !session.is_publishing {
+            self.begin_publishing(session)?;
+        }
         let version = locked(&self.store).version(&session.task);
         let from = locked(&self.store).end(&session.task).ok_or_else(|| fenced_away(session))?;
         let index = self.hold(&session.task, session.grant.generation, from, block)?;
@@ -79,7 +82,7 @@ impl Handler {
                 generation: session.grant.generation,
                 holders,
                 adopted: adopted.map(|length| (length, session.grant.layout)),
-                published: true,
+                whole: true,
                 sent: self.next_request(),
             },
         )

@@ -186,8 +186,8 @@ impl LocalRegistry {
             Request::Silent { agent, refused } => {
                 Ok(Reply::IsDead(registry.is_dead(*agent, *refused, now_ms)))
             }
-            Request::Holding { task, generation, holders, adopted, published, sent } => {
-                let held = registry.holding(task, *generation, holders, *adopted, *published, *sent);
+            Request::Holding { task, generation, holders, adopted, whole, sent } => {
+                let held = registry.holding(task, *generation, holders, *adopted, *whole, *sent);
                 held.map(|()| Reply::Done)
             }
             Request::Closed { task, generation, summary, ending, agent, lost } => {

@@ -60,7 +60,7 @@ impl Handler {
                 generation: repair.generation,
                 holders: holders.iter().map(|holder| holder.id).collect(),
                 adopted: None,
-                published: true,
+                whole: false,
                 sent: self.next_request(),
             },
         )

@@ -232,14 +232,12 @@ impl Server {
             Request::Senders { session, operator, token } => {
                 handler.senders(known(sessions, session)?, operator, token)
             }
-            Request::Forget { task, generation } => {
-                locked(&handler.store).forget(&task, generation);
-                Ok(Reply::Done)
-            }
-            Request::Share { pieces, born } => handler.shared(pieces, born).map(|()| Reply::Done),
+            Request::Forget { task, generation } => Ok(handler.dropped(&task, generation)),
+            Request::Share { pieces, born, by } => handler.shared(pieces, born, by).map(|()| Reply::Done),
             Request::Pool { session, at } => {
                 handler.pool(sessions.get_mut(&session).ok_or_else(|| not_open(session))?, at)
             }
+            Request::Confirm { task, generation, from } => handler.confirmed(&task, generation, from),
             Request::Read { task, from, whole } => handler.read_copy(&task, from, whole).map(Reply::Blocks),
             Request::Fence { task, generation, reopened_at } => {
                 Ok(Reply::Fenced(locked(&handler.store).fence_for(&task, generation, reopened_at)))

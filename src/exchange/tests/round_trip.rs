@@ -49,6 +49,7 @@ impl Way {
             keys,
             compression: self.compression,
             round_bytes: self.round_bytes,
+            riding_bytes: u64::MAX,
             ..scatter_options(task("up", 0), Some(1), self.partitions)
         });
         let mut piggyback = Piggyback::new("up", Partition(0), 1);

@@ -36,6 +36,19 @@ struct Outcome {
     used: Option<(String, u64)>,
 }
 
+/// How far determinants travel, and how many in frames.
+#[derive(Debug, Clone, Copy)]
+struct Sharing {
+    depth: u32,
+    riding_bytes: u64,
+}
+
+impl From<u32> for Sharing {
+    fn from(depth: u32) -> Self {
+        Self { depth, riding_bytes: u64::MAX }
+    }
+}
+
 /// The function under test. All it does follows from its input and the services.
 struct Attempt {
     service: ServiceTask,
@@ -45,12 +58,13 @@ struct Attempt {
 }
 
 impl Attempt {
-    fn new(prior: &[Bytes], depth: u32, luck: Luck) -> crate::error::Result<Self> {
+    fn new(prior: &[Bytes], sharing: impl Into<Sharing>, luck: Luck) -> crate::error::Result<Self> {
+        let Sharing { depth, riding_bytes } = sharing.into();
         let me = task("score", 2);
         let options = TaskOptions::new(me.clone(), TaskMode::Services, 0xc0de);
         let service = ServiceTask::new(options, prior.to_vec(), true)?;
-        let options =
-            ScatterOptions { keys: vec![0], round_bytes: 60, ..scatter_options(me.clone(), Some(3), 3) };
+        let options = scatter_options(me.clone(), Some(3), 3);
+        let options = ScatterOptions { keys: vec![0], round_bytes: 60, riding_bytes, ..options };
         let gather = Gather::new(InMemory::default(), service.orders().to_vec());
         let stage = Stage::new(&me, depth, Some(gather), Some(Scatter::new(options)), Some(&service), prior);
         assert_eq!(stage.recorded_before(), !prior.is_empty());
@@ -107,8 +121,13 @@ impl Attempt {
     }
 }
 
-fn attempt(prior: &[Bytes], depth: u32, seed: u64, frames: &[Vec<Bytes>]) -> crate::error::Result<Outcome> {
-    Attempt::new(prior, depth, Luck::new(seed))?.run(frames)
+fn attempt(
+    prior: &[Bytes],
+    sharing: impl Into<Sharing>,
+    seed: u64,
+    frames: &[Vec<Bytes>],
+) -> crate::error::Result<Outcome> {
+    Attempt::new(prior, sharing, Luck::new(seed))?.run(frames)
 }
 
 fn senders(rounds: &[Vec<usize>]) -> Vec<Vec<Bytes>> {
@@ -253,13 +272,15 @@ proptest! {
     fn a_replay_of_any_beginning_sends_the_same_bytes_as_far_as_it_goes(
         rounds in inputs(),
         depth in prop::sample::select(vec![0, 1, 2, u32::MAX]),
+        riding_bytes in prop::sample::select(vec![0, 200, 600, u64::MAX]),
         seed in any::<u64>(),
     ) {
         let frames = senders(&rounds);
-        let first = attempt(&[], depth, seed, &frames).unwrap();
+        let sharing = Sharing { depth, riding_bytes };
+        let first = attempt(&[], sharing, seed, &frames).unwrap();
         for kept in 0..=first.kept.len() {
             let prior = &first.kept[..kept];
-            let second = attempt(prior, depth, seed ^ 0xff, &frames).unwrap();
+            let second = attempt(prior, sharing, seed ^ 0xff, &frames).unwrap();
             let covered = covered(prior);
             prop_assert_eq!(&second.rounds[..covered], &first.rounds[..covered]);
             if kept == first.kept.len() {
@@ -270,10 +291,37 @@ proptest! {
             }
             // What both recorded is the log of the second attempt.
             let whole = [prior, &second.kept[..]].concat();
-            let third = attempt(&whole, depth, seed ^ 0xf0f0, &frames).unwrap();
+            let third = attempt(&whole, sharing, seed ^ 0xf0f0, &frames).unwrap();
             prop_assert_eq!(third.kept, Vec::<Bytes>::new());
             prop_assert_eq!(third.rounds, second.rounds);
         }
+    }
+
+    #[test]
+    fn what_a_failed_attempt_was_answered_changes_no_frame_that_was_sent_before(
+        rounds in inputs(),
+        frames_taken in 0_usize..20,
+        kept in 0_usize..4,
+        seed in any::<u64>(),
+    ) {
+        let frames = senders(&rounds);
+        let first = attempt(&[], 1, seed, &frames).unwrap();
+        let prior = &first.kept[..kept.min(first.kept.len())];
+        // It replays what is known, goes on live, and fails somewhere.
+        let mut failing = Attempt::new(prior, 1, Luck::new(seed ^ 0xff)).unwrap();
+        let in_turn: Vec<Bytes> = failing.luck.dice.interleave(&frames);
+        for frame in in_turn.into_iter().take(frames_taken) {
+            failing.stage.offer(frame).unwrap();
+            while let Some(input) = failing.stage.take(Some(&mut failing.service)).unwrap() {
+                failing.process(&input.batches).unwrap();
+            }
+        }
+        let answers = failing.stage.answers(&mut failing.service);
+        let sent = covered(prior).min(failing.out.rounds.len());
+        let log: Vec<Bytes> = prior.iter().cloned().chain(failing.out.kept).chain(answers).collect();
+        let third = attempt(&log, 1, seed ^ 0xf0f0, &frames).unwrap();
+        prop_assert_eq!(&third.rounds[..sent], &first.rounds[..sent]);
+        prop_assert_eq!(&third.rounds[..failing.out.rounds.len()], &failing.out.rounds[..]);
     }
 
     #[test]

@@ -59,11 +59,17 @@ impl ServiceTask {
     /// block was cut.
     pub fn take_block_for(&mut self, round: u32) -> Option<Bytes> {
         self.record_failed();
+        self.take_answers_for(round)
+    }
+
+    /// As [`ServiceTask::take_answers`], where a round of frames is being made. Without its number a replay would
+    /// send the block with the first round, of which others may have the frames without it.
+    pub fn take_answers_for(&mut self, round: u32) -> Option<Bytes> {
         self.end_run();
         if !self.builder.is_empty() {
             self.builder.push_output(round);
         }
-        self.take_block()
+        self.take_answers()
     }
 
     /// What leaves now depends on the calls that failed.

@@ -1,0 +1,95 @@
+//! Logs that frames name instead of bringing them: they are published while their task runs, and what rode in
+//! the first frames does not stand for them.
+
+use clonos::agent::protocol::{OpenTask, Request};
+use clonos::edge::net::client::Client;
+use clonos::frame::Group;
+use clonos::id::{LogOffset, TaskId};
+
+use crate::world::{World, append, close, eventually, opening, task, text};
+
+fn inside(task: &TaskId, attempt: u64) -> OpenTask {
+    OpenTask { inside: true, ..opening(task, 1, attempt) }
+}
+
+/// Keeps a block that rides in frames.
+fn keep(worker: &mut Client, session: u64, block: &str) {
+    let kept = worker.start(&Request::Keep { session, block: text(block) }).unwrap();
+    worker.wait(kept).unwrap();
+}
+
+/// A consumer on `worker`'s agent takes a frame with which a piece of the log came.
+fn absorb(worker: &mut Client, consumer: u32, sender: &TaskId, block: &str) {
+    let session =
+        worker.open(inside(&TaskId { operator: "g".into(), ..task(consumer) }, 50)).unwrap().session;
+    let group = Group {
+        operator: sender.operator.to_string(),
+        partition: sender.partition,
+        hops: 1,
+        from: LogOffset::START,
+        blocks: vec![text(block)],
+    };
+    let absorbed = worker.start(&Request::Absorb { session, groups: vec![group] }).unwrap();
+    worker.wait(absorbed).unwrap();
+    let visible = worker.start(&Request::Commit { session }).unwrap();
+    worker.wait(visible).unwrap();
+}
+
+#[test]
+fn what_frames_name_outlives_the_agent_of_its_task() {
+    let world = World::new();
+    let own = world.process("own");
+    let _peer = world.process("peer");
+    let mut worker = Client::connect(&world.config, &own.socket).unwrap();
+    let session = worker.open(inside(&task(0), 1)).unwrap().session;
+    keep(&mut worker, session, "rides");
+    append(&mut worker, session, &text("named")).unwrap();
+    // Were it kept here alone, a copy without it would count.
+    keep(&mut worker, session, "behind it");
+    close(&mut worker, session);
+    own.kill();
+    let again = world.worker().open(inside(&task(0), 2)).unwrap();
+    assert_eq!(again.prior, ["rides", "named", "behind it"].map(text));
+    assert!(!again.lost);
+}
+
+#[test]
+fn what_is_found_of_a_published_log_is_published_again() {
+    let world = World::new();
+    let first = world.process("first");
+    let second = world.process("second");
+    let mut worker = Client::connect(&world.config, &first.socket).unwrap();
+    let session = worker.open(inside(&task(0), 1)).unwrap().session;
+    append(&mut worker, session, &text("named")).unwrap();
+    first.kill();
+    let mut worker = Client::connect(&world.config, &second.socket).unwrap();
+    let session = worker.open(inside(&task(0), 2)).unwrap().session;
+    keep(&mut worker, session, "later");
+    second.kill();
+    let again = world.worker().open(inside(&task(0), 3)).unwrap();
+    assert_eq!((again.prior, again.lost), (["named", "later"].map(text).to_vec(), false));
+}
+
+#[test]
+fn what_rode_in_frames_is_not_taken_for_the_log() {
+    let world = World::new();
+    let (own, peer) = (world.process("own"), world.process("peer"));
+    let mut worker = Client::connect(&world.config, &own.socket).unwrap();
+    let session = worker.open(inside(&task(0), 1)).unwrap().session;
+    keep(&mut worker, session, "rides");
+    append(&mut worker, session, &text("named")).unwrap();
+    close(&mut worker, session);
+    // The driver's agent comes last among peers: it has what consumers there absorb, and no more.
+    let mut consumer = world.worker();
+    absorb(&mut consumer, 0, &task(0), "rides");
+    own.kill();
+    peer.kill();
+    let mut survivor = world.worker();
+    eventually("the dead are known", || match survivor.open(inside(&task(0), 2)) {
+        Ok(again) => {
+            assert!(again.lost && again.prior.is_empty(), "a part was taken for the log: {:?}", again.prior);
+            true
+        }
+        Err(_) => false,
+    });
+}
