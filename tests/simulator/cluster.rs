@@ -319,7 +319,7 @@ impl Cluster {
                     continue;
                 };
                 if other.has_withdrawn(task, newest.generation) {
-                    self.hosts[host].store.is_withdrawn(task, newest.generation);
+                    self.hosts[host].store.drop_reopened(task, newest.generation);
                     continue;
                 }
                 let piece = other.piece(task, end).map(|piece| in_memory(&piece)).unwrap_or_default();

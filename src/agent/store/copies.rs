@@ -93,7 +93,7 @@ impl Store {
     }
 
     /// An open in this generation came to nothing: the attempt before it counts.
-    pub fn is_withdrawn(&mut self, task: &TaskId, generation: Generation) {
+    pub fn drop_reopened(&mut self, task: &TaskId, generation: Generation) {
         if let Some(all) = self.reopened.get_mut(task) {
             all.retain(|known| known.generation != generation);
             if all.is_empty() {
@@ -105,7 +105,7 @@ impl Store {
     /// An open here came to nothing, and others were told of it.
     pub fn withdraw(&mut self, task: &TaskId, generation: Generation) {
         self.withdrawn.entry(task.clone()).or_default().insert(generation);
-        self.is_withdrawn(task, generation);
+        self.drop_reopened(task, generation);
     }
 
     /// Whether an open here came to nothing.

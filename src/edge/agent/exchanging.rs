@@ -175,7 +175,7 @@ impl Handler {
         let blocks = match self.connections.call(&holder.addr, &confirm) {
             Ok(Reply::Blocks(blocks)) if !blocks.is_empty() => blocks,
             Ok(Reply::Withdrawn) => {
-                locked(&self.store).is_withdrawn(task, *generation);
+                locked(&self.store).drop_reopened(task, *generation);
                 return Ok(());
             }
             Ok(_) | Err(Error::CausalLogLost { .. }) => return Err(stale()),
