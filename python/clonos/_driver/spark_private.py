@@ -63,14 +63,31 @@ def stages(context: SparkContext) -> Callable[[int], tuple[int, bool, bool] | No
     # The first stage that wrote each shuffle.
     writers: dict[int, int] = {}
 
-    def was_complete(stage: int) -> bool:
-        # An attempt at a stage that lacked what it was to read has failed, not completed.
+    def status_of(stage: int) -> list[str]:
         jvm: Any = context._jvm
         gateway: Any = context._gateway
         none, quantiles = jvm.java.util.ArrayList(), gateway.new_array(jvm.double, 0)
         attempts = jcontext.statusStore().stageData(stage, False, none, False, quantiles)
-        status = [attempts.apply(at).status().toString() for at in range(attempts.size())]
+        return [attempts.apply(at).status().toString() for at in range(attempts.size())]
+
+    def was_complete(stage: int) -> bool:
+        # An attempt at a stage that lacked what it was to read has failed, not completed.
+        status = status_of(stage)
         return not status or "COMPLETE" in status
+
+    def has_failed(stage: int) -> bool:
+        # Spark notes it a little later; what it has not noted yet may have been complete.
+        status = status_of(stage)
+        return bool(status) and set(status) == {"FAILED"}
+
+    def is_rest_of(shuffle: int, stage: int) -> bool:
+        first = writers.setdefault(shuffle, stage)
+        if first != stage and has_failed(first):
+            # Its job failed or was cancelled, so nobody has read the shuffle.
+            writers[shuffle] = first = stage
+        if len(writers) > SHUFFLES_MAX:
+            del writers[next(iter(writers))]
+        return first != stage
 
     def of_stage(stage: int) -> tuple[int, bool, bool] | None:
         found = known.get(stage)
@@ -79,10 +96,7 @@ def stages(context: SparkContext) -> Callable[[int], tuple[int, bool, bool] | No
         now: Any = found.get()
         is_rest = False
         if now.getClass().getSimpleName() == "ShuffleMapStage":
-            shuffle = int(now.shuffleDep().shuffleId())
-            is_rest = writers.setdefault(shuffle, stage) != stage
-            if len(writers) > SHUFFLES_MAX:
-                del writers[next(iter(writers))]
+            is_rest = is_rest_of(int(now.shuffleDep().shuffleId()), stage)
         was_tried = now.latestInfo().attemptNumber() > 0
         return int(now.numPartitions()), was_tried and was_complete(stage), is_rest
 
@@ -106,6 +120,9 @@ def goes_on(spark: SparkSession, execution: int) -> bool:
 
     jspark: Any = spark._jsparkSession
     found = jspark.sharedState().statusStore().execution(execution)
+    if "toLocalIterator" in str(found.get().description()):
+        # With adaptive execution its shuffles are jobs of their own, before anybody asks for rows.
+        return True
     numbers = found.get().jobs().keysIterator()
     newest = None
     while numbers.hasNext():
