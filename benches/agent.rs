@@ -124,6 +124,7 @@ fn run(folder: &Path, mut config: SessionConfig, what: &str, executors: usize) {
         bind_host: "127.0.0.1".into(),
         port: 0,
         stages: Box::new(|_| None),
+        was_lost: Box::new(|_, _| false),
         plan_uses: Box::new(|_| None),
     };
     let socket = folder.join("driver.sock");

@@ -50,7 +50,12 @@ class Bench:
         )
         self.config = config
         self.agent = _core.Agent.start(
-            config, "127.0.0.1", 0, lambda _stage: 1, lambda *_execution: None
+            config,
+            "127.0.0.1",
+            0,
+            lambda _stage: None,
+            lambda *_task: False,
+            lambda *_execution: None,
         )
         self.client = _core.Client.connect(config, config.driver_socket)
 

@@ -157,6 +157,7 @@ fn through_an_agent(folder: &Path, memory: u64, what: &str) {
         bind_host: "127.0.0.1".into(),
         port: 0,
         stages: Box::new(|_| None),
+        was_lost: Box::new(|_, _| false),
         plan_uses: Box::new(|_| None),
     };
     let socket = folder.join("agent.sock");

@@ -10,6 +10,7 @@ use super::door::enter;
 use crate::agent::protocol::{Code, Execution, Placed, Plan, Use};
 use crate::edge::agent::{Agent, AgentConfig, Role, Stage};
 use crate::error::Error;
+use crate::id::Partition;
 
 /// Operator, code, Python version, token, whether the user named it; hashes of what it is asked over: in this
 /// process, whichever rows of it, as a later process has it, and without numbers.
@@ -30,14 +31,19 @@ impl PyAgent {
         host: String,
         port: u16,
         stages: Py<PyAny>,
+        was_lost: Py<PyAny>,
         plan_uses: Py<PyAny>,
     ) -> PyResult<Self> {
         let ask = move |stage: u32| -> Option<Stage> {
             // Spark may not know, or be shutting down; then the layout counts as unchanged.
-            let known: Option<(u32, bool, bool)> = Python::attach(|py| {
+            let known: Option<(u32, bool)> = Python::attach(|py| {
                 stages.call1(py, (stage,)).and_then(|stage| stage.extract(py)).ok().flatten()
             });
-            known.map(|(tasks, was_complete, is_rest)| Stage { tasks, was_complete, is_rest })
+            known.map(|(tasks, was_complete)| Stage { tasks, was_complete })
+        };
+        let lost = move |stage: u32, partition: Partition| -> bool {
+            Python::attach(|py| was_lost.call1(py, (stage, partition.0)).and_then(|lost| lost.extract(py)))
+                .unwrap_or(false)
         };
         let plan = move |execution: Execution| -> Option<Vec<Placed>> {
             let uses: Vec<PlacedUse> = Python::attach(|py| {
@@ -69,7 +75,13 @@ impl PyAgent {
         };
         let session = config.config.clone();
         let socket = PathBuf::from(&session.driver_socket);
-        let role = Role::Driver { bind_host: host, port, stages: Box::new(ask), plan_uses: Box::new(plan) };
+        let role = Role::Driver {
+            bind_host: host,
+            port,
+            stages: Box::new(ask),
+            was_lost: Box::new(lost),
+            plan_uses: Box::new(plan),
+        };
         let agent = enter(py, || Agent::start(AgentConfig { session, role, socket }))?;
         Ok(Self { agent })
     }

@@ -370,9 +370,10 @@ fn an_attempt_knows_whether_what_earlier_ones_gave_may_have_been_used() {
 }
 
 #[test]
-fn a_stage_that_does_the_rest_of_an_earlier_ones_work_has_lost_what_that_recorded() {
+fn who_writes_again_what_an_earlier_job_lost_has_lost_what_that_recorded() {
     let world = World::new();
     let mut worker = world.worker();
+    // In the world's stage 200 two partitions are such.
     let (stage, rest) = (199, 200);
     let opened = open(&mut worker, &task(0), stage, 1);
     append(&mut worker, opened.session, &text("one")).unwrap();
@@ -385,5 +386,6 @@ fn a_stage_that_does_the_rest_of_an_earlier_ones_work_has_lost_what_that_recorde
         assert!(lost.lost, "also when it is tried again");
         close(&mut worker, lost.session);
     }
-    assert!(!open(&mut worker, &task(2), stage, 5).lost);
+    assert!(!open(&mut worker, &task(2), rest, 5).lost, "it was never written");
+    assert!(!open(&mut worker, &task(3), stage, 6).lost);
 }

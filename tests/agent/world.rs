@@ -88,9 +88,8 @@ pub fn start_driver(config: SessionConfig, socket: PathBuf) -> (Agent, SessionCo
         bind_host: "127.0.0.1".into(),
         port: 0,
         // Stage numbers in these tests tell how many tasks they have: stage 108 has 8.
-        stages: Box::new(|stage| {
-            Some(Stage { tasks: stage.checked_sub(100)?, was_complete: false, is_rest: stage == 200 })
-        }),
+        stages: Box::new(|stage| Some(Stage { tasks: stage.checked_sub(100)?, was_complete: false })),
+        was_lost: Box::new(|stage, partition| stage == 200 && partition.0 < 2),
         plan_uses: Box::new(|_| None),
     };
     let driver = Agent::start(AgentConfig { session: config.clone(), role, socket }).unwrap();

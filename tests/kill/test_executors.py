@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scene import MAP_TASKS, ROWS, Killer, Record, ask, await_executors, check, job
+from scene import MAP_TASKS, REDUCE_TASKS, ROWS, Killer, Record, ask, await_executors, check, job
 
 import clonos
 from clonos import causal, testing
+from clonos._driver.session import EXECUTION_POLL_SECONDS
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -204,4 +206,19 @@ def test_groups_of_a_lost_executor_are_found(spark: Any, record: Record) -> None
             spark.conf.unset(f"spark.sql.{name}")
     assert killer.struck == 1
     check(answers, record.read())
+    assert not record.twice
+
+
+def test_an_executor_is_lost_before_somebody_fetches_the_first_row(
+    spark: Any, record: Record
+) -> None:
+    """Adaptive execution does all shuffles before anybody asks for a row."""
+    assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
+    with clonos.attach(spark) as session:
+        rows = scored(spark, record).repartition(REDUCE_TASKS, "v").toLocalIterator()
+        testing.wait_until(lambda: len(record.read().calls) == ROWS, "the shuffle")
+        time.sleep(3 * EXECUTION_POLL_SECONDS)
+        testing.kill(testing.executors(spark)[0].pid)
+        check(list(rows), record.read())
+        assert session.stats().totals.replayed
     assert not record.twice

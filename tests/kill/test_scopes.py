@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from scene import MAP_TASKS, REDUCE_TASKS, ROWS, Killer, Record, ask, check, job, slowly
+from scene import EXECUTORS, MAP_TASKS, REDUCE_TASKS, ROWS, Killer, Record, ask, check, job, slowly
 
 import clonos
 from clonos import causal, errors, testing
+from clonos._driver.spark_private import shuffle_statuses
 
 pytestmark = pytest.mark.timeout(180)
 # With these Spark keeps other values that come out of a second run, and says nothing.
@@ -112,3 +115,46 @@ def test_a_job_over_rdds_does_not_mix_what_it_reads_of_an_earlier_jobs_shuffle(
                         shuffled.mapPartitions(slowly).collect()
                     assert isinstance(errors.find(lost.value), errors.CausalLogLost)
     assert killer.struck == 1
+
+
+def test_what_a_cancelled_job_has_written_and_lost_is_asked_again(
+    spark: Any, record: Record
+) -> None:
+    """Its shuffle was never complete, so nobody has read it."""
+    path, context = str(record.path), spark.sparkContext
+    stages = context._jsc.sc().dagScheduler().stageIdToStage()
+    shuffles = shuffle_statuses(context)
+
+    @causal("double", uid="score")
+    def score(row: int) -> float:
+        time.sleep(0.02)
+        return ask(path, row)
+
+    def has_lost_output() -> bool:
+        outputs = shuffles.get(max(map(int, shuffles.keySet().mkString(" ").split())))
+        return any(status is not None for status in outputs.get().mapStatusesDeleted())
+
+    def kill_and_cancel() -> None:
+        tracker = context.statusTracker()
+        infos = lambda: map(tracker.getStageInfo, tracker.getActiveStageIds())  # noqa: E731
+        testing.wait_until(
+            lambda: any(info and info.numCompletedTasks >= EXECUTORS for info in infos()),
+            "outputs of each executor",
+        )
+        testing.kill(testing.executors(spark)[0].pid)
+        testing.wait_until(has_lost_output, "Spark to notice")
+        context.cancelAllJobs()
+
+    with clonos.attach(spark, sharing_depth=2):
+        scores = spark.range(0, ROWS, 1, MAP_TASKS).select("id", score("id").alias("v"))
+        shuffled = scores.rdd.map(lambda row: (row.v, row.id)).partitionBy(
+            REDUCE_TASKS, lambda v: int(v * REDUCE_TASKS)
+        )
+        canceller = threading.Thread(target=kill_and_cancel)
+        canceller.start()
+        with pytest.raises(Exception, match="cancelled"):
+            shuffled.count()
+        canceller.join()
+        assert stages.isEmpty(), "the job is over"
+        found = shuffled.collect()
+    assert sorted(row for _, row in found) == list(range(ROWS))

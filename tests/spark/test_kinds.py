@@ -188,6 +188,11 @@ OUTPUTS: dict[str, tuple[str, list[Any]]] = {
     "decimal of int": ("decimal(10,2)", [1, decimal.Decimal("2.555"), None]),
     "string of others": ("string", [1, True, 2.5, None, "x"]),
     "boolean of others": ("boolean", [1, True, None]),
+    "string of structures": ("string", [[1.5, None, True], {"k": [1e10]}, 1e-5, {"b": 1, "a": 2}]),
+    "strings of halves": ("array<string>", [["a\ud800", "b"], ["\udfff\ud800"]]),
+    "binary of a half": ("binary", ["a\ud800"]),
+    "double of nothing": ("double", [decimal.Decimal("NaN"), 1.0]),
+    "decimal of nothing": ("decimal(10,2)", [decimal.Decimal("NaN"), decimal.Decimal("1.5")]),
     "struct": ("struct<a:int,b:string>", [(1, "x"), {"a": 2, "b": "y"}, None]),
     "timestamp": ("timestamp", [dt.datetime(2024, 1, 1, 12), None]),
     "map": ("map<string,array<int>>", [{"k": [1, None]}, {}, None]),
@@ -204,7 +209,8 @@ def test_a_result_is_coerced_as_the_udf_would(spark: Any, arrow: bool, name: str
 
     def outcome(function: Any) -> Any:
         try:
-            return rows.select(function("id").alias("v")).collect()
+            # As text, for NaN is not equal to itself.
+            return repr(rows.select(function("id").alias("v")).collect())
         except Exception as error:  # what plain UDFs refuse is refused
             return type(error)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 from pyspark.sql.functions import lit, udf
 
 import clonos
-from clonos import causal, errors
+from clonos import causal, errors, testing
 
 PATIENCE_SECONDS = 30.0
 
@@ -59,6 +61,46 @@ def test_what_a_job_over_rdds_has_asked_is_asked_again_in_the_next(
     while session.stats().tasks and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not session.stats().tasks
+
+
+@pytest.mark.parametrize("epoch", ["one for both", "each its own"])
+@pytest.mark.parametrize("end", ["failed", "cancelled"])
+def test_a_job_that_came_to_nothing_is_run_again_over_its_rdd(
+    session: Any, spark: Any, tmp_path: Path, end: str, epoch: str
+) -> None:
+    """Its shuffle was not complete, so nobody has read what the second job writes again."""
+    is_down = tmp_path / "is_down"
+    is_down.touch()
+    calls = tmp_path / "calls"
+    calls.mkdir()
+    note, flag, fails = noting(calls), str(is_down), end == "failed"
+
+    @causal("long")
+    def ask(n: int) -> int:
+        while n % 10 == 9 and Path(flag).exists():
+            if fails:
+                raise OSError("the service is down")
+            time.sleep(0.05)
+        return int(note(n))
+
+    shuffled = spark.range(0, 40, 1, 4).select(ask("id")).rdd.map(lambda row: (row[0], 1))
+    shuffled = shuffled.partitionBy(3)
+
+    def cancel() -> None:
+        testing.wait_until(lambda: asked(calls) > 5, "the first calls")
+        spark.sparkContext.cancelAllJobs()
+
+    with session.epoch(end) if epoch == "one for both" else contextlib.nullcontext():
+        canceller = threading.Thread(target=cancel)
+        if end == "cancelled":
+            canceller.start()
+        with pytest.raises(Exception, match="service is down" if fails else "cancelled"):
+            shuffled.count()
+        is_down.unlink()
+        for _ in range(2):
+            assert sorted(n for n, _ in shuffled.collect()) == list(range(0, 400, 10))
+    if end == "cancelled":
+        canceller.join()
 
 
 def test_stats_count_the_calls_of_functions_with_one_answer_per_value(

@@ -14,6 +14,13 @@ from clonos import _core
 @pytest.fixture
 def config(tmp_path: Path) -> Iterator[_core.SessionConfig]:
     made = make_config(tmp_path)
-    agent = _core.Agent.start(made, "127.0.0.1", 0, lambda _stage: 1, lambda *_execution: None)
+    agent = _core.Agent.start(
+        made,
+        "127.0.0.1",
+        0,
+        lambda _stage: None,
+        lambda *_task: False,
+        lambda *_execution: None,
+    )
     yield made
     agent.stop()

@@ -209,7 +209,9 @@ def _start_agent(
     # Of the driver's node alone: executors are sent the configuration without it.
     label = os.environ.get(HOST_LABEL, "") if label is None else label
     stages = spark_private.stages(spark.sparkContext)
-    return _core.Agent.start(config.with_host_label(label), *bind, stages, plan_uses(spark))
+    was_lost = spark_private.lost_outputs(spark.sparkContext)
+    own = config.with_host_label(label)
+    return _core.Agent.start(own, *bind, stages, was_lost, plan_uses(spark))
 
 
 def register_formats(

@@ -11,6 +11,9 @@ name                                                      seen in
 ``SparkContext._jsc.sc().dagScheduler().activeJobs``      4.3
 ``SparkContext._jsc.sc().listenerBus().waitUntilEmpty``   4.3
 ``ShuffleMapStage.shuffleDep``, ``Stage.latestInfo``      4.3
+``DAGScheduler``'s field ``mapOutputTracker``             4.3
+``MapOutputTrackerMaster.shuffleStatuses``                4.3
+``ShuffleStatus.mapStatusesDeleted``                      4.3
 ``statusStore().stageData``, ``statusStore().job``        4.3
 ``StreamingQueryWrapper.streamingQuery`` and its class    4.3
 ========================================================= =============
@@ -28,8 +31,10 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-# Shuffles whose first writer is remembered.
+# Shuffles beyond which those that are gone are forgotten.
 SHUFFLES_MAX = 4_096
+# Stages whose shuffles are remembered, so that Spark is asked once for each.
+STAGES_MAX = 64
 # How long to wait for listeners, in milliseconds.
 EVENTS_MS_MAX = 1_000
 
@@ -50,57 +55,100 @@ def is_set(spark: SparkSession, setting: str) -> bool:
     return bool(jconf.contains(setting))
 
 
-def stages(context: SparkContext) -> Callable[[int], tuple[int, bool, bool] | None]:
-    """Return what tells how many partitions a stage has, and two things about these.
+def stages(context: SparkContext) -> Callable[[int], tuple[int, bool] | None]:
+    """Return what tells how many partitions a stage has, and whether all were complete once.
 
-    They are whether all of them were complete once, and whether a stage of an earlier job has
-    written the same shuffle: this one writes what of it was lost since. The number is not the
-    status tracker's, which counts those of a stage's last attempt: only the missing ones after a
-    failure.
+    The number is not the status tracker's, which counts those of a stage's last attempt: only the
+    missing ones after a failure.
     """
-    jcontext: Any = context._jsc.sc()
-    known = jcontext.dagScheduler().stageIdToStage()
-    # The first stage that wrote each shuffle.
-    writers: dict[int, int] = {}
+    known: Any = context._jsc.sc().dagScheduler().stageIdToStage()
 
-    def status_of(stage: int) -> list[str]:
-        jvm: Any = context._jvm
-        gateway: Any = context._gateway
-        none, quantiles = jvm.java.util.ArrayList(), gateway.new_array(jvm.double, 0)
-        attempts = jcontext.statusStore().stageData(stage, False, none, False, quantiles)
-        return [attempts.apply(at).status().toString() for at in range(attempts.size())]
-
-    def was_complete(stage: int) -> bool:
-        # An attempt at a stage that lacked what it was to read has failed, not completed.
-        status = status_of(stage)
-        return not status or "COMPLETE" in status
-
-    def has_failed(stage: int) -> bool:
-        # Spark notes it a little later; what it has not noted yet may have been complete.
-        status = status_of(stage)
-        return bool(status) and set(status) == {"FAILED"}
-
-    def is_rest_of(shuffle: int, stage: int) -> bool:
-        first = writers.setdefault(shuffle, stage)
-        if first != stage and has_failed(first):
-            # Its job failed or was cancelled, so nobody has read the shuffle.
-            writers[shuffle] = first = stage
-        if len(writers) > SHUFFLES_MAX:
-            del writers[next(iter(writers))]
-        return first != stage
-
-    def of_stage(stage: int) -> tuple[int, bool, bool] | None:
+    def of_stage(stage: int) -> tuple[int, bool] | None:
         found = known.get(stage)
         if not found.isDefined():
             return None
         now: Any = found.get()
-        is_rest = False
-        if now.getClass().getSimpleName() == "ShuffleMapStage":
-            is_rest = is_rest_of(int(now.shuffleDep().shuffleId()), stage)
         was_tried = now.latestInfo().attemptNumber() > 0
-        return int(now.numPartitions()), was_tried and was_complete(stage), is_rest
+        return int(now.numPartitions()), was_tried and _was_complete(context, stage)
 
     return of_stage
+
+
+def _status_of(context: SparkContext, stage: int) -> list[str]:
+    """How the attempts at a stage stand or ended, as far as Spark remembers."""
+    jvm: Any = context._jvm
+    gateway: Any = context._gateway
+    store: Any = context._jsc.sc().statusStore()
+    none, quantiles = jvm.java.util.ArrayList(), gateway.new_array(jvm.double, 0)
+    attempts = store.stageData(stage, False, none, False, quantiles)
+    return [attempts.apply(at).status().toString() for at in range(attempts.size())]
+
+
+def _was_complete(context: SparkContext, stage: int) -> bool:
+    # An attempt at a stage that lacked what it was to read has failed, not completed.
+    status = _status_of(context, stage)
+    return not status or "COMPLETE" in status
+
+
+def shuffle_statuses(context: SparkContext) -> Any:
+    """Spark's map from shuffles to what there is and was of their outputs."""
+    scheduler: Any = context._jsc.sc().dagScheduler()
+    # `SparkEnv` has it too, with classes around it that some installations lack.
+    tracker = scheduler.getClass().getDeclaredField("mapOutputTracker")
+    tracker.setAccessible(True)
+    return tracker.get(scheduler).shuffleStatuses()
+
+
+def lost_outputs(context: SparkContext) -> Callable[[int, int], bool]:
+    """Return what tells whether a stage's partition writes again what Spark had, and has lost.
+
+    A later job over the same shuffle does so, with nothing of the job that wrote it first but what
+    was read of it. A job that failed or was cancelled before its shuffle was complete does not
+    count: nobody has read that.
+    """
+    known: Any = context._jsc.sc().dagScheduler().stageIdToStage()
+    shuffles = shuffle_statuses(context)
+    # The first stage that wrote each shuffle.
+    writers: dict[int, int] = {}
+    # For the newest stages: the shuffle that they write, and what was lost of it. Asked once.
+    written: dict[int, tuple[int, Any] | None] = {}
+
+    def find(stage: int) -> tuple[int, Any] | None:
+        found = known.get(stage)
+        if not found.isDefined() or found.get().getClass().getSimpleName() != "ShuffleMapStage":
+            return None
+        shuffle = int(found.get().shuffleDep().shuffleId())
+        status = shuffles.get(shuffle)
+        if not status.isDefined():
+            return None
+        writers.setdefault(shuffle, stage)
+        if len(writers) > SHUFFLES_MAX:
+            # Those that Spark has dropped are written by no stage any more.
+            alive = set(map(int, shuffles.keySet().mkString(" ").split()))
+            for gone in writers.keys() - alive:
+                del writers[gone]
+        return shuffle, status.get().mapStatusesDeleted()
+
+    def has_failed(stage: int) -> bool:
+        # Spark notes it a little later; what it has not noted yet may have been complete.
+        status = _status_of(context, stage)
+        return bool(status) and set(status) == {"FAILED"}
+
+    def was_lost(stage: int, partition: int) -> bool:
+        if stage not in written:
+            written[stage] = find(stage)
+            if len(written) > STAGES_MAX:
+                del written[next(iter(written))]
+        found = written[stage]
+        if found is None or found[1][partition] is None:
+            return False
+        shuffle = found[0]
+        first = writers.setdefault(shuffle, stage)
+        if first != stage and has_failed(first):
+            writers[shuffle] = first = stage
+        return first != stage
+
+    return was_lost
 
 
 def execution_ended(spark: SparkSession, execution: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import decimal
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -26,8 +27,11 @@ from pyspark.sql.types import (
     UserDefinedType,
 )
 
+from clonos._worker.java_text import java_text
+
 Converter = Callable[[Any], Any]
 _NONE = type(None)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def plain_types(declared: DataType) -> frozenset[type] | None:
@@ -54,15 +58,17 @@ def pickled_converter(declared: DataType) -> Converter | None:
         Type of the result.
     """
     if isinstance(declared, StringType):
-        # The converter to Arrow already makes a string of anything.
-        return None
+        # Of the rest, the converter to Arrow makes a string.
+        return java_text
     if isinstance(declared, BinaryType):
         return _binary
     if isinstance(declared, DecimalType):
         # The declared precision is enough for what fits; the rest is null, as in the JVM.
         limit = decimal.Decimal(10) ** (declared.precision - declared.scale)
         return lambda value: (
-            value if isinstance(value, decimal.Decimal) and abs(value) < limit else None
+            value
+            if isinstance(value, decimal.Decimal) and value.is_finite() and abs(value) < limit
+            else None
         )
     plain = plain_types(declared)
     if plain is not None:
@@ -82,12 +88,28 @@ def _numpy_like(value: Any, plain: frozenset[type]) -> Any:
     """Subclasses of the plain types (an ``IntEnum``) are pickled as what they are: nothing."""
     if isinstance(value, bool):
         return None
+    if float in plain and isinstance(value, decimal.Decimal) and value.is_nan():
+        # Java has one for doubles only, and it is pickled as that.
+        return float("nan")
     return value if isinstance(value, tuple(plain)) else None
+
+
+def without_surrogates(value: Any) -> Any:
+    """Put a replacement character for each unpaired surrogate, as Java does when it reads text."""
+    if isinstance(value, str):
+        return _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [without_surrogates(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(without_surrogates(item) for item in value)
+    if isinstance(value, dict):
+        return {without_surrogates(k): without_surrogates(v) for k, v in value.items()}
+    return value
 
 
 def _binary(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode()
+        return without_surrogates(value).encode()
     return bytes(value) if isinstance(value, bytes | bytearray) else None
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from clonos import _core
-from clonos._worker.pickled import pickled_converter, plain_types
+from clonos._worker.pickled import pickled_converter, plain_types, without_surrogates
 from clonos._worker.task_conf import TaskConf
 
 Converter = Callable[[Any], Any]
@@ -56,7 +56,7 @@ class RowCodec:
         self.arrow_type: pa.DataType = to_arrow_type(
             return_type, timezone="UTC", prefers_large_types=conf.large_types
         )
-        self._conf = conf
+        self._conf, self._pickled = conf, pickled
         self._types = types
         self._plain = plain_types(return_type) or frozenset()
         self._plain_kind = str(self.arrow_type) if self._plain else ""
@@ -120,6 +120,10 @@ class RowCodec:
             results = self._converted(results)
         try:
             return pa.array(results, type=self.arrow_type)
+        except UnicodeEncodeError:
+            if not self._pickled:
+                raise
+            return pa.array(without_surrogates(results), type=self.arrow_type)
         except (pa.lib.ArrowInvalid, OverflowError):
             if self._lenient is not None:
                 # A whole number that is too large: Spark's pickled UDFs cut it, as Java does.

@@ -57,7 +57,7 @@ impl Handler {
                 partition: group.partition,
                 ..session.task.clone()
             };
-            self.absorb_piece(&task, session.grant.generation, group.from, &group.blocks)?;
+            self.hold_all(Self::hold_copy, &task, session.grant.generation, group.from, &group.blocks)?;
             session.absorbed.insert(task);
         }
         Ok(())
@@ -126,37 +126,25 @@ impl Handler {
     pub(in crate::edge) fn shared(&self, pieces: Vec<Piece>, born: Generation, by: AgentId) -> Result<()> {
         for Piece { task, from, blocks } in pieces {
             if locked(&self.store).has_what_counts(&task, by) {
-                self.hold_all_confirmed(&task, born, from, &blocks)?;
+                self.hold_all(Self::hold_confirmed, &task, born, from, &blocks)?;
             } else {
-                self.absorb_piece(&task, born, from, &blocks)?;
+                self.hold_all(Self::hold_copy, &task, born, from, &blocks)?;
             }
         }
         Ok(())
     }
 
-    fn hold_all_confirmed(
+    /// Holds blocks that lie one behind the other, each as `hold` does.
+    fn hold_all(
         &self,
+        hold: impl Fn(&Self, &TaskId, Generation, LogOffset, &Bytes) -> Result<()>,
         task: &TaskId,
         born: Generation,
         mut from: LogOffset,
         blocks: &[Bytes],
     ) -> Result<()> {
         for block in blocks {
-            self.hold_confirmed(task, born, from, block)?;
-            from = from.plus(block.len() as u64);
-        }
-        Ok(())
-    }
-
-    fn absorb_piece(
-        &self,
-        task: &TaskId,
-        born: Generation,
-        mut from: LogOffset,
-        blocks: &[Bytes],
-    ) -> Result<()> {
-        for block in blocks {
-            self.hold_copy(task, born, from, block)?;
+            hold(self, task, born, from, block)?;
             from = from.plus(block.len() as u64);
         }
         Ok(())
@@ -188,7 +176,7 @@ impl Handler {
                 return Ok(());
             }
         };
-        self.hold_all_confirmed(task, born, from, &blocks)
+        self.hold_all(Self::hold_confirmed, task, born, from, &blocks)
     }
 
     /// What counts of a log here from `from` on, for an agent that has it from a frame. Who opens it still is waited

@@ -48,11 +48,11 @@ impl Handler {
         born: Generation,
         from: LogOffset,
         block: &Bytes,
-    ) -> Result<usize> {
+    ) -> Result<()> {
         loop {
             let held = self.hold_with(block, |store| store.absorb_copy(task, born, from, block))?;
             match held {
-                Held::At(index) => return Ok(index),
+                Held::At(_) => return Ok(()),
                 Held::Unconfirmed(newest) => self.confirm(task, born, &newest)?,
             }
         }

@@ -53,7 +53,7 @@ use self::handler::Handler;
 use self::heartbeat::{beat, farewell};
 use self::memory::spill;
 use self::registrar::{LocalRegistry, Registrar};
-pub use self::registrar::{PlanUses, Stage, Stages};
+pub use self::registrar::{PlanUses, Stage, Stages, WasLost};
 use self::repairing::repair;
 use crate::agent::protocol::{AgentInfo, ClusterStats};
 use crate::config::{SessionConfig, SpillPolicy};
@@ -87,6 +87,8 @@ pub enum Role {
         port: u16,
         /// Tells how many tasks a stage has.
         stages: Stages,
+        /// Tells whether a task writes again what Spark has lost of an earlier job.
+        was_lost: WasLost,
         /// Tells the uses of causal functions in a plan.
         plan_uses: PlanUses,
     },
@@ -113,8 +115,8 @@ impl Agent {
         let id = AgentId(random_u64()?);
         let copies = usize::try_from(session.sharing_depth).unwrap_or(usize::MAX).saturating_add(1);
         let (bind_host, port, registrar) = match role {
-            Role::Driver { bind_host, port, stages, plan_uses } => {
-                let registry = LocalRegistry::new(stages, plan_uses, copies);
+            Role::Driver { bind_host, port, stages, was_lost, plan_uses } => {
+                let registry = LocalRegistry::new(stages, was_lost, plan_uses, copies);
                 (bind_host, port, Registrar::Here(Box::new(registry)))
             }
             Role::Executor => {

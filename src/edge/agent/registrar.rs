@@ -16,7 +16,7 @@ use crate::agent::registry::{Granted, Registry};
 use crate::edge::locked;
 use crate::edge::net::connections::Connections;
 use crate::error::{Error, Result};
-use crate::id::{AgentId, Generation, TaskId};
+use crate::id::{AgentId, Generation, Partition, TaskId};
 
 /// What Spark knows of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,12 +25,14 @@ pub struct Stage {
     pub tasks: u32,
     /// Whether all of them had come to their end once, so that what is behind the stage may have begun.
     pub was_complete: bool,
-    /// Whether it writes what was lost of a shuffle that a stage of an earlier job has written.
-    pub is_rest: bool,
 }
 
 /// Tells what there is to know of a Spark stage now, if it knows.
 pub type Stages = Box<dyn Fn(u32) -> Option<Stage> + Send + Sync>;
+
+/// Tells whether the task of a stage for a partition writes what a stage of an earlier job had written of the same
+/// shuffle, and Spark has lost since.
+pub type WasLost = Box<dyn Fn(u32, Partition) -> bool + Send + Sync>;
 
 /// Tells the uses of causal functions in the plan of an execution, in their order there, if it knows.
 pub type PlanUses = Box<dyn Fn(Execution) -> Option<Vec<Placed>> + Send + Sync>;
@@ -50,6 +52,7 @@ pub(in crate::edge) enum Registrar {
 pub(in crate::edge) struct LocalRegistry {
     pub(in crate::edge) registry: Mutex<Registry>,
     stages: Stages,
+    was_lost: WasLost,
     plan_uses: PlanUses,
     /// Agents that should hold each log.
     copies: usize,
@@ -64,9 +67,15 @@ pub(in crate::edge) struct LocalRegistry {
 }
 
 impl LocalRegistry {
-    pub(in crate::edge) fn new(stages: Stages, plan_uses: PlanUses, copies: usize) -> Self {
+    pub(in crate::edge) fn new(
+        stages: Stages,
+        was_lost: WasLost,
+        plan_uses: PlanUses,
+        copies: usize,
+    ) -> Self {
         Self {
             copies,
+            was_lost,
             plan_uses,
             registry: Mutex::new(Registry::new()),
             stages,
@@ -146,12 +155,12 @@ impl LocalRegistry {
                 return Err(Error::Fenced { task, newer: none, ours: none });
             }
         };
-        if stage.is_some_and(|stage| stage.is_rest) && !grant.reopened {
+        drop(registry);
+        if !grant.reopened && (self.was_lost)(open.stage, open.task.partition) {
             // What an earlier job read of this task was recorded then, and its epoch is over: a loss.
-            registry.visible(slice::from_ref(&grant.task), &[]);
+            locked(&self.registry).visible(slice::from_ref(&grant.task), &[]);
             grant.published = true;
         }
-        drop(registry);
         let Recording { ended, .. } = &mut grant.recording;
         if *ended != grant.ended_before && !self.was_used(open.stage) {
             *ended = grant.ended_before;
