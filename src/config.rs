@@ -2,10 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::agent::protocol::PROTOCOL_VERSION;
 use crate::error::{Error, Result};
 
-/// Version of the serialised form.
-const VERSION: u8 = 1;
 /// Least memory an agent works with.
 pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
 /// Default memory of an agent.
@@ -172,12 +171,13 @@ impl SessionConfig {
         Ok(())
     }
 
-    /// Serialised form, the secret included.
+    /// Serialised form, the secret included. It begins with the version of the messages between agents, so that
+    /// a task on a node with another Clonos says so before it starts an agent that nobody talks to.
     ///
     /// # Errors
     /// [`Error::Protocol`] if serialisation fails.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let mut bytes = vec![VERSION];
+        let mut bytes = PROTOCOL_VERSION.to_le_bytes().to_vec();
         bytes.extend(postcard::to_stdvec(self).map_err(|e| Error::Protocol { what: e.to_string() })?);
         Ok(bytes)
     }
@@ -187,16 +187,18 @@ impl SessionConfig {
     /// # Errors
     /// [`Error::UnsupportedVersion`] or [`Error::Protocol`] for other bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        match bytes.split_first() {
-            Some((&VERSION, rest)) => {
+        let Some((version, rest)) = bytes.split_first_chunk() else {
+            return Err(Error::Protocol { what: "empty session configuration".into() });
+        };
+        match u32::from_le_bytes(*version) {
+            PROTOCOL_VERSION => {
                 postcard::from_bytes(rest).map_err(|e| Error::Protocol { what: e.to_string() })
             }
-            Some((&found, _)) => Err(Error::UnsupportedVersion {
-                what: "session configuration".into(),
-                found: found.into(),
-                known: VERSION.into(),
+            found => Err(Error::UnsupportedVersion {
+                what: "the driver's session".into(),
+                found,
+                known: PROTOCOL_VERSION,
             }),
-            None => Err(Error::Protocol { what: "empty session configuration".into() }),
         }
     }
 }

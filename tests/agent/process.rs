@@ -134,8 +134,12 @@ fn an_agent_that_cannot_start_is_reported_with_its_log() {
     let folder = folder(&world, "executor");
     let began = Instant::now();
     // A program that starts and serves nothing.
-    let refused = ensure_agent(&world.config, &folder, || Ok(())).unwrap_err();
+    let refused = ensure_agent(&world.config, &folder, || {
+        std::fs::write(folder.join("agent.log"), "Traceback\nConfigError: why it ended\n\n").unwrap();
+        Ok(())
+    });
+    let refused = refused.unwrap_err();
     assert_eq!(refused.condition(), "AGENT_UNREACHABLE");
-    assert!(refused.to_string().contains("agent.log"), "{refused}");
+    assert!(refused.to_string().contains("agent.log ends: ConfigError: why it ended"), "{refused}");
     assert!(began.elapsed() < Duration::from_secs(40));
 }

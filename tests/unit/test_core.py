@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from local_agent import SECRET, make_config
 
-from clonos import _core
+from clonos import _core, errors
 from clonos.errors import AgentError, AuthRefused, Fenced, ForkedProcess
 
 _attempts = itertools.count(1)
@@ -194,6 +194,16 @@ def test_the_secret_is_in_no_repr(tmp_path: Path) -> None:
     assert SECRET.hex() not in repr(config)
     assert "0, 1, 2, 3" not in repr(config)
     assert _core.SessionConfig.from_bytes(config.to_bytes()).to_bytes() == config.to_bytes()
+
+
+def test_a_node_with_another_version_is_named_at_once(tmp_path: Path) -> None:
+    """Before it starts an agent, which nobody would talk to."""
+    version, *rest = make_config(tmp_path).to_bytes()
+    with pytest.raises(errors.CorruptLog, match=rf"session has version {version + 1};.* {version}"):
+        _core.SessionConfig.from_bytes(bytes([version + 1, *rest]))
+    for short in (b"", b"\x0b"):
+        with pytest.raises(errors.ClonosError, match="empty session configuration"):
+            _core.SessionConfig.from_bytes(short)
 
 
 def test_of_two_live_attempts_the_newer_goes_on_and_the_older_is_fenced(config: Any) -> None:

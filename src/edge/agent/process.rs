@@ -16,6 +16,8 @@ use crate::error::{Error, Result};
 /// How long a new agent may take until it answers.
 const START_PATIENCE: Duration = Duration::from_secs(20);
 const START_PAUSE: Duration = Duration::from_millis(10);
+/// How much of a log's line stands in a message.
+const LINE_CHARS_MAX: usize = 300;
 /// How often the agent looks whether it is still needed.
 const WATCH_PERIOD: Duration = Duration::from_millis(250);
 
@@ -50,10 +52,19 @@ pub fn ensure_agent(
         }
         sleep(START_PAUSE);
     }
+    let log = folder.join(LOG);
     Err(Error::AgentUnreachable {
         agent: socket.display().to_string(),
-        reason: format!("the new agent does not answer; see {}", folder.join(LOG).display()),
+        reason: format!("the new agent does not answer; {} ends: {}", log.display(), last_line(&log)),
     })
+}
+
+/// The last line of a log, as far as one wants to read it in a message.
+fn last_line(log: &Path) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let line = text.lines().rev().find(|line| !line.trim().is_empty());
+    line.unwrap_or("(nothing)").chars().take(LINE_CHARS_MAX).collect()
 }
 
 fn answers(config: &SessionConfig, socket: &Path) -> bool {
