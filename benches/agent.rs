@@ -132,7 +132,12 @@ fn run(folder: &Path, mut config: SessionConfig, what: &str, executors: usize) {
     config.driver_addr = driver.addr().to_owned();
     let start = |number: usize| {
         let socket = folder.join(format!("executor-{number}.sock"));
-        Agent::start(AgentConfig { session: config.clone(), role: Role::Executor, socket }).unwrap()
+        Agent::start(AgentConfig {
+            session: config.clone(),
+            role: Role::Executor { id: String::new() },
+            socket,
+        })
+        .unwrap()
     };
     let agents: Vec<Agent> = (0..executors).map(start).collect();
     let own = agents.first().unwrap_or(&driver);

@@ -37,7 +37,7 @@ impl Cluster {
         let mut registry = Registry::new();
         for id in 0..agents {
             let (addr, host) = (format!("10.0.{}.{}:41234", id / 250, id % 250), format!("node-{id}"));
-            registry.register(AgentInfo { id: AgentId(id), addr, host, driver: id == 0 }, 1);
+            registry.register(AgentInfo { id: AgentId(id), addr, host, driver: id == 0 }, "", 1);
         }
         Self { registry, agents, now_ms: 1 }
     }

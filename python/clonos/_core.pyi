@@ -310,6 +310,8 @@ class Agent:
     ) -> Agent: ...
     def refuse_query(self, query: str, setting: str, reason: str) -> None:
         """Open no task of a query any more, until it begins anew."""
+    def executors_are(self, executors: set[str]) -> None:
+        """Spark has these executors, and does not let them go."""
     def begin_run(self, query: str, epoch: int | str | None = None) -> None:
         """The program begins an epoch, or all those of a query, anew."""
     @property
@@ -405,8 +407,11 @@ class SourceClient:
 def ensure_agent(config: SessionConfig, folder: str, spawn: Callable[[], Any]) -> str:
     """Socket of the agent in `folder`; calls `spawn` if none answers, under a file lock."""
 
-def run_executor_agent(config: SessionConfig, watch_pid: int, folder: str) -> None:
-    """Serve until the process `watch_pid` (0: none) or the application is gone."""
+def run_executor_agent(config: SessionConfig, watch_pid: int, folder: str, executor: str) -> None:
+    """Serve until the process `watch_pid` (0: none) or the application is gone.
+
+    `executor` is Spark's name of the executor that it is; empty if it is none.
+    """
 
 def cluster_stats(config: SessionConfig) -> str:
     """What the agents of a running session hold, as JSON; for the command line."""

@@ -21,7 +21,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, Partition, TaskId};
 use crate::task::Summary;
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 11;
+pub const PROTOCOL_VERSION: u32 = 12;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 16 << 20;
 
@@ -221,7 +221,17 @@ pub enum Request {
         from: LogOffset,
     },
     /// Agent to registry: here I am.
-    Register(AgentInfo),
+    Register {
+        /// Where it is.
+        info: AgentInfo,
+        /// Spark's name of the executor beside which it stands; empty if there is no such one.
+        executor: String,
+    },
+    /// Agent to registry: its executor has ended, and so will this agent.
+    Leaving {
+        /// Which.
+        agent: AgentId,
+    },
     /// Agent to registry, twice a second.
     Heartbeat {
         /// Who.
@@ -430,6 +440,8 @@ pub enum Reply {
     },
     /// To `Silent`: then it stays so, and is told with its next beat.
     IsDead(bool),
+    /// To `Leaving`: whether there are logs that it is to copy before.
+    IsNeeded(bool),
     /// To `Agents`.
     AgentsAre(News),
     /// To `Repairs`.

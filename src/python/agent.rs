@@ -1,5 +1,6 @@
 //! `Agent`: the driver's agent, embedded in the user's process.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
@@ -99,6 +100,11 @@ impl PyAgent {
         #[pyo3(from_py_with = epoch)] epoch: crate::id::Epoch,
     ) -> PyResult<()> {
         enter(py, || self.agent.commit_epoch(query, &epoch))
+    }
+
+    /// Spark has these executors and does not let them go.
+    fn executors_are(&self, py: Python<'_>, executors: HashSet<String>) -> PyResult<()> {
+        enter(py, || self.agent.executors_are(executors))
     }
 
     /// The program begins an epoch, or all those of a query, anew.

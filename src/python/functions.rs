@@ -50,6 +50,7 @@ pub(super) fn run_executor_agent(
     config: &PySessionConfig,
     watch_pid: u32,
     folder: &str,
+    executor: String,
 ) -> PyResult<()> {
     // Only this process is an agent and nothing else, so only it may set up where traces go.
     let filter = tracing_subscriber::EnvFilter::try_from_env("CLONOS_LOG")
@@ -59,7 +60,7 @@ pub(super) fn run_executor_agent(
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .try_init();
-    enter(py, || process::run_executor_agent(config.config.clone(), watch_pid, Path::new(folder)))
+    enter(py, || process::run_executor_agent(config.config.clone(), watch_pid, Path::new(folder), executor))
 }
 
 #[pyfunction]

@@ -299,7 +299,8 @@ fn an_agent_bears_the_silence_of_its_driver_for_as_long_as_spark_does() {
     let (driver_addr, cut) = behind_a_line(world.driver.addr());
     let session = SessionConfig { driver_addr, ..world.config.clone() };
     let socket = world.folder.path().join("cut off.sock");
-    let executor = Agent::start(AgentConfig { session, role: Role::Executor, socket }).unwrap();
+    let executor =
+        Agent::start(AgentConfig { session, role: Role::Executor { id: String::new() }, socket }).unwrap();
     cut.store(true, Ordering::Relaxed);
     std::thread::sleep(Duration::from_millis(1_500));
     cut.store(false, Ordering::Relaxed);

@@ -337,10 +337,12 @@ fn a_labelled_host_is_known_by_its_label() {
     let world = World::with(|config, _| config.host_label = "node-1".to_owned());
     let session = SessionConfig { host_label: "node-2".to_owned(), ..world.config.clone() };
     let socket = world.folder.path().join("labelled.sock");
-    let _labelled = Agent::start(AgentConfig { session, role: Role::Executor, socket }).unwrap();
+    let _labelled =
+        Agent::start(AgentConfig { session, role: Role::Executor { id: String::new() }, socket }).unwrap();
     let session = SessionConfig { host_label: String::new(), ..world.config.clone() };
     let socket = world.folder.path().join("plain.sock");
-    let _plain = Agent::start(AgentConfig { session, role: Role::Executor, socket }).unwrap();
+    let _plain =
+        Agent::start(AgentConfig { session, role: Role::Executor { id: String::new() }, socket }).unwrap();
     let agents = world.driver.stats().unwrap().agents;
     let mut hosts: Vec<_> = agents.into_iter().map(|agent| agent.host).collect();
     hosts.sort();

@@ -7,6 +7,7 @@ mod budget;
 mod crowd;
 mod failures;
 mod hostile;
+mod leaving;
 mod life;
 mod naming;
 mod process;

@@ -38,7 +38,7 @@ fn agent_that_watches() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
     let config = SessionConfig::from_bytes(&std::fs::read(folder.join("config")).unwrap()).unwrap();
     let watch = std::env::var(WATCH).unwrap().parse().unwrap();
-    run_executor_agent(config, watch, &folder).unwrap();
+    run_executor_agent(config, watch, &folder, String::new()).unwrap();
 }
 
 fn folder(world: &World, name: &str) -> PathBuf {
@@ -103,6 +103,29 @@ fn the_agent_goes_with_the_process_it_watches() {
     eventually("the agent ends", || agent.try_wait().unwrap().is_some());
     assert!(agent.wait().unwrap().success());
     assert!(!socket.exists(), "its socket is removed");
+}
+
+#[test]
+fn what_only_an_agent_has_whose_executor_ended_is_copied_before_it_goes() {
+    let world = World::with(|config, _| config.sharing_depth = 0);
+    let folder = folder(&world, "executor");
+    let mut executor = Command::new("sleep").arg("60").spawn().unwrap();
+    let mut agent = None;
+    let socket = ensure_agent(&world.config, &folder, || {
+        agent = Some(spawn(&world.config, &folder, executor.id()));
+        Ok(())
+    })
+    .unwrap();
+    let mut worker = Client::connect(&world.config, &socket).unwrap();
+    let opened = open(&mut worker, &task(0), 1, 1);
+    append(&mut worker, opened.session, &text("a")).unwrap();
+    drop(worker);
+    executor.kill().unwrap();
+    executor.wait().unwrap();
+    let mut agent = agent.unwrap();
+    eventually("the agent ends", || agent.try_wait().unwrap().is_some());
+    let again = open(&mut world.worker(), &task(0), 1, 2);
+    assert!(!again.lost && again.prior == [text("a")]);
 }
 
 #[test]

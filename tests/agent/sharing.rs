@@ -29,7 +29,7 @@ fn with_a_silent_agent(world: &World, during: impl FnOnce()) {
     let info = AgentInfo { id: AgentId(1), addr, host: "elsewhere".into(), driver: false };
     let mut driver = Connection::tcp(world.driver.addr(), &SECRET, Duration::from_secs(5)).unwrap();
     let over = AtomicBool::new(false);
-    driver.write(&Request::Register(info)).unwrap();
+    driver.write(&Request::Register { info, executor: String::new() }).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {

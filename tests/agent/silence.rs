@@ -5,26 +5,11 @@ use std::time::Duration;
 
 use clonos::agent::protocol::{AgentInfo, AgentStanding, Code, Layout, OpenTask, Reply, Request, Sent};
 use clonos::agent::registry::AGENT_SILENCE_MS_MAX;
-use clonos::edge::net::Connection;
 use clonos::error::Error;
 use clonos::frame::Group;
 use clonos::id::{AgentId, Generation, LogOffset, Partition, TaskId};
 
-use crate::world::{APP, World, append, close, eventually, numbered, open, opening, task, text};
-
-/// Speaks to an agent as another agent does.
-struct Peer(Connection);
-
-impl Peer {
-    fn of(world: &World, addr: &str) -> Self {
-        Self(Connection::tcp(addr, &world.config.secret, Duration::from_secs(2)).unwrap())
-    }
-
-    fn ask(&mut self, request: &Request) -> Reply {
-        self.0.write(request).unwrap();
-        self.0.read().unwrap()
-    }
-}
+use crate::world::{APP, Peer, World, append, close, eventually, numbered, open, opening, task, text};
 
 /// An agent that beats, and answers nobody.
 struct Silent {
@@ -39,7 +24,8 @@ impl Silent {
         let addr = listener.local_addr().unwrap().to_string();
         let info = AgentInfo { id: AgentId(77), addr, host: "elsewhere".into(), driver: false };
         let silent = Self { info, _listener: listener };
-        let registered = Peer::of(world, world.driver.addr()).ask(&Request::Register(silent.info.clone()));
+        let registered = Peer::of(world, world.driver.addr())
+            .ask(&Request::Register { info: silent.info.clone(), executor: String::new() });
         assert!(matches!(registered, Reply::Registered { .. }));
         silent
     }
@@ -92,7 +78,8 @@ fn nothing_is_decided_without_a_holder_that_lives_and_does_not_answer() {
     // It comes back, and is told.
     assert_eq!(silent.beat(&world), AgentStanding::Dead);
     assert!(matches!(
-        Peer::of(&world, world.driver.addr()).ask(&Request::Register(silent.info.clone())),
+        Peer::of(&world, world.driver.addr())
+            .ask(&Request::Register { info: silent.info.clone(), executor: String::new() }),
         Reply::Registered { .. }
     ));
     assert_eq!(silent.beat(&world), AgentStanding::Dead);

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use clonos::agent::protocol::{Ending, OpenTask, Opened, Use};
+use clonos::agent::protocol::{Ending, OpenTask, Opened, Reply, Request, Use};
 use clonos::config::SessionConfig;
 use clonos::edge::agent::{Agent, AgentConfig, Role, Stage};
+use clonos::edge::net::Connection;
 use clonos::edge::net::client::Client;
 use clonos::id::{Epoch, Partition, TaskId};
 use clonos::task::Summary;
@@ -49,7 +50,8 @@ impl World {
     /// An executor's agent in this process.
     pub fn executor(&self, name: &str) -> Agent {
         let socket = self.folder.path().join(format!("{name}.sock"));
-        let config = AgentConfig { session: self.config.clone(), role: Role::Executor, socket };
+        let role = Role::Executor { id: name.to_owned() };
+        let config = AgentConfig { session: self.config.clone(), role, socket };
         Agent::start(config).unwrap()
     }
 
@@ -118,7 +120,8 @@ fn agent_process() {
     let config = std::fs::read(std::env::var_os(CHILD_CONFIG).unwrap()).unwrap();
     let session = SessionConfig::from_bytes(&config).unwrap();
     let socket = folder.join("agent.sock");
-    let _agent = Agent::start(AgentConfig { session, role: Role::Executor, socket }).unwrap();
+    let _agent =
+        Agent::start(AgentConfig { session, role: Role::Executor { id: String::new() }, socket }).unwrap();
     println!("agent is up");
     // Bounded, should the parent die without killing us.
     std::thread::sleep(Duration::from_secs(120));
@@ -178,5 +181,19 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     while !holds() {
         assert!(Instant::now() < deadline, "{what}: not within 10 s");
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Speaks to an agent as another agent does.
+pub struct Peer(Connection);
+
+impl Peer {
+    pub fn of(world: &World, addr: &str) -> Self {
+        Self(Connection::tcp(addr, &world.config.secret, Duration::from_secs(2)).unwrap())
+    }
+
+    pub fn ask(&mut self, request: &Request) -> Reply {
+        self.0.write(request).unwrap();
+        self.0.read().unwrap()
     }
 }

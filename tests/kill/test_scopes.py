@@ -158,3 +158,22 @@ def test_what_a_cancelled_job_has_written_and_lost_is_asked_again(
         assert stages.isEmpty(), "the job is over"
         found = shuffled.collect()
     assert sorted(row for _, row in found) == list(range(ROWS))
+
+
+def test_what_only_decommissioned_executors_hold_is_copied_before_they_end(
+    spark: Any, record: Record
+) -> None:
+    jvm, backend = spark.sparkContext._jvm, spark.sparkContext._jsc.sc().schedulerBackend()
+    info = jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo
+    with clonos.attach(spark, sharing_depth=1) as session, session.epoch("leaves"):
+        job(spark, scored(spark, record)).collect()
+        # They may be the only two that have a log, and none is written any more.
+        leaving = testing.executors(spark)[:2]
+        for executor in leaving:
+            reason = info("a test", jvm.scala.Option.empty())
+            assert backend.decommissionExecutor(str(executor.id), reason, False, False)
+        testing.wait_gone(*testing.agents([executor.pid for executor in leaving]))
+        rows = job(spark, scored(spark, record)).collect()
+        assert session.stats().totals.replayed
+    check(rows, record.read())
+    assert not record.twice

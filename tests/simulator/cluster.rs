@@ -74,7 +74,7 @@ impl Cluster {
         let mut registry = Registry::new();
         let host = |number| Host { info: info(number, 0), store: Store::new(1 << 40), lives: 0 };
         let hosts: Vec<Host> = (0..=hosts).map(host).collect();
-        hosts.iter().for_each(|host| registry.register(host.info.clone(), 0));
+        hosts.iter().for_each(|host| registry.register(host.info.clone(), "", 0));
         Self { hosts, registry, depth, mutation, count: Count::default(), now: 0, cut: None, late }
     }
 
@@ -88,7 +88,7 @@ impl Cluster {
         host.info = info(number, host.lives);
         for number in 0..self.hosts.len() {
             if self.reaches_registry(number) {
-                self.registry.register(self.hosts[number].info.clone(), self.now);
+                self.registry.register(self.hosts[number].info.clone(), "", self.now);
             }
         }
     }

@@ -290,6 +290,10 @@ class Session:
         query = application_query(self.config.app_id)
         while not self._stopped.wait(EXECUTION_POLL_SECONDS):
             with self._what_fails_is_logged():
+                if not self.config.local:
+                    executors = spark_private.executors(self.spark.sparkContext)
+                    self._agent.executors_are(executors)
+            with self._what_fails_is_logged():
                 self._commit_stages(query)
             executions = self._executions()
             for strays in list(self._strays):
@@ -322,7 +326,7 @@ class Session:
             yield
         except Exception:  # noqa: BLE001, whatever py4j raises of a JVM that goes
             if not self._stopped.is_set():
-                _log.debug("SQL executions that are over were not committed", exc_info=True)
+                _log.debug("what Spark has ended was not looked after", exc_info=True)
 
     def _executions(self) -> set[int]:
         """Numbers of the SQL executions that record in no ``epoch`` scope."""

@@ -11,6 +11,7 @@ name                                                      seen in
 ``SparkContext._jsc.sc().dagScheduler().activeJobs``      4.3
 ``SparkContext._jsc.sc().listenerBus().waitUntilEmpty``   4.3
 ``ShuffleMapStage.shuffleDep``, ``Stage.latestInfo``      4.3
+``SparkContext._jsc.sc().getExecutorIds``                 4.3
 ``DAGScheduler``'s field ``mapOutputTracker``             4.3
 ``MapOutputTrackerMaster.shuffleStatuses``                4.3
 ``ShuffleStatus.mapStatusesDeleted``                      4.3
@@ -88,6 +89,12 @@ def _was_complete(context: SparkContext, stage: int) -> bool:
     # An attempt at a stage that lacked what it was to read has failed, not completed.
     status = _status_of(context, stage)
     return not status or "COMPLETE" in status
+
+
+def executors(context: SparkContext) -> set[str]:
+    """Executors that Spark has, without those that it removes or decommissions."""
+    found: Any = context._jsc.sc().getExecutorIds()
+    return set(found.mkString(" ").split())
 
 
 def shuffle_statuses(context: SparkContext) -> Any:

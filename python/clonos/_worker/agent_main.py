@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import pairwise
 
-from clonos import _core
+from clonos import _core, _processes
 from clonos._config import HOST_LABEL
+
+# With which Spark starts executors, whatever its cluster manager.
+EXECUTOR_FLAG = "--executor-id"
 
 
 def main() -> None:
@@ -15,7 +19,13 @@ def main() -> None:
     config = _core.SessionConfig.from_bytes(sys.stdin.buffer.read())
     sys.stdin.close()
     config = config.with_host_label(os.environ.get(HOST_LABEL, ""))
-    _core.run_executor_agent(config, watch_pid, folder)
+    _core.run_executor_agent(config, watch_pid, folder, executor_id(watch_pid))
+
+
+def executor_id(jvm: int) -> str:
+    """Spark's name of the executor that a JVM is; empty if it is none, or not this user's."""
+    words = _processes.command(jvm) if jvm else []
+    return next((name for flag, name in pairwise(words) if flag == EXECUTOR_FLAG), "")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-//! Which agents there are. One that is silent is not chosen as a peer; it is dead only once somebody had to
-//! go on without its answer, and then for good: it may have missed a fence.
+//! Which agents there are. One that is silent, or whose executor Spark lets go, is not chosen as a peer, and what it
+//! holds is copied elsewhere. It is dead only once somebody had to go on without its answer, and then for good: it may
+//! have missed a fence.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -20,11 +21,19 @@ const PAUSE_MS_MIN: u64 = 2_000;
 #[derive(Debug)]
 struct Known {
     info: AgentInfo,
+    /// Spark's name of its executor; empty if it has none of its own.
+    executor: String,
     seen_ms: u64,
     is_silent: bool,
+    is_leaving: bool,
 }
 
 impl Known {
+    /// Whether copies may be made there.
+    const fn stays(&self) -> bool {
+        !self.is_silent && !self.is_leaving
+    }
+
     fn was_seen(&self, silence_ms_max: u64, now_ms: u64) -> bool {
         self.info.driver || now_ms.saturating_sub(self.seen_ms) <= silence_ms_max
     }
@@ -35,7 +44,10 @@ impl Known {
 #[derive(Debug, Default)]
 pub(super) struct Agents {
     known: BTreeMap<AgentId, Known>,
-    alive: usize,
+    /// How many of them stay.
+    staying: usize,
+    /// Executors that Spark had when it was asked last.
+    executors: HashSet<String>,
     /// Agents without whose answer somebody had to go on.
     dead: HashSet<AgentId>,
     /// Nobody falls silent before.
@@ -51,46 +63,70 @@ impl Agents {
         if now_ms < self.next_ms {
             return false;
         }
-        let before = self.alive;
+        let before = self.staying;
         self.next_ms = u64::MAX;
-        for (id, known) in &mut self.known {
+        let mut silent = Vec::new();
+        for (id, known) in &self.known {
             if known.is_silent || known.info.driver {
                 continue;
             }
             if known.was_seen(AGENT_SILENCE_MS_MAX, now_ms) {
                 self.next_ms = self.next_ms.min(known.seen_ms + AGENT_SILENCE_MS_MAX + 1);
-                continue;
+            } else {
+                silent.push(*id);
             }
-            known.is_silent = true;
-            self.alive -= 1;
-            self.changes.push(Change::Gone(*id));
         }
-        self.alive < before
+        for id in silent {
+            self.change(id, |known| known.is_silent = true);
+        }
+        self.staying < before
     }
 
-    /// An agent is here, or is again.
-    fn came(&mut self, info: AgentInfo, now_ms: u64) {
-        let known = Known { info: info.clone(), seen_ms: now_ms, is_silent: false };
-        let before = self.known.insert(info.id, known).filter(|before| !before.is_silent);
-        self.alive += usize::from(before.is_none());
-        self.next_ms = self.next_ms.min(now_ms + AGENT_SILENCE_MS_MAX + 1);
-        if before.is_none_or(|before| before.info != info) {
-            self.changes.push(Change::Here(info));
+    /// Changes what is known of an agent, and tells the others if that makes a difference to them.
+    fn change(&mut self, id: AgentId, change: impl FnOnce(&mut Known)) {
+        let Some(known) = self.known.get_mut(&id) else { return };
+        let stayed = known.stays();
+        change(known);
+        match (stayed, known.stays()) {
+            (true, false) => {
+                self.staying -= 1;
+                self.changes.push(Change::Gone(id));
+            }
+            (false, true) => {
+                self.staying += 1;
+                self.changes.push(Change::Here(known.info.clone()));
+            }
+            _ => {}
         }
+    }
+
+    /// An agent is here.
+    fn came(&mut self, info: AgentInfo, executor: String, now_ms: u64) {
+        let is_leaving = self.known.get(&info.id).is_some_and(|before| before.is_leaving);
+        let known = Known { info: info.clone(), executor, seen_ms: now_ms, is_silent: false, is_leaving };
+        let stays = known.stays();
+        let before = self.known.insert(info.id, known).filter(Known::stays);
+        if stays {
+            self.staying += usize::from(before.is_none());
+            if before.is_none_or(|before| before.info != info) {
+                self.changes.push(Change::Here(info));
+            }
+        }
+        self.next_ms = self.next_ms.min(now_ms + AGENT_SILENCE_MS_MAX + 1);
     }
 
     fn died(&mut self, id: AgentId) -> bool {
-        let Some(known) = self.known.remove(&id) else { return false };
-        self.dead.insert(id);
-        if !known.is_silent {
-            self.alive -= 1;
-            self.changes.push(Change::Gone(id));
-        }
-        true
+        self.change(id, |known| known.is_silent = true);
+        let known = self.known.remove(&id);
+        known.is_some() && self.dead.insert(id)
     }
 
     fn alive(&self) -> impl Iterator<Item = &AgentInfo> {
         self.known.values().filter(|known| !known.is_silent).map(|known| &known.info)
+    }
+
+    fn staying(&self) -> impl Iterator<Item = &AgentInfo> {
+        self.known.values().filter(|known| known.stays()).map(|known| &known.info)
     }
 
     /// Whether it is neither silent nor dead.
@@ -98,8 +134,13 @@ impl Agents {
         self.known.get(&id).is_some_and(|known| !known.is_silent)
     }
 
-    pub(super) const fn count_alive(&self) -> usize {
-        self.alive
+    /// Whether it is neither silent nor dead, and its executor is not let go.
+    pub(super) fn stays(&self, id: AgentId) -> bool {
+        self.known.get(&id).is_some_and(Known::stays)
+    }
+
+    pub(super) const fn count_staying(&self) -> usize {
+        self.staying
     }
 
     pub(super) fn info(&self, id: AgentId) -> Option<&AgentInfo> {
@@ -134,10 +175,39 @@ impl Registry {
         }
     }
 
-    /// An agent says where it is.
-    pub fn register(&mut self, info: AgentInfo, now_ms: u64) {
+    /// An agent says where it is, and beside which executor; empty if it has none of its own.
+    pub fn register(&mut self, info: AgentInfo, executor: &str, now_ms: u64) {
         if !self.agents.dead.contains(&info.id) {
-            self.agents.came(info, now_ms);
+            self.agents.came(info, executor.to_owned(), now_ms);
+        }
+    }
+
+    /// The executors that Spark has and does not let go. Who is no more among them leaves: what its agent holds is
+    /// copied while it is there.
+    pub fn executors_are(&mut self, executors: HashSet<String>) {
+        let known = self.agents.known.iter();
+        let gone = known.filter(|(_, known)| {
+            // One that came since Spark was asked is on no list yet.
+            self.agents.executors.contains(&known.executor) && !executors.contains(&known.executor)
+        });
+        let gone: Vec<AgentId> = gone.map(|(id, _)| *id).collect();
+        self.agents.executors = executors;
+        self.leave(&gone);
+    }
+
+    /// An agent says that its executor has ended; whether there are logs that it is to copy before it ends.
+    pub fn leaving(&mut self, agent: AgentId) -> bool {
+        self.leave(&[agent]);
+        self.has_repairs(agent)
+    }
+
+    fn leave(&mut self, agents: &[AgentId]) {
+        let before = self.agents.staying;
+        for agent in agents {
+            self.agents.change(*agent, |known| known.is_leaving = true);
+        }
+        if self.agents.staying < before {
+            self.look_for_short();
         }
     }
 
@@ -151,8 +221,9 @@ impl Registry {
         let agents = &mut self.agents;
         let standing = match agents.known.get_mut(&agent) {
             Some(known) if known.is_silent => {
-                let info = known.info.clone();
-                agents.came(info, now_ms);
+                known.seen_ms = now_ms;
+                agents.next_ms = agents.next_ms.min(now_ms + AGENT_SILENCE_MS_MAX + 1);
+                agents.change(agent, |known| known.is_silent = false);
                 // It has copies that were given up as missing.
                 self.look_for_short();
                 AgentStanding::Alive
@@ -197,7 +268,7 @@ impl Registry {
     /// What is news to an agent that knows the first `seen` changes of who is alive.
     pub fn news(&mut self, seen: u64, now_ms: u64) -> News {
         self.look_for_silent(now_ms);
-        self.agents.changes.news(seen, self.agents.alive())
+        self.agents.changes.news(seen, self.agents.staying())
     }
 
     /// Those of `ids` that are not dead.
@@ -217,7 +288,7 @@ mod tests {
         let mut registry = Registry::new();
         for id in [1, 2] {
             let (addr, host) = (format!("{id}"), format!("{id}"));
-            registry.register(AgentInfo { id: AgentId(id), addr, host, driver: false }, 0);
+            registry.register(AgentInfo { id: AgentId(id), addr, host, driver: false }, &format!("e{id}"), 0);
         }
         registry
     }
@@ -231,7 +302,7 @@ mod tests {
         assert!(registry.is_dead(AgentId(2), false, 9_000));
         assert_eq!(registry.heartbeat(AgentId(2), 0, 9_001).0, AgentStanding::Dead);
         let again = AgentInfo { id: AgentId(2), addr: "2".into(), host: "2".into(), driver: false };
-        registry.register(again, 9_002);
+        registry.register(again, "e2", 9_002);
         assert_eq!(registry.alive(9_003).len(), 1);
         assert_eq!(registry.heartbeat(AgentId(3), 0, 9_004).0, AgentStanding::Unknown);
     }
@@ -253,5 +324,35 @@ mod tests {
         // It runs again, and they stay silent.
         (60_000..66_000).step_by(500).for_each(|now_ms| registry.look_at_clock(now_ms));
         assert!(registry.alive(66_000).is_empty());
+    }
+
+    fn executors(ids: &[&str]) -> HashSet<String> {
+        ids.iter().map(|id| (*id).to_owned()).collect()
+    }
+
+    #[test]
+    fn whose_executor_is_let_go_is_alive_and_no_peer() {
+        let mut registry = with_two();
+        registry.executors_are(executors(&[]));
+        assert_eq!(registry.agents.count_staying(), 2, "they may have come since Spark was asked");
+        registry.executors_are(executors(&["e1", "e2"]));
+        let seen = registry.agents.version();
+        registry.executors_are(executors(&["e2"]));
+        assert!(registry.is_alive(AgentId(1), 1) && !registry.agents.stays(AgentId(1)));
+        assert_eq!(registry.agents.version(), seen + 1, "others are told");
+        // It says so itself, is told of again, or registers again: nothing changes.
+        registry.executors_are(executors(&["e2"]));
+        assert!(!registry.leaving(AgentId(1)));
+        let again = AgentInfo { id: AgentId(1), addr: "1".into(), host: "1".into(), driver: false };
+        registry.register(again, "e1", 2);
+        registry.heartbeat(AgentId(1), 0, 3);
+        assert_eq!((registry.agents.version(), registry.agents.count_staying()), (seen + 1, 1));
+        // Silent in addition, and back.
+        assert_eq!(registry.alive(AGENT_SILENCE_MS_MAX + 9).len(), 0);
+        registry.heartbeat(AgentId(1), 0, 9_000);
+        registry.heartbeat(AgentId(2), 0, 9_000);
+        assert_eq!(registry.agents.count_staying(), 1);
+        assert!(registry.is_dead(AgentId(1), false, 20_000));
+        assert_eq!(registry.alive(20_000).len(), registry.agents.count_staying());
     }
 }

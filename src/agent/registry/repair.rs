@@ -1,8 +1,9 @@
-//! Restoring the number of copies after a holder has died.
+//! Restoring the number of copies after a holder has died, or before it does.
 //!
 //! A log whose attempt is over is written to by nobody, so nobody would notice that fewer agents hold it
 //! than `sharing_depth` wants. One of the holders that are left is told to make another copy; failures one
-//! after the other are survived then, as long as there is time for that between them.
+//! after the other are survived then, as long as there is time for that between them. Whoever leaves is no holder
+//! any more, but may be the one that makes the copy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,11 +28,11 @@ impl Registry {
     /// Logs of which `agent` is to make another copy; `copies` are wanted of each, this agent's included.
     pub fn repairs(&mut self, agent: AgentId, copies: usize, now_ms: u64) -> Vec<Repair> {
         self.look_for_silent(now_ms);
-        let wanted = copies.min(self.agents.count_alive());
+        let wanted = copies.min(self.agents.count_staying());
         let mut repairs = Vec::new();
         for task in self.short.0.remove(&agent).unwrap_or_default() {
             let Some(entry) = self.tasks.get(&task).filter(|entry| entry.published) else { continue };
-            let holders: Vec<AgentId> = self.alive_holders(entry).collect();
+            let holders: Vec<AgentId> = self.staying_holders(entry).collect();
             if holders.len() >= wanted {
                 continue;
             }
@@ -46,9 +47,9 @@ impl Registry {
         repairs
     }
 
-    /// Notes the logs of agents that are silent or dead.
+    /// Notes the logs of agents that are silent, dead or about to leave.
     pub(super) fn look_for_short(&mut self) {
-        let is_short = |entry: &Entry| !entry.holders.iter().all(|id| self.agents.is_alive(*id));
+        let is_short = |entry: &Entry| !entry.holders.iter().all(|id| self.agents.stays(*id));
         let short = self.tasks.iter().filter(|(_, entry)| is_short(entry));
         let short: Vec<_> =
             short.filter_map(|(id, entry)| Some((self.repairer(entry)?, id.clone()))).collect();
@@ -60,20 +61,21 @@ impl Registry {
     /// As [`Self::look_for_short`], of one log.
     pub(super) fn look_if_short(&mut self, task: &TaskId) {
         let Some(entry) = self.tasks.get(task) else { return };
-        if !entry.holders.iter().all(|id| self.agents.is_alive(*id))
+        if !entry.holders.iter().all(|id| self.agents.stays(*id))
             && let Some(repairer) = self.repairer(entry)
         {
             self.short.0.entry(repairer).or_default().insert(task.clone());
         }
     }
 
-    fn alive_holders<'a>(&'a self, entry: &'a Entry) -> impl Iterator<Item = AgentId> + 'a {
-        entry.holders.iter().copied().filter(|id| self.agents.is_alive(*id))
+    fn staying_holders<'a>(&'a self, entry: &'a Entry) -> impl Iterator<Item = AgentId> + 'a {
+        entry.holders.iter().copied().filter(|id| self.agents.stays(*id))
     }
 
-    /// The holder that makes the copy: the driver's agent only if there is no other.
+    /// The holder that makes the copy: one that leaves only if no other has it, the driver's agent only then or never.
     fn repairer(&self, entry: &Entry) -> Option<AgentId> {
+        let alive = entry.holders.iter().copied().filter(|id| self.agents.is_alive(*id));
         let is_driver = |id| self.agents.info(id).is_some_and(|info| info.driver);
-        self.alive_holders(entry).min_by_key(|id| (is_driver(*id), *id))
+        alive.min_by_key(|id| (!self.agents.stays(*id), is_driver(*id), *id))
     }
 }

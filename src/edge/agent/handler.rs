@@ -89,6 +89,8 @@ pub(in crate::edge) struct Handler {
     pub(in crate::edge) disk: Disk,
     pub(in crate::edge) connections: Connections,
     pub(in crate::edge) registrar: Registrar,
+    /// Spark's name of the executor beside which this agent stands; empty if there is none.
+    pub(super) executor: String,
     pub(super) tables: Tables,
     pub(super) claims: Claims,
     pub(in crate::edge) sent_bytes: AtomicU64,
@@ -110,6 +112,7 @@ impl Handler {
         info: AgentInfo,
         disk: Disk,
         registrar: Registrar,
+        executor: String,
     ) -> Self {
         let timeout = Duration::from_millis(config.io_timeout_ms);
         Self {
@@ -124,6 +127,7 @@ impl Handler {
             info,
             disk,
             registrar,
+            executor,
             tables: Tables::default(),
             claims: Claims::default(),
             sent_bytes: AtomicU64::new(0),

@@ -71,7 +71,11 @@ fn beat_once(server: &Arc<Server>) -> Result<AgentStanding> {
         }
         Reply::Beat { standing: AgentStanding::Dead, .. } => Ok(AgentStanding::Dead),
         _ => {
-            handler.registrar.register(&handler.connections, handler.info.clone())?;
+            handler.registrar.register(
+                &handler.connections,
+                handler.info.clone(),
+                handler.executor.clone(),
+            )?;
             Ok(AgentStanding::Unknown)
         }
     }

@@ -41,6 +41,7 @@ mod turns;
 mod values;
 mod watch;
 
+use std::collections::HashSet;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -93,7 +94,10 @@ pub enum Role {
         plan_uses: PlanUses,
     },
     /// A process beside an executor.
-    Executor,
+    Executor {
+        /// Spark's name of it; empty if the agent serves all of a host.
+        id: String,
+    },
 }
 
 /// A running agent; stops when dropped.
@@ -114,14 +118,14 @@ impl Agent {
         let AgentConfig { session, role, socket } = config;
         let id = AgentId(random_u64()?);
         let copies = usize::try_from(session.sharing_depth).unwrap_or(usize::MAX).saturating_add(1);
-        let (bind_host, port, registrar) = match role {
+        let (bind_host, port, registrar, executor) = match role {
             Role::Driver { bind_host, port, stages, was_lost, plan_uses } => {
                 let registry = LocalRegistry::new(stages, was_lost, plan_uses, copies);
-                (bind_host, port, Registrar::Here(Box::new(registry)))
+                (bind_host, port, Registrar::Here(Box::new(registry)), String::new())
             }
-            Role::Executor => {
+            Role::Executor { id } => {
                 let driver = session.driver_addr.clone();
-                (own_interface(&session)?, 0, Registrar::There(driver))
+                (own_interface(&session)?, 0, Registrar::There(driver), id)
             }
         };
         let listener = TcpListener::bind((bind_host.as_str(), port)).map_err(|error| Error::Config {
@@ -142,11 +146,11 @@ impl Agent {
         if let Registrar::Here(local) = &registrar {
             local.attached(disk.attach()?);
         }
-        let handler = Arc::new(Handler::new(session, info.clone(), disk, registrar));
+        let handler = Arc::new(Handler::new(session, info.clone(), disk, registrar, executor.clone()));
         let server = Server::new(Arc::clone(&handler));
         let agent = Self { server: Arc::clone(&server), socket: socket.clone(), addr: info.addr.clone() };
         // Before it can be asked for anything.
-        let (incarnation, commits) = handler.registrar.register(&handler.connections, info)?;
+        let (incarnation, commits) = handler.registrar.register(&handler.connections, info, executor)?;
         handler.disk.own(incarnation);
         handler.heard(&[], commits);
         server.listen_tcp(listener)?;
@@ -154,9 +158,7 @@ impl Agent {
         if handler.config.spill_policy != SpillPolicy::Off {
             server.spawn("clonos-spill", |server| spill(&server))?;
         }
-        if handler.config.sharing_depth > 0 {
-            server.spawn("clonos-repair", |server| repair(&server))?;
-        }
+        server.spawn("clonos-repair", |server| repair(&server))?;
         if matches!(handler.registrar, Registrar::There(_)) {
             server.spawn("clonos-heartbeat", |server| beat(&server))?;
         }
@@ -185,6 +187,26 @@ impl Agent {
             return Ok(());
         }
         Err(Error::Poisoned { what: "a sync in checkpoint_dir".into() })
+    }
+
+    /// Spark has these executors and does not let them go; what agents of others hold is copied elsewhere.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if this is not the driver's agent.
+    pub fn executors_are(&self, executors: HashSet<String>) -> Result<()> {
+        locked(&self.registry()?.registry).executors_are(executors);
+        Ok(())
+    }
+
+    /// This agent's executor has ended; whether other agents lack something that it has, which it copies now.
+    /// Without an answer there is nobody to say so.
+    pub fn is_needed(&self) -> bool {
+        let handler = self.server.handler();
+        let is_needed = handler.registrar.leave(&handler.connections, handler.info.id).unwrap_or(false);
+        if is_needed {
+            handler.repair_due.give();
+        }
+        is_needed
     }
 
     /// Whether the driver has ended, or was silent for too long.

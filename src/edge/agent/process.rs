@@ -21,6 +21,10 @@ const LINE_CHARS_MAX: usize = 300;
 /// How often the agent looks whether it is still needed.
 const WATCH_PERIOD: Duration = Duration::from_millis(250);
 
+/// How long an agent stays whose executor has ended, while there is something to copy.
+const LEAVING_PATIENCE: Duration = Duration::from_secs(10);
+const LEAVING_PAUSE: Duration = Duration::from_millis(100);
+
 const SOCKET: &str = "agent.sock";
 const LOCK: &str = "lock";
 const LOG: &str = "agent.log";
@@ -81,17 +85,29 @@ fn lock(folder: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Serves until the process `watch_pid` has ended (0: is not watched) or the driver is gone.
+/// Serves until the process `watch_pid` has ended (0: is not watched) or the driver is gone. If that is the process
+/// that ends, what only this agent has is copied to others first.
+///
+/// `executor` is Spark's name of what `watch_pid` runs; empty if it runs none.
 ///
 /// # Errors
 /// Whatever keeps the agent from starting; [`Error::Poisoned`] once it can write no more segments.
-pub fn run_executor_agent(config: SessionConfig, watch_pid: u32, folder: &Path) -> Result<()> {
+pub fn run_executor_agent(
+    config: SessionConfig,
+    watch_pid: u32,
+    folder: &Path,
+    executor: String,
+) -> Result<()> {
     let watched = Watched::process(watch_pid)?;
-    let agent =
-        Agent::start(AgentConfig { session: config, role: Role::Executor, socket: folder.join(SOCKET) })?;
+    let role = Role::Executor { id: executor };
+    let agent = Agent::start(AgentConfig { session: config, role, socket: folder.join(SOCKET) })?;
     let mut usable = Ok(());
     while usable.is_ok() && !agent.driver_gone() && !watched.ended(WATCH_PERIOD) {
         usable = agent.check_disk();
+    }
+    let deadline = Instant::now() + LEAVING_PATIENCE;
+    while usable.is_ok() && !agent.driver_gone() && Instant::now() < deadline && agent.is_needed() {
+        sleep(LEAVING_PAUSE);
     }
     // What was acknowledged is on disk and on peers. The next worker starts another agent, whose files are new.
     agent.stop();

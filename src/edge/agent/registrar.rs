@@ -182,8 +182,8 @@ impl LocalRegistry {
         let mut registry = locked(&self.registry);
         registry.look_at_clock(now_ms);
         Some(match request {
-            Request::Register(info) => {
-                registry.register(info.clone(), now_ms);
+            Request::Register { info, executor } => {
+                registry.register(info.clone(), executor, now_ms);
                 let (_, commits) = registry.commits_since(u64::MAX);
                 Ok(Reply::Registered { incarnation: self.incarnation.load(Ordering::Acquire), commits })
             }
@@ -192,6 +192,7 @@ impl LocalRegistry {
                 let repairs = registry.has_repairs(*agent);
                 Ok(Reply::Beat { standing, committed, commits, repairs })
             }
+            Request::Leaving { agent } => Ok(Reply::IsNeeded(registry.leaving(*agent))),
             Request::Silent { agent, refused } => {
                 Ok(Reply::IsDead(registry.is_dead(*agent, *refused, now_ms)))
             }
@@ -260,9 +261,22 @@ impl Registrar {
     }
 
     /// Tells where an agent is; the incarnation of its application.
-    pub(in crate::edge) fn register(&self, connections: &Connections, info: AgentInfo) -> Result<(u64, u64)> {
-        match self.ask(connections, &Request::Register(info))? {
+    pub(in crate::edge) fn register(
+        &self,
+        connections: &Connections,
+        info: AgentInfo,
+        executor: String,
+    ) -> Result<(u64, u64)> {
+        match self.ask(connections, &Request::Register { info, executor })? {
             Reply::Registered { incarnation, commits } => Ok((incarnation, commits)),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// This agent's executor has ended; whether there are logs that it should copy before it ends, too.
+    pub(in crate::edge) fn leave(&self, connections: &Connections, agent: AgentId) -> Result<bool> {
+        match self.ask(connections, &Request::Leaving { agent })? {
+            Reply::IsNeeded(is_needed) => Ok(is_needed),
             _ => Err(unexpected()),
         }
     }

@@ -31,7 +31,7 @@ fn agent(folder: &TempDir, id: u64) -> Handler {
     config.io_timeout_ms = 400;
     config.spill_dir = Some(folder.path().join(id.to_string()).display().to_string());
     let disk = Disk::open(&config, AgentId(id), 1).unwrap();
-    Handler::new(config, info(id, String::new()), disk, Registrar::There(String::new()))
+    Handler::new(config, info(id, String::new()), disk, Registrar::There(String::new()), String::new())
 }
 
 /// Begins a log of two blocks.

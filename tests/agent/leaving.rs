@@ -1,0 +1,77 @@
+//! Executors that Spark lets go: what their agents hold is elsewhere before they end.
+
+use std::collections::HashSet;
+
+use clonos::agent::protocol::{Reply, Request};
+use clonos::edge::agent::Agent;
+use clonos::id::LogOffset;
+
+use super::world::*;
+
+fn listed(world: &World, names: &[&str]) {
+    world.driver.executors_are(names.iter().map(|name| (*name).to_owned()).collect::<HashSet<_>>()).unwrap();
+}
+
+/// Whether an agent has all of task 0's log.
+fn has(world: &World, agent: &Agent) -> bool {
+    let read = Request::Read { task: task(0), from: LogOffset::START, whole: true };
+    matches!(Peer::of(world, agent.addr()).ask(&read), Reply::Blocks(blocks) if !blocks.is_empty())
+}
+
+#[test]
+fn what_only_leaving_agents_hold_is_copied_to_those_that_stay() {
+    let world = World::with(|config, _| config.sharing_depth = 1);
+    // They are each other's peers: the driver is the last that is chosen.
+    let (one, two) = (world.executor("one"), world.executor("two"));
+    let mut blocks = Vec::new();
+    {
+        let mut worker = world.worker_of(&one);
+        let opened = open(&mut worker, &task(0), 1, 1);
+        for number in 0..20 {
+            blocks.push(numbered(number, 3_000));
+            append(&mut worker, opened.session, &blocks[number as usize]).unwrap();
+        }
+        close(&mut worker, opened.session);
+    }
+    listed(&world, &["one", "two"]);
+    let (three, four) = (world.executor("three"), world.executor("four"));
+    listed(&world, &["one", "two", "three", "four"]);
+    listed(&world, &["three", "four"]);
+    eventually("their logs are copied", || has(&world, &three) && has(&world, &four));
+    one.stop();
+    two.stop();
+    let again = open(&mut world.worker_of(&three), &task(0), 1, 2);
+    assert!(!again.lost && again.prior == blocks);
+}
+
+#[test]
+fn who_leaves_is_nobodys_peer() {
+    let world = World::with(|config, _| config.sharing_depth = 1);
+    let (own, gone) = (world.executor("own"), world.executor("gone"));
+    let mut worker = world.worker_of(&own);
+    // It has heard of the other, and hears of changes from now on.
+    let before = open(&mut worker, &task(1), 1, 7);
+    append(&mut worker, before.session, &text("b")).unwrap();
+    listed(&world, &["own", "gone"]);
+    listed(&world, &["own"]);
+    let opened = open(&mut worker, &task(0), 1, 1);
+    append(&mut worker, opened.session, &text("a")).unwrap();
+    assert!(has(&world, &world.driver) && !has(&world, &gone));
+    own.stop();
+    assert_eq!(open(&mut world.worker(), &task(0), 1, 2).prior, [text("a")]);
+}
+
+#[test]
+fn a_task_that_ends_on_a_leaving_executor_is_copied_then() {
+    let world = World::with(|config, _| config.sharing_depth = 0);
+    let (own, stays) = (world.executor("own"), world.executor("stays"));
+    let mut worker = world.worker_of(&own);
+    let opened = open(&mut worker, &task(0), 1, 1);
+    listed(&world, &["own", "stays"]);
+    listed(&world, &["stays"]);
+    append(&mut worker, opened.session, &text("a")).unwrap();
+    close(&mut worker, opened.session);
+    eventually("it is copied", || has(&world, &stays));
+    own.stop();
+    assert_eq!(open(&mut world.worker_of(&stays), &task(0), 1, 2).prior, [text("a")]);
+}
