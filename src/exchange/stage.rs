@@ -44,7 +44,7 @@ pub struct Input {
 /// What is to be sent.
 #[derive(Debug)]
 pub struct Cut {
-    /// A block for the agent to keep.
+    /// A block for the agent to keep; an empty one for it to see that others have those before.
     pub keep: Option<Bytes>,
     /// Whether frames name it: it is to be on other agents before the task ends.
     pub named: bool,
@@ -156,7 +156,10 @@ impl<P: FrameStore> Stage<P> {
         }
         let Self { scatter: Some(scatter), piggyback, .. } = self else { return Err(no_scatter()) };
         let round = if last { scatter.finish(piggyback) } else { scatter.cut(piggyback) };
-        Ok(Cut { keep, named: piggyback.is_named(), round: round? })
+        let named = piggyback.is_named();
+        // An earlier attempt may have died while it published what this one replays.
+        let keep = keep.or_else(|| (last && named).then(Bytes::new));
+        Ok(Cut { keep, named, round: round? })
     }
 
     /// What was recorded since the last cut, without the failed calls that nothing depends on: to be published when

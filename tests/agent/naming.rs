@@ -54,6 +54,29 @@ fn what_frames_name_outlives_the_agent_of_its_task() {
 }
 
 #[test]
+fn what_an_attempt_replays_and_names_is_published_by_it() {
+    let world = World::new();
+    let own = world.process("own");
+    let _peer = world.process("peer");
+    let mut worker = Client::connect(&world.config, &own.socket).unwrap();
+    let session = worker.open(inside(&task(0), 1)).unwrap().session;
+    keep(&mut worker, session, "rides");
+    // Its worker died when the agent had the next block, and nobody else did.
+    keep(&mut worker, session, "was to be named");
+    drop(worker);
+    let mut worker = Client::connect(&world.config, &own.socket).unwrap();
+    let again = worker.open(inside(&task(0), 2)).unwrap();
+    let both = ["rides", "was to be named"].map(text);
+    assert_eq!(again.prior, both);
+    // It has nothing to add.
+    append(&mut worker, again.session, &text("")).unwrap();
+    close(&mut worker, again.session);
+    own.kill();
+    let third = world.worker().open(inside(&task(0), 3)).unwrap();
+    assert!(!third.lost && third.prior == both);
+}
+
+#[test]
 fn what_is_found_of_a_published_log_is_published_again() {
     let world = World::new();
     let first = world.process("first");

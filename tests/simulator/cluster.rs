@@ -371,7 +371,9 @@ impl Cluster {
             self.begin_publishing(session)?;
         }
         self.count.agent += 1;
-        self.hold(session, block)?;
+        if !block.is_empty() {
+            self.hold(session, block)?;
+        }
         if dies() {
             return Err(died());
         }

@@ -16,7 +16,8 @@ use crate::error::{Error, Result};
 use crate::id::{ChannelId, Generation, LogOffset, TaskId};
 
 impl Handler {
-    /// Appends a block; returns when it is stable. With it, all that the task has kept before.
+    /// Appends a block; returns when it is stable. With it, all that the task has kept before: an empty block stands
+    /// for that alone.
     pub(in crate::edge) fn append(&self, session: &mut Session, block: &Bytes) -> Result<()> {
         // A block that failed may stand in some copies: nothing may be acknowledged behind it.
         if let Some(error) = &session.failed {
@@ -37,10 +38,13 @@ impl Handler {
         }
         let version = locked(&self.store).version(&session.task);
         let from = locked(&self.store).end(&session.task).ok_or_else(|| fenced_away(session))?;
-        let index = self.hold(&session.task, session.grant.generation, from, block)?;
-        let pending = self.submit(session, from, block);
+        let mut pending = None;
+        if !block.is_empty() {
+            let index = self.hold(&session.task, session.grant.generation, from, block)?;
+            pending = self.submit(session, from, block).map(|pending| (index, pending));
+        }
         let moved = self.replicate(session)?;
-        if let Some(pending) = pending {
+        if let Some((index, pending)) = pending {
             let place = pending.wait()?;
             locked(&self.store).durable(&session.task, version, index, place);
         }
