@@ -26,8 +26,9 @@ pub(super) struct Disk {
     segments: Option<DiskWriter>,
     checkpoint_dir: Option<PathBuf>,
     recovered: Mutex<RecoveredFiles>,
-    /// Spark's id of the application, for whoever it takes an epoch over from.
+    /// Spark's id of the application, for whoever it takes an epoch over from, and its hash.
     app_id: String,
+    app: u64,
     incarnation: AtomicU64,
 }
 
@@ -64,7 +65,7 @@ impl Disk {
         };
         let (recovered, incarnation) = (Mutex::default(), AtomicU64::new(0));
         let app_id = config.app_id.clone();
-        Ok(Self { spill, segments, checkpoint_dir, recovered, app_id, incarnation })
+        Ok(Self { spill, segments, checkpoint_dir, recovered, app_id, app, incarnation })
     }
 
     /// In the driver: the application's number among those that attached to the checkpoint folder.
@@ -97,7 +98,7 @@ impl Disk {
     pub(super) fn take(&self, key: &EpochKey) -> Result<Option<(u64, Vec<RecoveredTask>)>> {
         let Some(root) = &self.checkpoint_dir else { return Ok(None) };
         let incarnation = self.incarnation.load(Ordering::Acquire);
-        let Claim { used, .. } = claim::take(&RealDisk, root, key, incarnation, &self.app_id)?;
+        let Claim { used, .. } = claim::take(&RealDisk, root, key, incarnation, (&self.app_id, self.app))?;
         // Executions are never run again.
         if key.is_execution() {
             return Ok(Some((used, Vec::new())));

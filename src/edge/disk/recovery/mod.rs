@@ -18,7 +18,9 @@ use bytes::Bytes;
 pub use report::{SegmentReport, TaskReport, read_segment};
 
 use self::chain::{Chain, Entry};
-use super::segment::{FileTable, SegmentScan, Step, claimed_files, epoch_files, read_block, segment_files};
+use super::segment::{
+    FileTable, SegmentScan, Step, claimed_files, epoch_files, read_block, seal, segment_files,
+};
 use crate::agent::protocol::{Code, Plan};
 use crate::causal_log::{BlockRef, SpillRef};
 use crate::error::{Error, Result};
@@ -113,7 +115,7 @@ impl RecoveredFiles {
 /// - [`Error::UnsupportedVersion`]: a file was written by another version.
 /// - [`Error::Io`].
 pub fn recover(root: &Path) -> Result<Recovery> {
-    recover_from(root, segment_files(root))
+    recover_from(root, segment_files(root), |_| u64::MAX)
 }
 
 /// [`recover`] for one use of an epoch: no other epoch's segments are read, nor can their damage matter.
@@ -121,7 +123,7 @@ pub fn recover(root: &Path) -> Result<Recovery> {
 /// # Errors
 /// Those of [`recover`].
 pub fn recover_epoch(root: &Path, key: &EpochKey, used: u64) -> Result<Recovery> {
-    recover_from(root, epoch_files(root, key, used))
+    recover_from(root, epoch_files(root, key, used), seal::ends(root, key, used)?)
 }
 
 /// [`recover`] for all epochs that one claim covers.
@@ -129,16 +131,25 @@ pub fn recover_epoch(root: &Path, key: &EpochKey, used: u64) -> Result<Recovery>
 /// # Errors
 /// Those of [`recover`].
 pub(in crate::edge) fn recover_claimed(root: &Path, key: &EpochKey, used: u64) -> Result<Recovery> {
-    recover_from(root, claimed_files(root, key, used))
+    recover_from(root, claimed_files(root, key, used), seal::ends(root, key, used)?)
 }
 
-fn recover_from(root: &Path, listing: io::Result<Vec<PathBuf>>) -> Result<Recovery> {
+/// Reads files, each as far as `counts` says.
+fn recover_from(
+    root: &Path,
+    listing: io::Result<Vec<PathBuf>>,
+    counts: impl Fn(&Path) -> u64,
+) -> Result<Recovery> {
     let listing = listing.map_err(|e| Error::io(format!("listing segments below {}", root.display()), &e))?;
     let (mut paths, mut torn) = (HashMap::new(), Vec::new());
     let mut found: BTreeMap<TaskId, Chain> = BTreeMap::new();
     for path in listing {
         let id = FileTable::next_id();
-        let scanned = match scan(&path, id) {
+        let end = counts(&path);
+        if end == 0 {
+            continue;
+        }
+        let scanned = match scan(&path, id, end) {
             // An agent removed it, with its epoch, since the folder was listed.
             Err(_) if !path.exists() => continue,
             scanned => scanned?,
@@ -164,8 +175,8 @@ struct Scanned {
 }
 
 /// Reads one file, whose blocks will be referred to by `id`.
-fn scan(path: &Path, id: u64) -> Result<Scanned> {
-    scan_all(path, id, &mut SegmentScan::open(path)?)
+fn scan(path: &Path, id: u64, end: u64) -> Result<Scanned> {
+    scan_all(path, id, &mut SegmentScan::open_to(path, end)?)
 }
 
 fn scan_all(path: &Path, id: u64, scan: &mut SegmentScan) -> Result<Scanned> {

@@ -24,7 +24,7 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 
 use super::disk::{Disk, write_error};
-use super::{SETTING, layout};
+use super::{SETTING, layout, seal};
 use crate::error::{Error, Result};
 use crate::id::EpochKey;
 
@@ -44,12 +44,21 @@ pub(in crate::edge) struct Claim {
 
 impl Claim {
     pub(super) fn path(self, root: &Path, key: &EpochKey) -> PathBuf {
-        let name = format!("{:016x}-{:016x}.{CLAIM}", self.incarnation, self.used);
-        layout::claim_dir(root, key).join(name)
+        layout::claim_dir(root, key).join(self.name(CLAIM))
+    }
+
+    /// The name of the claim's file, or of another that goes with it.
+    pub(super) fn name(self, ending: &str) -> String {
+        format!("{:016x}-{:016x}.{ending}", self.incarnation, self.used)
     }
 
     fn parse(path: &Path) -> Option<Self> {
-        let name = path.file_name()?.to_str()?.strip_suffix(CLAIM)?.strip_suffix('.')?;
+        Self::parse_as(path, CLAIM)
+    }
+
+    /// Inverse of [`Self::name`].
+    pub(super) fn parse_as(path: &Path, ending: &str) -> Option<Self> {
+        let name = path.file_name()?.to_str()?.strip_suffix(ending)?.strip_suffix('.')?;
         let (incarnation, used) = name.split_once('-')?;
         Some(Self { incarnation: number(incarnation)?, used: number(used)? })
     }
@@ -110,7 +119,7 @@ fn incarnation_of(path: &Path) -> Option<u64> {
 }
 
 /// Creates a file that must not exist, and makes its name durable.
-fn create(disk: &dyn Disk, path: &Path, content: &str) -> io::Result<()> {
+pub(super) fn create(disk: &dyn Disk, path: &Path, content: &str) -> io::Result<()> {
     let file = disk.create(path, 0o666)?;
     file.write_at(&mut [IoSlice::new(content.as_bytes())], 0)?;
     file.sync()?;
@@ -132,7 +141,7 @@ pub(in crate::edge) fn newest(root: &Path, key: &EpochKey) -> Result<Option<Clai
     Ok(found.into_iter().max())
 }
 
-/// Claims an epoch for an application; what lies there of the use that is returned is its own then.
+/// Claims an epoch for an application, with the hash `hash`; what counts of the use that is returned is its own then.
 ///
 /// # Errors
 /// [`Error::Config`] if a newer application has claimed it; [`Error::DiskFull`]; [`Error::Io`], also if an
@@ -142,23 +151,28 @@ pub(in crate::edge) fn take(
     root: &Path,
     key: &EpochKey,
     incarnation: u64,
-    app: &str,
+    (app, hash): (&str, u64),
 ) -> Result<Claim> {
     let before = newest(root, key)?;
-    if let Some(claim) = before.filter(|claim| claim.incarnation >= incarnation) {
-        let claim = mine(root, key, claim, incarnation)?;
-        return remove_older(disk, root, key, claim).map(|()| claim);
+    let claim = match before.filter(|claim| claim.incarnation >= incarnation) {
+        Some(claim) => mine(root, key, claim, incarnation)?,
+        None => {
+            let used = before.map_or_else(draw, |claim| Ok(claim.used))?;
+            let claim = Claim { incarnation, used };
+            let path = claim.path(root, key);
+            let dir = layout::claim_dir(root, key);
+            layout::in_dir(disk, root, &dir, || create(disk, &path, app))
+                .map_err(|e| write_error(&path, SETTING, &e))?;
+            // Another application may have claimed it meanwhile.
+            mine(root, key, newest(root, key)?.unwrap_or(claim), incarnation)?
+        }
+    };
+    remove_older(disk, root, key, claim)?;
+    // Nobody else's writes are acknowledged from now on. What is never run again is read by nobody.
+    if !key.is_execution() {
+        seal::seal(disk, root, key, claim, hash)?;
     }
-    let used = before.map_or_else(draw, |claim| Ok(claim.used))?;
-    let claim = Claim { incarnation, used };
-    let path = claim.path(root, key);
-    let dir = layout::claim_dir(root, key);
-    layout::in_dir(disk, root, &dir, || create(disk, &path, app))
-        .map_err(|e| write_error(&path, SETTING, &e))?;
-    // Another application may have claimed it meanwhile.
-    let now = newest(root, key)?.unwrap_or(claim);
-    let claim = mine(root, key, now, incarnation)?;
-    remove_older(disk, root, key, claim).map(|()| claim)
+    Ok(claim)
 }
 
 /// Removes the claims that count no more: whoever made one goes on while it is there.
@@ -203,7 +217,11 @@ pub(in crate::edge) fn give_up(disk: &dyn Disk, root: &Path, key: &EpochKey, cla
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
             Err(Error::io(format!("committing epoch {key} in checkpoint_dir ({})", dir.display()), &e))
         }
-        _ => Ok(()),
+        _ => {
+            // Those that stay are rubbish, of a use that nobody claims.
+            let _rubbish = seal::remove(disk, root, key, claim.used);
+            Ok(())
+        }
     }
 }
 

@@ -125,6 +125,12 @@ fn is_of(file: &Path, used: u64) -> bool {
     name.and_then(|name| name.split_once('-')).is_some_and(|(of, _)| of == format!("{used:016x}"))
 }
 
+/// Whether a segment was written by the application with hash `app`, by its name.
+pub(super) fn is_by(file: &Path, app: u64) -> bool {
+    let name = file.file_stem().and_then(|name| name.to_str());
+    name.and_then(|name| name.rsplit_once('-')).is_some_and(|(_, by)| by == format!("{app:016x}"))
+}
+
 /// All segments below `root`, in a fixed order. A `root` that does not exist has none.
 pub(in crate::edge) fn segment_files(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();

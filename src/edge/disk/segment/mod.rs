@@ -23,7 +23,7 @@
 //! - **An acknowledged record is on disk.** What a crash leaves half written was never
 //!   acknowledged, stands at the end of the file and is cut off by the reader.
 //! - **A commit is one name that goes**, see [`claim`]. What a late writer leaves behind it counts for
-//!   nothing, and is never acknowledged.
+//!   nothing, and is never acknowledged. Nor does what an application wrote behind a [`seal`].
 //! - **Damage is told from a crash.** Each record states up to which position the file was durable
 //!   when it was written. A bad record that lies below such a position was whole once: the file is
 //!   corrupt, and the reader says so instead of using a shorter log.
@@ -38,6 +38,7 @@ mod layout;
 mod queue;
 pub(in crate::edge) mod rubbish;
 mod scan;
+pub(in crate::edge) mod seal;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]

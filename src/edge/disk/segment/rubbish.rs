@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use super::claim::is_claim;
 use super::disk::Disk;
 use super::layout::{self, is_segment};
+use super::seal::is_seal;
 use crate::id::application_query;
 
 /// How old rubbish must be: nobody tells whether the application that wrote it lives.
@@ -62,7 +63,8 @@ fn is_application(root: &Path, query: &Path, claim: &Path) -> bool {
 fn remove_old(disk: &dyn Disk, dir: &Path, below: &[PathBuf], age: Duration) -> io::Result<usize> {
     let mut files = Vec::new();
     for dir in below.iter().map(PathBuf::as_path).chain([dir]) {
-        files.extend(layout::entries(dir)?.into_iter().filter(|path| is_claim(path) || is_segment(path)));
+        let ours = |path: &PathBuf| is_claim(path) || is_segment(path) || is_seal(path);
+        files.extend(layout::entries(dir)?.into_iter().filter(ours));
     }
     let old = |path: &PathBuf| {
         let written = fs::metadata(path).and_then(|found| found.modified());

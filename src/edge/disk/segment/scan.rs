@@ -48,8 +48,17 @@ impl SegmentScan {
     /// [`Error::CorruptSegment`] if this is no segment or its header is damaged,
     /// [`Error::UnsupportedVersion`], [`Error::Io`].
     pub(in crate::edge) fn open(path: &Path) -> Result<Self> {
+        Self::open_to(path, u64::MAX)
+    }
+
+    /// As [`Self::open`], as if the file were no longer than `end`.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`].
+    pub(in crate::edge) fn open_to(path: &Path, end: u64) -> Result<Self> {
         let opened = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
         let (len, file) = opened.map_err(|e| reading(path, &e))?;
+        let len = len.min(end);
         let mut scan = Self { path: path.to_owned(), file, len, at: Some(0), header: None };
         scan.read_header()?;
         Ok(scan)

@@ -7,7 +7,7 @@ use super::super::testing::{APP, FaultyDisk, faulty_writer, record, writer};
 use super::super::{DiskWriter, RealDisk, SegmentRecord, segment_files};
 use super::*;
 use crate::edge::disk::recovery::recover_claimed;
-use crate::id::{AgentId, Epoch, Generation, TaskId};
+use crate::id::{AgentId, Epoch, Generation, Partition, TaskId};
 
 fn named(name: &str) -> EpochKey {
     EpochKey { query: "batch".into(), epoch: Epoch::Named(name.to_owned()) }
@@ -35,7 +35,7 @@ fn attached(root: &Path, app: &str) -> (u64, DiskWriter) {
 }
 
 fn claimed(root: &Path, key: &EpochKey, incarnation: u64) -> Claim {
-    take(&RealDisk, root, key, incarnation, "app").unwrap()
+    take(&RealDisk, root, key, incarnation, ("app", APP + incarnation)).unwrap()
 }
 
 #[test]
@@ -57,14 +57,14 @@ fn who_claims_later_finds_what_was_acknowledged_before_and_the_other_is_told() {
     first.submit(of(&other, 0, b"abc")).wait().unwrap();
 
     let (new, second) = attached(root.path(), "app-2");
-    let claim = take(&RealDisk, root.path(), &key, new, "app-2").unwrap();
+    let claim = take(&RealDisk, root.path(), &key, new, ("app-2", APP + new)).unwrap();
     assert_eq!((claim.used, claim.incarnation), (before.used, new));
     assert_eq!(found(root.path(), &key, claim), 3);
 
     let told = first.submit(of(&key, 3, b"d")).wait().unwrap_err();
     let Error::Config { setting, reason } = &told else { panic!("{told}") };
     assert!(setting == "checkpoint_dir" && reason.contains("app-2"), "{told}");
-    assert!(take(&RealDisk, root.path(), &key, old, "app-1").is_err());
+    assert!(take(&RealDisk, root.path(), &key, old, ("app-1", APP + old)).is_err());
     // It removes nothing of what is another's now.
     assert!(give_up(&RealDisk, root.path(), &key, before).is_err());
     assert!(first.drop_epoch(&key).is_err());
@@ -89,10 +89,10 @@ fn an_older_claim_that_stays_keeps_the_epoch_from_being_claimed_anew() {
     disk.0.fail_removes(true);
     for _ in 0..2 {
         // Its writer finds its claim, and would go on.
-        assert!(take(&disk, root.path(), &key, new, "app-2").is_err());
+        assert!(take(&disk, root.path(), &key, new, ("app-2", APP + new)).is_err());
     }
     disk.0.fail_removes(false);
-    let claim = take(&disk, root.path(), &key, new, "app-2").unwrap();
+    let claim = take(&disk, root.path(), &key, new, ("app-2", APP + new)).unwrap();
     assert_eq!(claims(root.path(), &key).unwrap(), [claim]);
     assert!(first.submit(of(&key, 3, b"d")).wait().is_err());
 }
@@ -170,6 +170,54 @@ fn batches_of_a_query_and_executions_are_claimed_together() {
     }
     assert_eq!(claimed(root.path(), &batch(9), incarnation), claim);
     assert_eq!(found(root.path(), &batch(9), claim), 9);
+}
+
+#[test]
+fn what_is_written_behind_a_takeover_counts_for_nobody() {
+    let root = tempfile::tempdir().unwrap();
+    let key = named("daily");
+    let (old, first) = attached(root.path(), "app-1");
+    claimed(root.path(), &key, old);
+    first.submit(of(&key, 0, b"abc")).wait().unwrap();
+    let (new, second) = attached(root.path(), "app-2");
+    let claim = claimed(root.path(), &key, new);
+    assert_eq!(found(root.path(), &key, claim), 3);
+    // The first has not noticed. It is told when it has written, not before.
+    first.submit(of(&key, 3, b"late")).wait().unwrap_err();
+    let other = |offset, block| {
+        let record = of(&key, offset, block);
+        SegmentRecord { task: TaskId { partition: Partition(7), ..record.task }, ..record }
+    };
+    second.submit(other(0, b"defg")).wait().unwrap();
+    first.submit(other(0, b"late, too")).wait().unwrap_err();
+    // As if it had just been about to create a file when the epoch was taken over.
+    let path = |agent| layout::segment_path(root.path(), agent, APP + old, claim.used, &key);
+    std::fs::copy(path(AgentId(100 + old)), path(AgentId(99))).unwrap();
+    assert_eq!(found(root.path(), &key, claim), 3 + 4);
+    for _ in 0..2 {
+        let (third, _writer) = attached(root.path(), "app-3");
+        let claim = claimed(root.path(), &key, third);
+        assert_eq!(found(root.path(), &key, claim), 3 + 4, "also for who comes later");
+        let seals = layout::entries(&layout::claim_dir(root.path(), &key)).unwrap();
+        assert_eq!(seals.iter().filter(|path| seal::is_seal(path)).count(), 1);
+    }
+}
+
+#[test]
+fn a_seal_that_is_torn_is_made_again() {
+    let root = tempfile::tempdir().unwrap();
+    let key = named("daily");
+    let (old, first) = attached(root.path(), "app-1");
+    claimed(root.path(), &key, old);
+    first.submit(of(&key, 0, b"abc")).wait().unwrap();
+    let (new, _second) = attached(root.path(), "app-2");
+    let claim = claimed(root.path(), &key, new);
+    let torn = layout::claim_dir(root.path(), &key).join(claim.name("seal"));
+    std::fs::write(&torn, "{\"app\":1,").unwrap();
+    first.submit(of(&key, 3, b"late")).wait().unwrap_err();
+    // Whoever made it has opened no task, so that what came meanwhile may count.
+    assert_eq!(claimed(root.path(), &key, new), claim);
+    assert_eq!(found(root.path(), &key, claim), 3 + 4);
 }
 
 #[test]

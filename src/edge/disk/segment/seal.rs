@@ -1,0 +1,137 @@
+//! How much of older applications' segments counts, once an epoch was taken over.
+//!
+//! ```text
+//! <query>/<incarnation>-<use>.seal            of a query's micro-batches
+//! <query>/<epoch>/<incarnation>-<use>.seal    of a named epoch
+//! ```
+//!
+//! An application that was taken for dead may be at work still. It is told when it looks for its claim, after it has
+//! written: what it wrote was not acknowledged, and stands there all the same. Whoever took the epoch over has not
+//! read it and has asked anew; whoever comes third would find both. So the second notes how long each file was when it
+//! read them, after its claim was made and before it opens a task. What lies behind counts for nobody.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::claim::{Claim, create};
+use super::disk::{Disk, write_error};
+use super::{SETTING, layout};
+use crate::error::{Error, Result};
+use crate::id::EpochKey;
+
+/// Ending of a seal's name.
+const SEAL: &str = "seal";
+
+/// The segments of other applications that count.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::edge) struct Seal {
+    /// Hash of the application that took the epoch over: its own segments count, however long.
+    app: u64,
+    /// Bytes of each older segment that count, by its path in the claim's folder.
+    ends: BTreeMap<PathBuf, u64>,
+}
+
+impl Seal {
+    /// How many bytes of a segment count.
+    fn end_of(&self, dir: &Path, file: &Path) -> u64 {
+        let name = file.strip_prefix(dir).unwrap_or(file);
+        match self.ends.get(name) {
+            Some(end) => *end,
+            None if layout::is_by(file, self.app) => u64::MAX,
+            None => 0,
+        }
+    }
+}
+
+/// How many bytes of each segment of one use of an epoch count.
+pub(in crate::edge) fn ends(root: &Path, key: &EpochKey, used: u64) -> Result<impl Fn(&Path) -> u64 + use<>> {
+    let (dir, seal) = (layout::claim_dir(root, key), newest(root, key, used)?);
+    Ok(move |file: &Path| seal.as_ref().map_or(u64::MAX, |seal| seal.end_of(&dir, file)))
+}
+
+/// Notes how much of what lies there counts from now on, unless that was done. Called by whoever has claimed an epoch,
+/// when older claims are gone, and before it reads.
+///
+/// # Errors
+/// [`Error::DiskFull`]; [`Error::Io`].
+pub(in crate::edge) fn seal(
+    disk: &dyn Disk,
+    root: &Path,
+    key: &EpochKey,
+    claim: Claim,
+    app: u64,
+) -> Result<()> {
+    let path = path(root, key, claim);
+    if read(&path)?.is_some() {
+        return Ok(());
+    }
+    let failed = |e: &io::Error| write_error(&path, SETTING, e);
+    let counts = ends(root, key, claim.used)?;
+    let dir = layout::claim_dir(root, key);
+    let mut ends = BTreeMap::new();
+    for file in layout::claimed_files(root, key, claim.used).map_err(|e| failed(&e))? {
+        // One that is gone was committed.
+        let Ok(found) = std::fs::metadata(&file) else { continue };
+        let name = file.strip_prefix(&dir).unwrap_or(&file).to_owned();
+        ends.insert(name, found.len().min(counts(&file)));
+    }
+    let text = serde_json::to_string(&Seal { app, ends })
+        .map_err(|e| Error::Io { context: "sealing an epoch".into(), message: e.to_string() })?;
+    // One that is torn is of this application, too: its disk was full, and it tries again.
+    disk.remove(&path).or_else(if_there).and_then(|()| create(disk, &path, &text)).map_err(|e| failed(&e))?;
+    for older in all(root, key, claim.used)?.into_iter().filter(|(of, _)| *of < claim) {
+        disk.remove(&older.1).map_err(|e| failed(&e))?;
+    }
+    Ok(())
+}
+
+/// Removes the seals of a use that was committed.
+pub(super) fn remove(disk: &dyn Disk, root: &Path, key: &EpochKey, used: u64) -> Result<()> {
+    for (_, path) in all(root, key, used)? {
+        disk.remove(&path).map_err(|e| write_error(&path, SETTING, &e))?;
+    }
+    Ok(())
+}
+
+/// Whether a file is a seal, by its name.
+pub(super) fn is_seal(path: &Path) -> bool {
+    Claim::parse_as(path, SEAL).is_some()
+}
+
+fn path(root: &Path, key: &EpochKey, claim: Claim) -> PathBuf {
+    layout::claim_dir(root, key).join(claim.name(SEAL))
+}
+
+fn all(root: &Path, key: &EpochKey, used: u64) -> Result<Vec<(Claim, PathBuf)>> {
+    let dir = layout::claim_dir(root, key);
+    let found = layout::entries(&dir).map_err(|e| Error::io(format!("listing {}", dir.display()), &e))?;
+    let seals = found.into_iter().filter_map(|path| Some((Claim::parse_as(&path, SEAL)?, path)));
+    let mut seals: Vec<_> = seals.filter(|(of, _)| of.used == used).collect();
+    seals.sort_unstable();
+    Ok(seals)
+}
+
+/// The newest seal that is whole: whoever died while it wrote one has opened no task.
+fn newest(root: &Path, key: &EpochKey, used: u64) -> Result<Option<Seal>> {
+    for (_, path) in all(root, key, used)?.into_iter().rev() {
+        if let Some(seal) = read(&path)? {
+            return Ok(Some(seal));
+        }
+    }
+    Ok(None)
+}
+
+fn read(path: &Path) -> Result<Option<Seal>> {
+    match std::fs::read(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Error::io(format!("reading {}", path.display()), &e)),
+        Ok(text) => Ok(serde_json::from_slice(&text).ok()),
+    }
+}
+
+fn if_there(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+}

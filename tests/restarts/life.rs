@@ -1,0 +1,151 @@
+//! One life of the application: its agents, and what a worker does there.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use arrow_array::{Array, ArrayRef, Int64Array};
+use clonos::agent::protocol::{Ending, OpenTask, Opened, Use};
+use clonos::config::SessionConfig;
+use clonos::edge::agent::{Agent, AgentConfig, Role, Stage};
+use clonos::edge::net::client::Client;
+use clonos::error::Result;
+use clonos::id::{Epoch, Partition, TaskId};
+use clonos::task::{ResultTask, Summary, TaskMode, TaskOptions};
+
+/// Number of tasks of each stage.
+type Stages = Arc<Mutex<HashMap<u32, u32>>>;
+
+pub(crate) struct Life {
+    pub(crate) number: u64,
+    config: SessionConfig,
+    pub(crate) driver: Agent,
+    executor: Option<Agent>,
+    stages: Stages,
+}
+
+impl Life {
+    pub(crate) fn begin(folder: &Path, number: u64, depth: u32, has_executor: bool) -> Result<Self> {
+        let mut config = SessionConfig::new(format!("app-{number}"), [7; 32]);
+        config.io_timeout_ms = 2_000;
+        config.sharing_depth = depth;
+        config.spill_dir = Some(folder.join(format!("spill-{number}")).display().to_string());
+        config.checkpoint_dir = Some(folder.join("checkpoint").display().to_string());
+        let stages = Stages::default();
+        let asked = Arc::clone(&stages);
+        let role = Role::Driver {
+            bind_host: "127.0.0.1".into(),
+            port: 0,
+            stages: Box::new(move |stage| {
+                let tasks = asked.lock().unwrap().get(&stage).copied()?;
+                Some(Stage { tasks, was_complete: false })
+            }),
+            was_lost: Box::new(|_, _| false),
+            plan_uses: Box::new(|_| None),
+        };
+        let socket = folder.join(format!("driver-{number}.sock"));
+        let driver = Agent::start(AgentConfig { session: config.clone(), role, socket })?;
+        config.driver_addr = driver.addr().to_owned();
+        config.driver_socket = driver.socket().display().to_string();
+        let role = Role::Executor { id: String::new() };
+        let socket = folder.join(format!("executor-{number}.sock"));
+        let start = || Agent::start(AgentConfig { session: config.clone(), role, socket });
+        let executor = has_executor.then(start).transpose()?;
+        Ok(Self { number, config, driver, executor, stages })
+    }
+
+    pub(crate) fn has_stage(&self, stage: u32, tasks: u32) {
+        self.stages.lock().unwrap().insert(stage, tasks);
+    }
+
+    pub(crate) fn end(self) {
+        self.executor.iter().for_each(Agent::stop);
+        self.driver.stop();
+    }
+
+    fn agent(&self) -> &Agent {
+        self.executor.as_ref().unwrap_or(&self.driver)
+    }
+}
+
+/// One attempt at a task, as a Python worker makes it.
+pub(crate) struct Attempt {
+    client: Client,
+    opened: Opened,
+    task: ResultTask,
+}
+
+impl Attempt {
+    pub(crate) fn open(life: &Life, name: &str, stage: u32, partition: u32, attempt: u64) -> Result<Self> {
+        let task = TaskId {
+            query: "batch".into(),
+            operator: "score".into(),
+            epoch: Epoch::Named(name.into()),
+            partition: Partition(partition),
+        };
+        let mut client = Client::connect(&life.config, life.agent().socket())?;
+        let opened = client.open(OpenTask {
+            task,
+            used: Use::default(),
+            execution: None,
+            app: life.number,
+            stage,
+            attempt,
+            worker: attempt,
+            inside: false,
+        })?;
+        let recording = opened.recording;
+        let mut options = TaskOptions::new(opened.task.clone(), TaskMode::Result, 0xc0de);
+        options.stage = stage;
+        options.app = life.number ^ (u64::from(recording.run) << 32);
+        options.layout_changed = recording.layout_changed;
+        options.pooled = recording.pooled;
+        options.uncertain = recording.uncertain;
+        (options.any_part, options.ended) = (recording.any_part, recording.ended);
+        let mut task = ResultTask::new(options, opened.prior.clone(), recording.same_stage)?;
+        if recording.layout_changed || recording.uncertain {
+            task.supply_pool(client.pool(&opened.task)?)?;
+        }
+        Ok(Self { client, opened, task })
+    }
+
+    /// Answers of a batch: recorded ones, and new ones from `ask`. What is new is published; if `waits`, until it is
+    /// stable. Before it is, nobody may see it.
+    pub(crate) fn batch(
+        &mut self,
+        rows: &[i64],
+        mut ask: impl FnMut() -> i64,
+        waits: bool,
+    ) -> Result<Vec<i64>> {
+        let column: ArrayRef = Arc::new(Int64Array::from(rows.to_vec()));
+        let mut plan = self.task.offer(&[column])?;
+        if plan.needs_pool {
+            self.task.supply_pool(self.client.pool(&self.opened.task)?)?;
+            plan = self.task.look_again(plan)?;
+        }
+        let answers = Int64Array::from_iter_values(plan.live.iter().map(|_| ask()));
+        let live = (!answers.is_empty()).then(|| Arc::new(answers) as ArrayRef);
+        let all = self.task.complete(plan, live)?;
+        if let Some(block) = self.task.take_block() {
+            let ticket = self.client.send(self.opened.session, block)?;
+            if waits {
+                self.client.wait(ticket)?;
+            }
+        }
+        let all = all.as_any().downcast_ref::<Int64Array>().unwrap();
+        Ok(all.values().to_vec())
+    }
+
+    pub(crate) fn finish(mut self) -> Result<Summary> {
+        let summary = self.task.finish()?;
+        let ending = Ending { done: true, ..Ending::default() };
+        self.client.close(self.opened.session, summary, ending)?;
+        Ok(summary)
+    }
+
+    /// The function has raised.
+    pub(crate) fn fail(mut self) -> Result<()> {
+        let summary = self.task.summary();
+        self.client.close(self.opened.session, summary, Ending::default())
+    }
+}

@@ -1,0 +1,283 @@
+//! What happens, by the dice, and what must be true of it.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clonos::error::Error;
+use clonos::id::Epoch;
+use tempfile::TempDir;
+
+use crate::dice::Dice;
+use crate::life::{Attempt, Life};
+
+const NAMES: [&str; 2] = ["daily", "hourly"];
+/// Lives after which a story ends.
+const LIVES_MAX: usize = 5;
+
+type Told<T> = Result<T, String>;
+
+/// What is known of a name: the rows of its epoch, and their answers as far as anybody has seen one.
+#[derive(Debug, Default)]
+struct Named {
+    rows: Vec<i64>,
+    seen: HashMap<i64, i64>,
+    /// Rows with their answers of uses before: they are gone for good.
+    gone: HashSet<(i64, i64)>,
+}
+
+/// How an attempt or a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    Done,
+    /// The function raised, or its worker died.
+    Failed,
+    /// The whole application died.
+    Died,
+}
+
+pub(crate) struct Story {
+    dice: Dice,
+    folder: TempDir,
+    names: [Named; NAMES.len()],
+    lives: u64,
+    stages: u32,
+    attempts: u64,
+    answers: i64,
+    pub(crate) trace: Vec<String>,
+    /// Rows that were answered from a log, and those that came from another partition's.
+    pub(crate) replayed: u64,
+    pub(crate) moved: u64,
+}
+
+fn error(error: &Error) -> String {
+    error.to_string()
+}
+
+impl Story {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut story = Self {
+            dice: Dice::new(seed),
+            folder: tempfile::tempdir().unwrap(),
+            names: Default::default(),
+            lives: 0,
+            stages: 0,
+            attempts: 0,
+            answers: 0,
+            trace: Vec::new(),
+            replayed: 0,
+            moved: 0,
+        };
+        (0..NAMES.len()).for_each(|name| story.fill(name));
+        story
+    }
+
+    /// New input for a name.
+    fn fill(&mut self, name: usize) {
+        let rows = self.dice.between(1, 80) as i64;
+        self.names[name].rows = (0..rows).collect();
+    }
+
+    pub(crate) fn tell(&mut self) -> Told<()> {
+        let mut zombie = None;
+        for _ in 0..self.dice.between(2, LIVES_MAX) {
+            let life = self.begin()?;
+            let died = self.live(&life, true)?;
+            if let Some(before) = zombie.take() {
+                self.haunt(before)?;
+            }
+            // Sometimes it only seems to have ended.
+            if died == Ended::Died && self.dice.chance(25) {
+                zombie = Some(life);
+            } else {
+                life.end();
+            }
+            if zombie.is_none() {
+                self.tear();
+            }
+        }
+        // In the end each epoch comes to its own.
+        let life = self.begin()?;
+        for name in 0..NAMES.len() {
+            self.run(&life, name, false)?;
+        }
+        if let Some(before) = zombie {
+            self.haunt(before)?;
+        }
+        life.end();
+        Ok(())
+    }
+
+    fn begin(&mut self) -> Told<Life> {
+        self.lives += 1;
+        let (depth, has_executor) = (self.dice.below(2) as u32, self.dice.chance(30));
+        self.trace.push(format!("life {} begins, executor: {has_executor}", self.lives));
+        Life::begin(self.folder.path(), self.lives, depth, has_executor).map_err(|e| error(&e))
+    }
+
+    fn live(&mut self, life: &Life, may_die: bool) -> Told<Ended> {
+        for _ in 0..self.dice.between(1, 3) {
+            let name = self.dice.below(NAMES.len());
+            if self.run(life, name, may_die)? == Ended::Died {
+                return Ok(Ended::Died);
+            }
+            if self.dice.chance(50) {
+                self.commit(life, name)?;
+            }
+        }
+        Ok(Ended::Done)
+    }
+
+    fn commit(&mut self, life: &Life, name: usize) -> Told<()> {
+        self.trace.push(format!("{} is committed", NAMES[name]));
+        life.driver.commit_epoch("batch", &Epoch::Named(NAMES[name].into())).map_err(|e| error(&e))?;
+        let named = &mut self.names[name];
+        named.gone.extend(named.seen.drain());
+        self.fill(name);
+        Ok(())
+    }
+
+    /// One run of the program's job over an epoch; failed tasks are tried again.
+    fn run(&mut self, life: &Life, name: usize, may_die: bool) -> Told<Ended> {
+        let partitions = self.dice.between(1, 5);
+        self.stages += 1;
+        let stage = self.stages;
+        life.has_stage(stage, partitions as u32);
+        life.driver.begin_run("batch", Some(&Epoch::Named(NAMES[name].into())));
+        self.trace.push(format!("{}: stage {stage} of {partitions} in life {}", NAMES[name], life.number));
+        let mut parts = vec![Vec::new(); partitions];
+        // As many partitions have the same rows, as Spark's have; in which order they come does not matter.
+        let mut rows = self.names[name].rows.clone();
+        if self.dice.chance(50) {
+            rows.reverse();
+        }
+        for row in rows {
+            parts[Dice::new(row as u64).below(partitions)].push(row);
+        }
+        let mut left: Vec<usize> = (0..partitions).collect();
+        let mut out = HashMap::new();
+        while !left.is_empty() {
+            let at = self.dice.below(left.len());
+            let partition = left[at];
+            match self.attempt(life, name, stage, partition, &parts[partition], may_die, &mut out)? {
+                Ended::Done => drop(left.swap_remove(at)),
+                Ended::Failed => {}
+                Ended::Died => return Ok(Ended::Died),
+            }
+        }
+        let rows = &self.names[name].rows;
+        if let Some(row) = rows.iter().find(|row| !out.contains_key(*row)) {
+            return Err(format!("row {row} is missing"));
+        }
+        Ok(Ended::Done)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "all of a task")]
+    fn attempt(
+        &mut self,
+        life: &Life,
+        name: usize,
+        stage: u32,
+        partition: usize,
+        rows: &[i64],
+        may_die: bool,
+        out: &mut HashMap<i64, i64>,
+    ) -> Told<Ended> {
+        self.attempts += 1;
+        let opened = Attempt::open(life, NAMES[name], stage, partition as u32, self.attempts);
+        let mut attempt = opened.map_err(|e| error(&e))?;
+        let size = self.dice.between(1, 30);
+        for batch in rows.chunks(size) {
+            let sudden = may_die && self.dice.chance(2);
+            let ask = || {
+                self.answers += 1;
+                self.answers
+            };
+            let answers = attempt.batch(batch, ask, !sudden).map_err(|e| error(&e))?;
+            if sudden {
+                self.trace.push(format!("dies in partition {partition}, with a block under way"));
+                return Ok(Ended::Died);
+            }
+            for (row, answer) in batch.iter().zip(answers) {
+                self.see(name, *row, answer, life)?;
+                out.insert(*row, answer);
+            }
+            if may_die && self.dice.chance(2) {
+                self.trace.push(format!("dies in partition {partition}"));
+                return Ok(Ended::Died);
+            }
+            if self.dice.chance(3) {
+                let raises = self.dice.chance(50);
+                self.trace.push(format!("partition {partition} fails, raises: {raises}"));
+                if raises {
+                    attempt.fail().map_err(|e| error(&e))?;
+                }
+                return Ok(Ended::Failed);
+            }
+        }
+        let summary = attempt.finish().map_err(|e| error(&e))?;
+        self.replayed += summary.replayed;
+        self.moved += summary.from_pool;
+        Ok(Ended::Done)
+    }
+
+    /// A row leaves, and with it its answer.
+    fn see(&mut self, name: usize, row: i64, answer: i64, life: &Life) -> Told<()> {
+        let named = &mut self.names[name];
+        if named.gone.contains(&(row, answer)) {
+            // Who was taken for dead has not heard of the commit: what it says is what was committed.
+            if life.number < self.lives {
+                return Ok(());
+            }
+            return Err(format!("row {row} has the answer {answer} of a committed use of {}", NAMES[name]));
+        }
+        let before = *named.seen.entry(row).or_insert(answer);
+        if before == answer {
+            Ok(())
+        } else {
+            Err(format!("row {row} of {} was {before} and is {answer}", NAMES[name]))
+        }
+    }
+
+    /// A life that was taken for over goes on beside the next: it is told, or what it does is the same.
+    fn haunt(&mut self, life: Life) -> Told<()> {
+        let name = self.dice.below(NAMES.len());
+        self.trace.push(format!("life {} is still there", life.number));
+        match self.run(&life, name, false) {
+            Ok(_) => {}
+            Err(why) if why.starts_with("row ") => return Err(format!("life {}: {why}", life.number)),
+            Err(why) => self.trace.push(format!("it is told: {why}")),
+        }
+        life.end();
+        Ok(())
+    }
+
+    /// The machine went with the last life: the last write to a file is torn.
+    fn tear(&mut self) {
+        for path in files(self.folder.path(), "seg") {
+            if self.dice.chance(30) {
+                let length = self.dice.between(1, 60);
+                let zeros = self.dice.chance(50);
+                let torn: Vec<u8> =
+                    (0..length).map(|_| if zeros { 0 } else { self.dice.next() as u8 }).collect();
+                OpenOptions::new().append(true).open(&path).unwrap().write_all(&torn).unwrap();
+                self.trace.push(format!("{} is torn: {length} bytes", path.display()));
+            }
+        }
+    }
+}
+
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut found = Vec::new();
+    for path in entries.map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            found.extend(files(&path, extension));
+        } else if path.extension().is_some_and(|e| e == extension) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
