@@ -48,6 +48,8 @@ class Sender:
     def _serve(self, connection: socket.socket, replies: Any) -> None:
         if not self.acknowledged:
             connection.sendall(b"".join(b"line %d\n" % n for n in range(self.count)))
+            # Whoever connects again is sent all of it again: nobody is to have a reason.
+            replies.read()
             return
         first = self.safe = int(replies.readline())
         reader = threading.Thread(target=self._read, args=(replies,), daemon=True)
