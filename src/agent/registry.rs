@@ -238,7 +238,8 @@ impl Registry {
             ended: entry.ended,
             run,
         };
-        let (published, whole, holders) = (entry.published, entry.whole, entry.holders.clone());
+        let (published, holders) = (entry.published, entry.holders.clone());
+        let whole = entry.whole.then(|| holders.iter().copied().collect());
         Grant {
             task,
             generation,

@@ -2,6 +2,7 @@
 //!
 //! A machine without I/O: it says which blocks must go to disk, the edge moves them.
 
+mod committed;
 mod copies;
 mod copying;
 mod policy;
@@ -13,6 +14,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use bytes::Bytes;
 
+use self::committed::Committed;
 pub use self::copying::Arriving;
 use super::protocol::{AgentInfo, AgentStats, HeldCopy, HeldStats, Layout, PIECE_BYTES, Sent};
 use crate::causal_log::{BlockRef, CausalLog, Place, SpillRef};
@@ -137,6 +139,7 @@ pub struct Store {
     withdrawn: HashMap<TaskId, BTreeSet<Generation>>,
     /// Newest generation of each log that was discarded.
     forgotten: HashMap<TaskId, Generation>,
+    committed: Committed,
 }
 
 impl Store {
@@ -154,6 +157,7 @@ impl Store {
             reopened: HashMap::new(),
             withdrawn: HashMap::new(),
             forgotten: HashMap::new(),
+            committed: Committed::default(),
         }
     }
 
@@ -163,6 +167,7 @@ impl Store {
     /// # Errors
     /// [`Error::Fenced`] if a newer generation was here.
     pub fn begin(&mut self, task: &TaskId, generation: Generation, layout: Layout) -> Result<()> {
+        self.refuse_committed(task, generation)?;
         if let Some(held) = self.held.get(task).filter(|held| held.generation > generation) {
             return Err(fenced(task, held.generation, generation));
         }
@@ -373,6 +378,7 @@ impl Store {
 
     /// Forgets a committed epoch's logs of generations below `below`; the epochs that they were of.
     pub fn commit(&mut self, key: &EpochKey, below: Generation) -> Vec<EpochKey> {
+        self.committed.insert(key, below);
         let meant = |(task, held): &(&TaskId, &Held)| {
             held.generation.max(held.born) < below && key.covers(&task.epoch_key())
         };
@@ -398,6 +404,14 @@ impl Store {
         epochs.sort();
         epochs.dedup();
         epochs
+    }
+
+    /// A request of a use of an epoch that was committed comes late: what it brings is not the next use's.
+    fn refuse_committed(&self, task: &TaskId, generation: Generation) -> Result<()> {
+        match self.committed.below(&task.epoch_key()) {
+            Some(below) if generation < below => Err(fenced(task, below, generation)),
+            _ => Ok(()),
+        }
     }
 
     /// Whether some log of the epoch is here.

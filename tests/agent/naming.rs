@@ -1,10 +1,11 @@
 //! Logs that frames name instead of bringing them: they are published while their task runs, and what rode in
 //! the first frames does not stand for them.
 
-use clonos::agent::protocol::{OpenTask, Request};
+use clonos::agent::protocol::{Ending, OpenTask, Opened, Request};
 use clonos::edge::net::client::Client;
 use clonos::frame::Group;
 use clonos::id::{LogOffset, TaskId};
+use clonos::task::Summary;
 
 use crate::world::{World, append, close, eventually, opening, task, text};
 
@@ -91,6 +92,56 @@ fn what_is_found_of_a_published_log_is_published_again() {
     second.kill();
     let again = world.worker().open(inside(&task(0), 3)).unwrap();
     assert_eq!((again.prior, again.lost), (["named", "later"].map(text).to_vec(), false));
+}
+
+/// A log that an attempt began to publish on one agent, and the next went on with on another; then that one and its
+/// peer are lost.
+fn published_twice(world: &World) -> Vec<Opened> {
+    let (first, second, third) = (world.process("first"), world.process("second"), world.process("third"));
+    let mut one = Client::connect(&world.config, &first.socket).unwrap();
+    let mut two = Client::connect(&world.config, &second.socket).unwrap();
+    for partition in 0..8 {
+        let session = one.open(inside(&task(partition), 1)).unwrap().session;
+        append(&mut one, session, &text("named")).unwrap();
+        one.close(session, Summary::default(), Ending::default()).unwrap();
+        let session = two.open(inside(&task(partition), 2)).unwrap().session;
+        append(&mut two, session, &text("later")).unwrap();
+        close(&mut two, session);
+    }
+    second.kill();
+    third.kill();
+    let mut worker = world.worker();
+    let mut open = |partition| {
+        let mut found = None;
+        eventually("it is known who is dead", || {
+            found = worker.open(inside(&task(partition), 3)).ok();
+            found.is_some()
+        });
+        found.unwrap()
+    };
+    let found = (0..8).map(&mut open).collect();
+    drop(first);
+    found
+}
+
+#[test]
+fn what_an_earlier_attempt_published_elsewhere_is_not_the_log() {
+    let world = World::with(|config, _| config.sharing_depth = 1);
+    let found = published_twice(&world);
+    // More was lost than the depth covers. It is found whole where the driver had a copy, else it is said.
+    assert!(found.iter().any(|opened| opened.lost));
+    assert!(found.iter().all(|opened| opened.lost || opened.prior == ["named", "later"].map(text)));
+}
+
+#[test]
+fn nor_does_it_hide_what_the_checkpoint_folder_has() {
+    let world = World::with(|config, folder| {
+        config.checkpoint_dir = Some(folder.path().join("checkpoint").display().to_string());
+        config.sharing_depth = 1;
+    });
+    for opened in published_twice(&world) {
+        assert!(!opened.lost && opened.prior == ["named", "later"].map(text));
+    }
 }
 
 #[test]

@@ -5,13 +5,14 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use clonos::agent::protocol::{AgentInfo, Request};
+use clonos::agent::protocol::{AgentInfo, OpenTask, Request};
 use clonos::edge::agent::Agent;
 use clonos::edge::net::Connection;
+use clonos::edge::net::client::Client;
 use clonos::frame::Group;
-use clonos::id::{AgentId, Epoch, LogOffset, Partition};
+use clonos::id::{AgentId, Epoch, LogOffset, Partition, TaskId};
 
-use crate::world::{SECRET, World, open, opening, task_in, text};
+use crate::world::{SECRET, World, close, eventually, open, opening, task, task_in, text};
 
 struct SetWhenDropped<'a>(&'a AtomicBool);
 
@@ -83,4 +84,40 @@ fn a_silent_peer_is_waited_for_once_and_by_no_other_epoch() {
         let later = commits_after(&world, &executor, 4);
         assert!(later < Duration::from_millis(1_000), "it is asked last now: {later:?}");
     });
+}
+
+#[test]
+fn a_copy_on_the_senders_agent_is_not_another_one() {
+    let world = World::with(|config, _| config.sharing_depth = 2);
+    let (sender, consumer, _other) =
+        (world.process("sender"), world.process("consumer"), world.process("other"));
+    let mut one = Client::connect(&world.config, &sender.socket).unwrap();
+    let mut two = Client::connect(&world.config, &consumer.socket).unwrap();
+    let inside = |task: &TaskId, attempt| OpenTask { inside: true, ..opening(task, 1, attempt) };
+    for partition in 0..8 {
+        let session = one.open(inside(&task(partition), 1)).unwrap().session;
+        let kept = one.start(&Request::Keep { session, block: text("rides") }).unwrap();
+        one.wait(kept).unwrap();
+        close(&mut one, session);
+        let reads = TaskId { operator: "g".into(), ..task(partition) };
+        let session = two.open(inside(&reads, 50)).unwrap().session;
+        let (operator, partition) = ("f".to_owned(), Partition(partition));
+        let blocks = vec![text("rides")];
+        let groups = vec![Group { operator, partition, hops: 1, from: LogOffset::START, blocks }];
+        let absorbed = two.start(&Request::Absorb { session, groups }).unwrap();
+        two.wait(absorbed).unwrap();
+        close(&mut two, session);
+    }
+    // As many as the depth covers.
+    sender.kill();
+    consumer.kill();
+    let mut worker = world.worker();
+    for partition in 0..8 {
+        let mut found = None;
+        eventually("it is known who is dead", || {
+            found = worker.open(inside(&task(partition), 3)).ok();
+            found.is_some()
+        });
+        assert_eq!(found.unwrap().prior, [text("rides")], "partition {partition}");
+    }
 }

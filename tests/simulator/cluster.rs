@@ -143,7 +143,6 @@ impl Cluster {
     fn open_granted(&mut self, grant: Grant, host: usize, inside: bool) -> Result<(Session, Vec<Bytes>)> {
         let (own, task) = (self.hosts[host].info.clone(), &grant.task.clone());
         let all_count = inside && grant.reopened && self.mutation != Mutation::ConsumersDoNotCount;
-        let parts_count = all_count && !grant.whole;
         let mut best: Option<(LogOffset, AgentId)> = None;
         let mut silent = false;
         let mut copies = Vec::new();
@@ -165,7 +164,10 @@ impl Cluster {
                     (false, true) => store.reopened(task, generation, own.clone()),
                     (false, false) => store.fence(task, generation),
                 };
-                let counts = |copy: &HeldCopy| copy.whole || parts_count;
+                let counts = |copy: &HeldCopy| match &grant.whole {
+                    Some(holders) if all_count => copy.whole && holders.contains(&holder.id),
+                    _ => copy.whole || all_count,
+                };
                 let Some(HeldCopy { end, .. }) = copy.filter(counts) else { continue };
                 copies.push((holder.id, end));
                 let is_better = |longest| match self.mutation {
@@ -213,7 +215,7 @@ impl Cluster {
             published: false,
             absorbed: BTreeSet::new(),
         };
-        if !inside || session.grant.whole {
+        if !inside || session.grant.whole.is_some() {
             self.begin_publishing(&mut session)?;
             if !prior.is_empty() {
                 self.replicate(&mut session)?;
@@ -296,8 +298,8 @@ impl Cluster {
         for block in blocks {
             loop {
                 let newest = match self.hosts[host].store.absorb_copy(task, born, from, block)? {
-                    Absorbed::Unconfirmed(_) if self.mutation == Mutation::NoConfirmation => {
-                        self.hosts[host].store.nobody_confirms(task);
+                    Absorbed::Unconfirmed(newest) if self.mutation == Mutation::NoConfirmation => {
+                        self.hosts[host].store.nobody_confirms(task, newest.generation);
                         continue;
                     }
                     Absorbed::Unconfirmed(newest) => newest,
@@ -315,7 +317,7 @@ impl Cluster {
                 let end = self.hosts[host].store.end(task).unwrap_or_default();
                 let reaches = self.reaches(host, holder.id);
                 let Some(other) = self.agent(holder.id).filter(|_| reaches) else {
-                    self.hosts[host].store.nobody_confirms(task);
+                    self.hosts[host].store.nobody_confirms(task, newest.generation);
                     continue;
                 };
                 if other.has_withdrawn(task, newest.generation) {
@@ -327,7 +329,7 @@ impl Cluster {
                     return Err(stale());
                 }
                 if piece.is_empty() {
-                    self.hosts[host].store.nobody_confirms(task);
+                    self.hosts[host].store.nobody_confirms(task, newest.generation);
                     continue;
                 }
                 let mut at = end;

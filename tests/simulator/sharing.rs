@@ -23,7 +23,8 @@ impl Cluster {
         let absorbed: Vec<TaskId> = session.absorbed.iter().cloned().collect();
         let (here, elsewhere): (Vec<_>, Vec<_>) =
             absorbed.into_iter().partition(|task| self.hosts[session.host].store.is_own(task));
-        for (wanted, tasks) in [(self.depth, here), (self.depth.saturating_sub(1), elsewhere)] {
+        let few = if self.depth > 1 { self.depth } else { 0 };
+        for (wanted, tasks) in [(self.depth, here), (few, elsewhere)] {
             if !tasks.is_empty() {
                 self.share_with_some(session, &peers, &tasks, wanted)?;
             }

@@ -146,8 +146,8 @@ pub struct Grant {
     pub holders: Vec<AgentInfo>,
     /// Whether anything was ever published.
     pub published: bool,
-    /// Whether a copy counts only if it is whole: the log was published, and not only absorbed from frames.
-    pub whole: bool,
+    /// Who has all of the log, if it was published, and not only absorbed from frames: no other copy counts then.
+    pub whole: Option<Vec<AgentId>>,
     /// Whether an attempt opened the task before this one: any agent may have absorbed its log.
     pub reopened: bool,
     /// Whether what agents have of the log is to be disregarded: it belongs to inputs that are gone.

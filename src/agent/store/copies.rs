@@ -48,6 +48,7 @@ impl Store {
         from: LogOffset,
         block: &Bytes,
     ) -> Result<Absorbed> {
+        self.refuse_committed(task, born)?;
         if !self.held.contains_key(task) {
             self.versions += 1;
             let mut held = Held::new(CausalLog::new(), task, Generation::NONE, NO_LAYOUT, self.versions);
@@ -94,8 +95,12 @@ impl Store {
 
     /// An open in this generation came to nothing: the attempt before it counts.
     pub fn drop_reopened(&mut self, task: &TaskId, generation: Generation) {
+        self.retain_reopened(task, |known| known != generation);
+    }
+
+    fn retain_reopened(&mut self, task: &TaskId, stays: impl Fn(Generation) -> bool) {
         if let Some(all) = self.reopened.get_mut(task) {
-            all.retain(|known| known.generation != generation);
+            all.retain(|known| stays(known.generation));
             if all.is_empty() {
                 self.reopened.remove(task);
             }
@@ -133,9 +138,10 @@ impl Store {
         self.newest(task).is_some_and(|reopened| reopened.at.id == agent)
     }
 
-    /// The agent that had the log that counts is gone, and the log with it.
-    pub fn nobody_confirms(&mut self, task: &TaskId) {
-        self.reopened.remove(task);
+    /// The agent that had the log that counts since this generation is gone, and the log with it.
+    pub fn nobody_confirms(&mut self, task: &TaskId, generation: Generation) {
+        // A newer attempt may have been opened while it was asked.
+        self.retain_reopened(task, |known| known > generation);
     }
 
     /// Drops what is here of a log that was discarded in this generation, but nothing of newer ones. Once: what is
@@ -151,12 +157,7 @@ impl Store {
                 self.remove(task);
             }
         }
-        if let Some(all) = self.reopened.get_mut(task) {
-            all.retain(|known| known.generation > generation);
-            if all.is_empty() {
-                self.reopened.remove(task);
-            }
-        }
+        self.retain_reopened(task, |known| known > generation);
     }
 
     /// Whether the log of a task that ran here is here, and not only a copy.

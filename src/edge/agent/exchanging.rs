@@ -70,7 +70,8 @@ impl Handler {
         let depth = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
         let own = |task: &&TaskId| locked(&self.store).is_own(task);
         let (here, elsewhere): (Vec<_>, Vec<_>) = session.absorbed.iter().partition(own);
-        let (few, many) = (depth.saturating_sub(1), depth);
+        // Of several that take a copy, one may be the sender's agent, which has it.
+        let (few, many) = (if depth > 1 { depth } else { 0 }, depth);
         if (here.is_empty() || many == 0) && (elsewhere.is_empty() || few == 0) {
             return Ok(());
         }
@@ -172,7 +173,7 @@ impl Handler {
                 if !self.registrar.is_dead(&self.connections, holder.id, refused) {
                     return Err(error);
                 }
-                locked(&self.store).nobody_confirms(task);
+                locked(&self.store).nobody_confirms(task, *generation);
                 return Ok(());
             }
         };

@@ -86,7 +86,7 @@ impl Handler {
         self.take_over(&session, &found)?;
         let end = locked(&self.store).end(&task).unwrap_or_default();
         // What rides in frames is with those who depend on it; what was published stays so.
-        if !session.inside || session.grant.whole {
+        if !session.inside || session.grant.whole.is_some() {
             self.begin_publishing(&mut session)?;
         }
         if session.is_publishing && end > LogOffset::START {
@@ -126,19 +126,21 @@ impl Handler {
     /// Of a log whose blocks are acknowledged one by one, each holder has all that was, so one answer
     /// suffices: it was also asked for each block, and takes none from older attempts any more. What consumers
     /// have absorbed from frames differs from one to the other: all are to answer. Where the log was published as
-    /// well, that is no more than a part of it.
+    /// well, that is no more than a part of it, as is what an earlier attempt published elsewhere.
     fn gather(&self, task: &TaskId, grant: &Grant, inside: bool) -> Result<(Found, Copies)> {
-        let parts_count = inside && !grant.whole;
-        let counts = |copy: &Option<HeldCopy>| copy.is_some_and(|copy| copy.whole || parts_count);
+        let counts = |holder: &AgentInfo, copy: &HeldCopy| match &grant.whole {
+            Some(holders) if inside => copy.whole && holders.contains(&holder.id),
+            _ => copy.whole || inside,
+        };
         let answers = self.ask_all(
             &grant.holders,
             |holder| self.fence(task, grant, holder, inside),
-            |copy| !inside && counts(copy),
+            |copy| !inside && copy.is_some_and(|copy| copy.whole),
         )?;
         let mut copies = Copies::new();
         let mut best: Option<(LogOffset, AgentInfo)> = None;
         for (holder, copy) in answers {
-            let Some(HeldCopy { end, .. }) = copy.filter(|_| counts(&copy)) else { continue };
+            let Some(HeldCopy { end, .. }) = copy.filter(|copy| counts(&holder, copy)) else { continue };
             copies.push((holder.id, end));
             // This agent's own copy wins a tie: nothing needs to be moved then.
             let better = |(longest, _): &(LogOffset, AgentInfo)| {
