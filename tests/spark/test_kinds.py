@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -191,6 +192,13 @@ OUTPUTS: dict[str, tuple[str, list[Any]]] = {
     "string of structures": ("string", [[1.5, None, True], {"k": [1e10]}, 1e-5, {"b": 1, "a": 2}]),
     "strings of halves": ("array<string>", [["a\ud800", "b"], ["\udfff\ud800"]]),
     "binary of a half": ("binary", ["a\ud800"]),
+    "date of number": ("date", [5]),
+    "date of time": ("date", [dt.datetime(2024, 1, 1, 12), dt.date(2024, 1, 2), None]),
+    "timestamp of number": ("timestamp", [5]),
+    "timestamps of numbers": ("array<timestamp_ntz>", [[5.5]]),
+    "duration of number": ("interval day to second", [5]),
+    "numbers of bytes": ("array<int>", [b"ab", bytearray(b"c"), None]),
+    "double of others still": ("double", [dt.date(2024, 1, 1), b"x", [1.0], ()]),
     "double of nothing": ("double", [decimal.Decimal("NaN"), 1.0]),
     "decimal of nothing": ("decimal(10,2)", [decimal.Decimal("NaN"), decimal.Decimal("1.5")]),
     "struct": ("struct<a:int,b:string>", [(1, "x"), {"a": 2, "b": "y"}, None]),
@@ -220,6 +228,18 @@ def test_a_result_is_coerced_as_the_udf_would(spark: Any, arrow: bool, name: str
         assert outcome(causal(plain)) == outcome(plain)
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+@pytest.mark.parametrize(("kind", "value"), [("long", np.int64(4)), ("boolean", np.bool_(True))])
+def test_what_the_jvm_cannot_read_is_an_error_and_not_null(
+    spark: Any, kind: str, value: object
+) -> None:
+    plain = udf(lambda _n: value, kind, useArrow=False)
+    rows = spark.range(0, 2, 1, 1)
+    with pytest.raises(Exception, match="ClassDict"):
+        rows.select(plain("id")).collect()
+    with pytest.raises(Exception, match=r"numpy\.\w+, which pickled functions cannot hand over"):
+        rows.select(causal(plain)("id")).collect()
 
 
 def test_vectors_and_other_types_of_users(spark: Any) -> None:

@@ -7,8 +7,11 @@ are of the declared type; another is null, except that anything becomes a string
 from __future__ import annotations
 
 import array
+import datetime as dt
 import decimal
 import re
+import uuid
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +20,8 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
+    DateType,
+    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -24,6 +29,8 @@ from pyspark.sql.types import (
     MapType,
     StringType,
     StructType,
+    TimestampNTZType,
+    TimestampType,
     UserDefinedType,
 )
 
@@ -31,6 +38,19 @@ from clonos._worker.java_text import java_text
 
 Converter = Callable[[Any], Any]
 _NONE = type(None)
+# What the JVM reads from a pickle. Of another type than the declared one, it is null.
+_READ = {
+    *(_NONE, bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset),
+    *(array.array, decimal.Decimal, uuid.UUID),
+    *(dt.date, dt.datetime, dt.time, dt.timedelta, OrderedDict),
+}
+# What PySpark asks values of these types for.
+_ASKED: dict[type[DataType], str] = {
+    DateType: "toordinal",
+    TimestampType: "tzinfo",
+    TimestampNTZType: "microsecond",
+    DayTimeIntervalType: "total_seconds",
+}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -73,6 +93,9 @@ def pickled_converter(declared: DataType) -> Converter | None:
     plain = plain_types(declared)
     if plain is not None:
         return lambda value: value if type(value) in plain else _numpy_like(value, plain)
+    for kind, attribute in _ASKED.items():
+        if isinstance(declared, kind):
+            return _having(attribute)
     if isinstance(declared, ArrayType):
         return _list_converter(declared)
     if isinstance(declared, MapType):
@@ -91,7 +114,32 @@ def _numpy_like(value: Any, plain: frozenset[type]) -> Any:
     if float in plain and isinstance(value, decimal.Decimal) and value.is_nan():
         # Java has one for doubles only, and it is pickled as that.
         return float("nan")
-    return value if isinstance(value, tuple(plain)) else None
+    return value if isinstance(value, tuple(plain)) else _nothing(value)
+
+
+def _nothing(value: Any) -> None:
+    """What becomes of a result of another type; what the JVM cannot read is an error.
+
+    As with plain functions, if in other words: a column of nulls would be no help.
+    """
+    if type(value) not in _READ and not isinstance(value, BaseException):
+        message = (
+            f"the function returned {type(value).__module__}.{type(value).__qualname__}, which "
+            "pickled functions cannot hand over: convert it, as with int(value) or value.tolist(), "
+            "or set spark.sql.execution.pythonUDF.arrow.enabled"
+        )
+        raise TypeError(message)
+
+
+def _having(attribute: str) -> Converter:
+    """Take what PySpark asks for `attribute` before it pickles it; others lack it, in its words."""
+
+    def convert(value: Any) -> Any:
+        if value is not None:
+            getattr(value, attribute)
+        return value
+
+    return convert
 
 
 def without_surrogates(value: Any) -> Any:
@@ -117,8 +165,10 @@ def _list_converter(declared: ArrayType) -> Converter:
     element = pickled_converter(declared.elementType)
 
     def convert(value: Any) -> Any:
+        if isinstance(value, bytes | bytearray):
+            value = list(value)
         if not isinstance(value, list | tuple | array.array):
-            return None
+            return _nothing(value)
         return list(value) if element is None else [element(item) for item in value]
 
     return convert
@@ -130,7 +180,7 @@ def _map_converter(declared: MapType) -> Converter:
 
     def convert(value: Any) -> Any:
         if not isinstance(value, dict):
-            return None
+            return _nothing(value)
         return {key(k): item(v) for k, v in value.items()}
 
     return convert
