@@ -288,6 +288,8 @@ impl Registry {
             return Err(Error::Fenced { task: task.clone(), newer, ours: generation });
         }
         self.change(task, |entry| entry.holding(holders, adopted, whole, sent));
+        // Some of them may leave by now.
+        self.look_if_short(task);
         Ok(())
     }
 

@@ -45,6 +45,23 @@ fn what_only_leaving_agents_hold_is_copied_to_those_that_stay() {
 }
 
 #[test]
+fn who_was_told_that_it_is_not_needed_is_not_counted_on() {
+    let world = World::with(|config, _| config.sharing_depth = 1);
+    let (one, two) = (world.executor("one"), world.executor("two"));
+    let mut worker = world.worker_of(&one);
+    let opened = open(&mut worker, &task(0), 1, 1);
+    append(&mut worker, opened.session, &text("a")).unwrap();
+    close(&mut worker, opened.session);
+    // The other has the log, and is needed then, whichever of them is preferred otherwise.
+    assert!(!one.is_needed() && two.is_needed());
+    eventually("it is copied", || !two.is_needed());
+    one.stop();
+    two.stop();
+    let again = open(&mut world.worker(), &task(0), 1, 2);
+    assert!(!again.lost && again.prior == [text("a")]);
+}
+
+#[test]
 fn who_leaves_is_nobodys_peer() {
     let world = World::with(|config, _| config.sharing_depth = 1);
     let (own, gone) = (world.executor("own"), world.executor("gone"));

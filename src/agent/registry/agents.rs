@@ -26,6 +26,8 @@ struct Known {
     seen_ms: u64,
     is_silent: bool,
     is_leaving: bool,
+    /// It was told that nobody needs it: it ends, and is not asked for a copy.
+    is_going: bool,
 }
 
 impl Known {
@@ -103,7 +105,8 @@ impl Agents {
     /// An agent is here.
     fn came(&mut self, info: AgentInfo, executor: String, now_ms: u64) {
         let is_leaving = self.known.get(&info.id).is_some_and(|before| before.is_leaving);
-        let known = Known { info: info.clone(), executor, seen_ms: now_ms, is_silent: false, is_leaving };
+        let (seen_ms, is_silent, is_going) = (now_ms, false, false);
+        let known = Known { info: info.clone(), executor, seen_ms, is_silent, is_leaving, is_going };
         let stays = known.stays();
         let before = self.known.insert(info.id, known).filter(Known::stays);
         if stays {
@@ -132,6 +135,11 @@ impl Agents {
     /// Whether it is neither silent nor dead.
     pub(super) fn is_alive(&self, id: AgentId) -> bool {
         self.known.get(&id).is_some_and(|known| !known.is_silent)
+    }
+
+    /// Whether it can be asked to copy what it holds.
+    pub(super) fn may_copy(&self, id: AgentId) -> bool {
+        self.known.get(&id).is_some_and(|known| !known.is_silent && !known.is_going)
     }
 
     /// Whether it is neither silent nor dead, and its executor is not let go.
@@ -198,7 +206,11 @@ impl Registry {
     /// An agent says that its executor has ended; whether there are logs that it is to copy before it ends.
     pub fn leaving(&mut self, agent: AgentId) -> bool {
         self.leave(&[agent]);
-        self.has_repairs(agent)
+        let is_needed = self.has_repairs(agent);
+        if let Some(known) = self.agents.known.get_mut(&agent) {
+            known.is_going = !is_needed;
+        }
+        is_needed
     }
 
     fn leave(&mut self, agents: &[AgentId]) {

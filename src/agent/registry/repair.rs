@@ -74,7 +74,7 @@ impl Registry {
 
     /// The holder that makes the copy: one that leaves only if no other has it, the driver's agent only then or never.
     fn repairer(&self, entry: &Entry) -> Option<AgentId> {
-        let alive = entry.holders.iter().copied().filter(|id| self.agents.is_alive(*id));
+        let alive = entry.holders.iter().copied().filter(|id| self.agents.may_copy(*id));
         let is_driver = |id| self.agents.info(id).is_some_and(|info| info.driver);
         alive.min_by_key(|id| (!self.agents.stays(*id), is_driver(*id), *id))
     }

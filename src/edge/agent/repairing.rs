@@ -53,6 +53,10 @@ impl Handler {
                 holders.push(candidate);
             }
         }
+        if holders.len() == repair.holders.len() {
+            // Nothing has changed; who leaves is not among them, and still has it.
+            return Ok(());
+        }
         self.registrar.tell(
             &self.connections,
             Request::Holding {
