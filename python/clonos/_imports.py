@@ -33,6 +33,8 @@ class Found(NamedTuple):
     direct: bool
     # Whether its text mentions idempotency keys.
     asks: bool = False
+    # Whether the interpreter would not find it either, as where `try` tries which one is there.
+    absent: bool = False
 
 
 class _Import(NamedTuple):
@@ -52,8 +54,8 @@ class _Place(NamedTuple):
 def imported_files(code: types.CodeType, scope: Mapping[str, Any]) -> list[Found]:
     """Return the user's modules that code imports, with all that they import, by name.
 
-    Those of Python and of installed packages are left out. No digest stands for a module that was
-    not found.
+    Those of Python and of installed packages are left out. One that is absent counts as that, and
+    of one that is found by other means than its name there is no digest.
     """
     package = scope.get("__package__")
     if package is None:
@@ -86,7 +88,7 @@ def _take(name: str, found: dict[str, Found], direct: bool, optional: bool) -> l
         place = None if above and folders is None else _place(full, folders)
         if place is None:
             if not optional:
-                found.setdefault(name, Found(name, None, direct))
+                found.setdefault(name, Found(name, None, direct, absent=True))
             return imports
         if place.file is not None and not is_users_file(place.file):
             return imports

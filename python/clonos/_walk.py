@@ -344,6 +344,8 @@ class Walk:
             elif found.name in sys.modules:
                 # Made by the program, which makes it before it is imported.
                 self._module(sys.modules[found.name], names, seen)
+            elif found.absent:
+                self.note("absent")
             elif found.direct:
                 self._miss(f"module {found.name}")
 

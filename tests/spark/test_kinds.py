@@ -202,6 +202,10 @@ OUTPUTS: dict[str, tuple[str, list[Any]]] = {
     "double of nothing": ("double", [decimal.Decimal("NaN"), 1.0]),
     "decimal of nothing": ("decimal(10,2)", [decimal.Decimal("NaN"), decimal.Decimal("1.5")]),
     "struct": ("struct<a:int,b:string>", [(1, "x"), {"a": 2, "b": "y"}, None]),
+    "struct of something else": ("struct<a:int,b:string>", [(1, "x"), 5]),
+    "structs of something else": ("array<struct<a:int>>", [[(1,)], ["x"]]),
+    "clock on a wall": ("timestamp_ntz", [dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC), None]),
+    "clock on a wall of something else": ("timestamp_ntz", ["2024-01-01"]),
     "timestamp": ("timestamp", [dt.datetime(2024, 1, 1, 12), None]),
     "map": ("map<string,array<int>>", [{"k": [1, None]}, {}, None]),
     "binary": ("binary", [b"x", bytearray(b"y"), None]),
@@ -240,6 +244,14 @@ def test_what_the_jvm_cannot_read_is_an_error_and_not_null(
         rows.select(plain("id")).collect()
     with pytest.raises(Exception, match=r"numpy\.\w+, which pickled functions cannot hand over"):
         rows.select(causal(plain)("id")).collect()
+
+
+def test_a_struct_of_another_length_has_sparks_own_condition(spark: Any) -> None:
+    plain = udf(lambda _n: (1, "x", 2), "struct<a:int,b:string>", useArrow=False)
+    rows = spark.range(0, 2, 1, 1)
+    for function in (plain, causal(plain)):
+        with pytest.raises(Exception, match=r"STRUCT_ARRAY_LENGTH_MISMATCH.*2 fields.*3 values"):
+            rows.select(function("id")).collect()
 
 
 def test_vectors_and_other_types_of_users(spark: Any) -> None:

@@ -141,16 +141,26 @@ def made(text: str, **scope: Any) -> Any:
     return scope["function"]
 
 
+def test_what_is_not_found_by_its_name_is_told() -> None:
+    assert fingerprint(made("from .sibling import it")).unseen == "module .sibling"
+
+
 @pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("import clonos_no_such", "clonos_no_such"),
-        ("from clonos_no_such.below import it", "clonos_no_such.below"),
-        ("from .sibling import it", ".sibling"),
-    ],
+    "text", ["import clonos_no_such", "from clonos_no_such.below import it"], ids=["whole", "below"]
 )
-def test_what_is_not_found_is_told(text: str, name: str) -> None:
-    assert fingerprint(made(text)).unseen == f"module {name}"
+def test_an_absent_module_counts_as_absent(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = fingerprint(made(text))
+    assert before.unseen is None
+    folder = tmp_path / "clonos_no_such"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "below.py").write_text("it = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    there = fingerprint(made(text))
+    assert there.unseen is None
+    assert there.code != before.code
 
 
 def test_a_module_without_a_file_counts_by_what_is_used_of_it(

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+from pyspark.errors import PySparkRuntimeError, PySparkValueError
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -48,7 +49,6 @@ _READ = {
 _ASKED: dict[type[DataType], str] = {
     DateType: "toordinal",
     TimestampType: "tzinfo",
-    TimestampNTZType: "microsecond",
     DayTimeIntervalType: "total_seconds",
 }
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -93,6 +93,8 @@ def pickled_converter(declared: DataType) -> Converter | None:
     plain = plain_types(declared)
     if plain is not None:
         return lambda value: value if type(value) in plain else _numpy_like(value, plain)
+    if isinstance(declared, TimestampNTZType):
+        return _wall_clock
     for kind, attribute in _ASKED.items():
         if isinstance(declared, kind):
             return _having(attribute)
@@ -140,6 +142,11 @@ def _having(attribute: str) -> Converter:
         return value
 
     return convert
+
+
+def _wall_clock(value: Any) -> Any:
+    """Leave the zone away: PySpark pickles what the clock on the wall shows."""
+    return None if value is None else value.replace(microsecond=value.microsecond, tzinfo=None)
 
 
 def without_surrogates(value: Any) -> Any:
@@ -197,12 +204,25 @@ def _struct_converter(declared: StructType) -> Converter:
             return {n: c(value.get(n)) for n, c in zip(names, converters, strict=True)}
         if isinstance(value, tuple | list):
             if len(value) != len(names):
-                return tuple(value)  # the converter to Arrow names the two lengths
+                raise _wrong_struct(len(value), len(names))
             return tuple(c(item) for c, item in zip(converters, value, strict=True))
-        held = getattr(value, "__dict__", {})
+        if not hasattr(value, "__dict__"):
+            raise PySparkValueError(
+                errorClass="UNEXPECTED_TUPLE_WITH_STRUCT", messageParameters={"tuple": str(value)}
+            )
+        held = value.__dict__
         return {n: c(held.get(n)) for n, c in zip(names, converters, strict=True)}
 
     return convert
+
+
+def _wrong_struct(given: int, declared: int) -> Exception:
+    # Spelled out: with plain functions it is the JVM that says so.
+    message = (
+        "[STRUCT_ARRAY_LENGTH_MISMATCH] Input row doesn't have expected number of values required "
+        f"by the schema. {declared} fields are required while {given} values are provided."
+    )
+    return PySparkRuntimeError(message)
 
 
 def _same(value: Any) -> Any:
