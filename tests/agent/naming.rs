@@ -1,13 +1,17 @@
 //! Logs that frames name instead of bringing them: they are published while their task runs, and what rode in
 //! the first frames does not stand for them.
 
-use clonos::agent::protocol::{Ending, OpenTask, Opened, Request};
+use std::time::Duration;
+
+use clonos::agent::protocol::{Ending, OpenTask, Opened, Reply, Request};
+use clonos::edge::net::Connection;
 use clonos::edge::net::client::Client;
+use clonos::error::Result;
 use clonos::frame::Group;
-use clonos::id::{LogOffset, TaskId};
+use clonos::id::{AgentId, LogOffset, TaskId};
 use clonos::task::Summary;
 
-use crate::world::{World, append, close, eventually, opening, task, text};
+use crate::world::{SECRET, World, append, close, eventually, opening, restarted, task, text};
 
 fn inside(task: &TaskId, attempt: u64) -> OpenTask {
     OpenTask { inside: true, ..opening(task, 1, attempt) }
@@ -20,7 +24,7 @@ fn keep(worker: &mut Client, session: u64, block: &str) {
 }
 
 /// A consumer on `worker`'s agent takes a frame with which a piece of the log came.
-fn absorb(worker: &mut Client, consumer: u32, sender: &TaskId, block: &str) {
+fn absorb(worker: &mut Client, consumer: u32, sender: &TaskId, block: &str) -> Result<()> {
     let session =
         worker.open(inside(&TaskId { operator: "g".into(), ..task(consumer) }, 50)).unwrap().session;
     let group = Group {
@@ -33,7 +37,7 @@ fn absorb(worker: &mut Client, consumer: u32, sender: &TaskId, block: &str) {
     let absorbed = worker.start(&Request::Absorb { session, groups: vec![group] }).unwrap();
     worker.wait(absorbed).unwrap();
     let visible = worker.start(&Request::Commit { session }).unwrap();
-    worker.wait(visible).unwrap();
+    worker.wait(visible).map(drop)
 }
 
 #[test]
@@ -155,7 +159,7 @@ fn what_rode_in_frames_is_not_taken_for_the_log() {
     close(&mut worker, session);
     // The driver's agent comes last among peers: it has what consumers there absorb, and no more.
     let mut consumer = world.worker();
-    absorb(&mut consumer, 0, &task(0), "rides");
+    absorb(&mut consumer, 0, &task(0), "rides").unwrap();
     own.kill();
     peer.kill();
     let mut survivor = world.worker();
@@ -166,4 +170,67 @@ fn what_rode_in_frames_is_not_taken_for_the_log() {
         }
         Err(_) => false,
     });
+}
+
+#[test]
+fn what_a_fenced_attempt_wrote_does_not_overrule_what_rode_later() {
+    let world = World::with(|config, folder| {
+        config.checkpoint_dir = Some(folder.path().join("checkpoint").display().to_string());
+    });
+    let (own, peer) = (world.process("own"), world.process("peer"));
+    let mut worker = Client::connect(&world.config, &own.socket).unwrap();
+    let fenced = worker.open(inside(&task(0), 1)).unwrap().session;
+    // The next attempt begins on an agent that nobody hears of again.
+    let mut driver = Connection::tcp(world.driver.addr(), &SECRET, Duration::from_secs(5)).unwrap();
+    let open = inside(&task(0), 2);
+    driver.write(&Request::Grant { open, agent: AgentId(999), commits_seen: 0 }).unwrap();
+    assert!(matches!(driver.read::<Reply>().unwrap(), Reply::Granted(_)));
+    append(&mut worker, fenced, &text("in the folder, and refused")).unwrap_err();
+    own.kill();
+    peer.kill();
+    let next = world.process("next");
+    let mut worker = Client::connect(&world.config, &next.socket).unwrap();
+    let mut opened = None;
+    eventually("the dead are known", || {
+        opened = worker.open(inside(&task(0), 3)).ok();
+        opened.is_some()
+    });
+    let opened = opened.unwrap();
+    assert!(opened.prior.is_empty() && !opened.lost);
+    keep(&mut worker, opened.session, "rides");
+    close(&mut worker, opened.session);
+    absorb(&mut world.worker(), 0, &task(0), "rides").unwrap();
+    next.kill();
+    let (driver, config) = restarted(&world);
+    let mut worker = Client::connect(&config, driver.socket()).unwrap();
+    let last = worker.open(inside(&task(0), 4)).unwrap();
+    assert_eq!(last.prior, [text("rides")]);
+}
+
+#[test]
+fn of_two_logs_that_were_absorbed_the_one_counts_that_an_attempt_went_on_with() {
+    let world = World::with(|config, folder| {
+        config.sharing_depth = 0;
+        config.checkpoint_dir = Some(folder.path().join("checkpoint").display().to_string());
+    });
+    let (own, other) = (world.process("own"), world.process("other"));
+    let mut worker = Client::connect(&world.config, &own.socket).unwrap();
+    let session = worker.open(inside(&task(0), 1)).unwrap().session;
+    keep(&mut worker, session, "rides");
+    absorb(&mut world.worker(), 0, &task(0), "rides").unwrap();
+    // Of frames that an attempt before sent; with copies on other agents that would be noticed here.
+    let mut late = Client::connect(&world.config, &other.socket).unwrap();
+    absorb(&mut late, 1, &task(0), "other").unwrap();
+    own.kill();
+    other.kill();
+    let mut again = None;
+    let mut worker = world.worker();
+    eventually("the dead are known", || {
+        again = worker.open(inside(&task(0), 2)).ok();
+        again.is_some()
+    });
+    assert_eq!(again.unwrap().prior, [text("rides")]);
+    let (driver, config) = restarted(&world);
+    let mut worker = Client::connect(&config, driver.socket()).unwrap();
+    assert_eq!(worker.open(inside(&task(0), 3)).unwrap().prior, [text("rides")]);
 }

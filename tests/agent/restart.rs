@@ -7,21 +7,13 @@ use clonos::edge::net::client::Client;
 use clonos::id::{Epoch, TaskId};
 
 use crate::world::{
-    APP, World, append, close, eventually, numbered, open, start_driver, task, task_in, text,
+    APP, World, append, close, eventually, numbered, open, restarted, start_driver, task, task_in, text,
 };
 
 fn with_checkpoint() -> World {
     World::with(|config, folder| {
         config.checkpoint_dir = Some(folder.path().join("checkpoint").display().to_string());
     })
-}
-
-/// Everything again, as a new application on the same checkpoint folder.
-fn restarted(world: &World) -> (clonos::edge::agent::Agent, SessionConfig) {
-    world.driver.stop();
-    let mut config = world.config.clone();
-    config.app_id = "app-next".into();
-    start_driver(config, world.folder.path().join("next.sock"))
 }
 
 fn segments(folder: &Path) -> usize {

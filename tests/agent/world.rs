@@ -84,6 +84,14 @@ impl World {
     }
 }
 
+/// Everything again, as a new application on the same checkpoint folder.
+pub fn restarted(world: &World) -> (Agent, SessionConfig) {
+    world.driver.stop();
+    let mut config = world.config.clone();
+    config.app_id = "app-next".into();
+    start_driver(config, world.folder.path().join("next.sock"))
+}
+
 /// Starts a driver's agent; the configuration for everybody else.
 pub fn start_driver(config: SessionConfig, socket: PathBuf) -> (Agent, SessionConfig) {
     let role = Role::Driver {

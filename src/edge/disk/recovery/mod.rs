@@ -108,7 +108,8 @@ impl RecoveredFiles {
 ///
 /// Copies of a task's log in several files must agree. Where they don't, the newest generation is
 /// right from there on: when it was opened, it was given all that had been acknowledged, so what an
-/// older one wrote besides was never acknowledged, even if it is longer.
+/// older one wrote besides was never acknowledged, even if it is longer. What consumers absorbed counts as far as
+/// no attempt wrote anything else.
 ///
 /// # Errors
 /// - [`Error::CorruptSegment`]: a file is damaged before its end, or one generation wrote two logs.
@@ -142,7 +143,7 @@ fn recover_from(
 ) -> Result<Recovery> {
     let listing = listing.map_err(|e| Error::io(format!("listing segments below {}", root.display()), &e))?;
     let (mut paths, mut torn) = (HashMap::new(), Vec::new());
-    let mut found: BTreeMap<TaskId, Chain> = BTreeMap::new();
+    let mut found: BTreeMap<TaskId, Vec<Chain>> = BTreeMap::new();
     for path in listing {
         let id = FileTable::next_id();
         let end = counts(&path);
@@ -155,14 +156,14 @@ fn recover_from(
             scanned => scanned?,
         };
         for (task, chain) in scanned.chains {
-            found.entry(task).or_default().add_copy(chain);
+            found.entry(task).or_default().push(chain);
         }
         torn.extend(scanned.torn);
         paths.insert(id, path);
     }
     let mut tasks = Vec::with_capacity(found.len());
-    for (task, chain) in found {
-        tasks.push(chain.merge(&paths, &task)?.into_task(task));
+    for (task, chains) in found {
+        tasks.push(Chain::merge(chains, &paths, &task)?.into_task(task));
     }
     Ok(Recovery { tasks, files: RecoveredFiles { paths: Arc::new(paths) }, torn })
 }
