@@ -334,7 +334,7 @@ impl Cluster {
                 }
                 let mut at = end;
                 for block in &piece {
-                    self.hosts[host].store.absorb_confirmed(task, born, at, block)?;
+                    self.hosts[host].store.absorb_confirmed(task, newest.generation, born, at, block)?;
                     at = at.plus(block.len() as u64);
                 }
             }

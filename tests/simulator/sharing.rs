@@ -95,11 +95,12 @@ impl Cluster {
             let (own, born) = (self.hosts[session.host].info.id, session.grant.generation);
             let Piece { task, mut from, blocks } = piece;
             let needs_confirmation = self.mutation == Mutation::NobodyHasCopies;
-            if needs_confirmation || !self.hosts[number].store.has_what_counts(&task, own) {
+            let counts = self.hosts[number].store.counting_at(&task, own).filter(|_| !needs_confirmation);
+            let Some(by) = counts else {
                 return self.absorb_at(number, &task, born, from, &blocks);
-            }
+            };
             for block in &blocks {
-                self.hosts[number].store.absorb_confirmed(&task, born, from, block)?;
+                self.hosts[number].store.absorb_confirmed(&task, by, born, from, block)?;
                 from = from.plus(block.len() as u64);
             }
             Ok(())

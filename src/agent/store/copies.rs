@@ -30,24 +30,26 @@ impl Store {
         from: LogOffset,
         block: &Bytes,
     ) -> Result<Absorbed> {
-        let beyond = from.plus(block.len() as u64) > self.end(task).unwrap_or_default();
-        if let Some(newest) = self.newest(task).filter(|_| beyond) {
-            return Ok(Absorbed::Unconfirmed(newest.clone()));
-        }
-        self.absorb_confirmed(task, born, from, block)
+        self.absorb_confirmed(task, Generation::NONE, born, from, block)
     }
 
-    /// As [`Store::absorb_copy`], for a block that counts.
+    /// As [`Store::absorb_copy`], for a block that the attempt in generation `by` has, unless a newer one was opened
+    /// since it was asked.
     ///
     /// # Errors
     /// As [`Store::absorb_copy`].
     pub fn absorb_confirmed(
         &mut self,
         task: &TaskId,
+        by: Generation,
         born: Generation,
         from: LogOffset,
         block: &Bytes,
     ) -> Result<Absorbed> {
+        let beyond = from.plus(block.len() as u64) > self.end(task).unwrap_or_default();
+        if let Some(newest) = self.newest(task).filter(|newest| beyond && newest.generation > by) {
+            return Ok(Absorbed::Unconfirmed(newest.clone()));
+        }
         self.refuse_committed(task, born)?;
         if !self.held.contains_key(task) {
             self.versions += 1;
@@ -132,10 +134,10 @@ impl Store {
         }
     }
 
-    /// Whether `agent` is the one that has the log that counts since its task was opened again.
+    /// The attempt whose log counts since its task was opened again, if that is `agent`'s.
     #[must_use]
-    pub fn has_what_counts(&self, task: &TaskId, agent: AgentId) -> bool {
-        self.newest(task).is_some_and(|reopened| reopened.at.id == agent)
+    pub fn counting_at(&self, task: &TaskId, agent: AgentId) -> Option<Generation> {
+        self.newest(task).filter(|reopened| reopened.at.id == agent).map(|reopened| reopened.generation)
     }
 
     /// The agent that had the log that counts since this generation is gone, and the log with it.

@@ -171,6 +171,30 @@ fn that_one_holder_is_gone_says_nothing_of_a_newer_one() {
 }
 
 #[test]
+fn what_an_attempt_confirmed_is_asked_again_if_a_newer_one_was_opened_since() {
+    let mut store = Store::new(MEMORY);
+    let (up, at) = (task("up", 1, 0), |id| AgentInfo {
+        id: AgentId(id),
+        addr: format!("a:{id}"),
+        host: "a".into(),
+        driver: false,
+    });
+    store.absorb_copy(&up, Generation(1), LogOffset(0), &block(1, 5)).unwrap();
+    store.reopened(&up, Generation(2), at(2));
+    assert_eq!(store.counting_at(&up, AgentId(2)), Some(Generation(2)));
+    // Its answer is under way when the next is opened, which was told of the five bytes here.
+    let told = store.reopened(&up, Generation(3), at(3)).unwrap();
+    assert_eq!(told.end, LogOffset(5));
+    let by = Generation(2);
+    let late = store.absorb_confirmed(&up, by, Generation(1), LogOffset(5), &block(2, 5)).unwrap();
+    assert_eq!(late, Absorbed::Unconfirmed(Reopened { generation: Generation(3), at: at(3) }));
+    assert_eq!(store.end(&up), Some(LogOffset(5)));
+    let by = Generation(3);
+    store.absorb_confirmed(&up, by, Generation(1), LogOffset(5), &block(3, 5)).unwrap();
+    assert_eq!(store.end(&up), Some(LogOffset(10)));
+}
+
+#[test]
 fn what_was_absorbed_is_shared_once_unless_that_failed() {
     let mut store = Store::new(MEMORY);
     let (a, b, other) = (task("up", 1, 0), task("up", 1, 1), task("up", 2, 0));

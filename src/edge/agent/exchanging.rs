@@ -57,7 +57,8 @@ impl Handler {
                 partition: group.partition,
                 ..session.task.clone()
             };
-            self.hold_all(Self::hold_copy, &task, session.grant.generation, group.from, &group.blocks)?;
+            let (nobody, born) = (Generation::NONE, session.grant.generation);
+            self.hold_all(&task, nobody, born, group.from, &group.blocks)?;
             session.absorbed.insert(task);
         }
         Ok(())
@@ -126,26 +127,23 @@ impl Handler {
     /// Holds copies that another agent shares.
     pub(in crate::edge) fn shared(&self, pieces: Vec<Piece>, born: Generation, by: AgentId) -> Result<()> {
         for Piece { task, from, blocks } in pieces {
-            if locked(&self.store).has_what_counts(&task, by) {
-                self.hold_all(Self::hold_confirmed, &task, born, from, &blocks)?;
-            } else {
-                self.hold_all(Self::hold_copy, &task, born, from, &blocks)?;
-            }
+            let counts = locked(&self.store).counting_at(&task, by).unwrap_or(Generation::NONE);
+            self.hold_all(&task, counts, born, from, &blocks)?;
         }
         Ok(())
     }
 
-    /// Holds blocks that lie one behind the other, each as `hold` does.
+    /// Holds blocks that lie one behind the other.
     fn hold_all(
         &self,
-        hold: impl Fn(&Self, &TaskId, Generation, LogOffset, &Bytes) -> Result<()>,
         task: &TaskId,
+        by: Generation,
         born: Generation,
         mut from: LogOffset,
         blocks: &[Bytes],
     ) -> Result<()> {
         for block in blocks {
-            hold(self, task, born, from, block)?;
+            self.hold_copy(task, by, born, from, block)?;
             from = from.plus(block.len() as u64);
         }
         Ok(())
@@ -177,7 +175,7 @@ impl Handler {
                 return Ok(());
             }
         };
-        self.hold_all(Self::hold_confirmed, task, born, from, &blocks)
+        self.hold_all(task, *generation, born, from, &blocks)
     }
 
     /// What counts of a log here from `from` on, for an agent that has it from a frame. Who opens it still is waited

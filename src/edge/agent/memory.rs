@@ -41,32 +41,23 @@ impl Handler {
         }
     }
 
-    /// Puts a block of an absorbed log beside the logs that are here; spills as [`Handler::hold`] does.
+    /// Puts a block of an absorbed log beside the logs that are here; spills as [`Handler::hold`] does. `by` is the
+    /// attempt that is known to have it.
     pub(super) fn hold_copy(
         &self,
         task: &TaskId,
+        by: Generation,
         born: Generation,
         from: LogOffset,
         block: &Bytes,
     ) -> Result<()> {
         loop {
-            let held = self.hold_with(block, |store| store.absorb_copy(task, born, from, block))?;
+            let held = self.hold_with(block, |store| store.absorb_confirmed(task, by, born, from, block))?;
             match held {
                 Held::At(_) => return Ok(()),
                 Held::Unconfirmed(newest) => self.confirm(task, born, &newest)?,
             }
         }
-    }
-
-    /// Puts a block of an absorbed log here that counts.
-    pub(super) fn hold_confirmed(
-        &self,
-        task: &TaskId,
-        born: Generation,
-        from: LogOffset,
-        block: &Bytes,
-    ) -> Result<()> {
-        self.hold_with(block, |store| store.absorb_confirmed(task, born, from, block)).map(drop)
     }
 
     fn hold_with(&self, block: &Bytes, absorb: impl Fn(&mut Store) -> Result<Absorbed>) -> Result<Held> {
