@@ -76,7 +76,8 @@ test-hosts: $(VENV)/.core ## A cluster of hosts that are switched off, cut off a
 .PHONY: test-rust
 test-rust: ## The core, without Python in the build.
 	@.ci/check-rust
-	cargo test --locked
+	@# Most of what takes long waits for somebody.
+	RUST_TEST_THREADS=8 cargo test --locked
 
 .PHONY: test-python
 test-python: $(VENV)/.core ## All of pytest, real Spark and real processes included.

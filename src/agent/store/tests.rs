@@ -1,5 +1,6 @@
 //! The store: copies, what is spilled when, and that it knows how much memory it uses.
 
+mod absorbing;
 mod committing;
 mod copying;
 
@@ -83,65 +84,6 @@ fn check(store: &Store, under_way: &[Victims]) {
 }
 
 #[test]
-fn a_copy_is_absorbed_by_position() {
-    let mut store = Store::new(MEMORY);
-    let up = task("up", 1, 0);
-    let absorb = |store: &mut Store, from, byte, len| {
-        store.absorb_copy(&up, Generation::NONE, LogOffset(from), &block(byte, len))
-    };
-    assert_eq!(absorb(&mut store, 0, 1, 10).unwrap(), Absorbed::At(0));
-    assert_eq!(absorb(&mut store, 10, 2, 5).unwrap(), Absorbed::At(1));
-    // Again, as it comes with every channel.
-    absorb(&mut store, 0, 1, 10).unwrap();
-    assert_eq!((store.end(&up), store.generation(&up)), (Some(LogOffset(15)), Some(Generation::NONE)));
-    let gap = absorb(&mut store, 16, 3, 5);
-    assert!(matches!(gap, Err(Error::LogGap { from: LogOffset(16), end: LogOffset(15) })), "{gap:?}");
-    assert_eq!(store.end(&up), Some(LogOffset(15)));
-    assert_eq!(absorb(&mut store, 15, 3, 1_000).unwrap(), Absorbed::NoRoom);
-    assert_eq!(store.end(&up), Some(LogOffset(15)));
-    check(&store, &[]);
-}
-
-#[test]
-fn a_gap_at_the_beginning_of_a_copy_is_refused() {
-    let mut store = Store::new(MEMORY);
-    let gap = store.absorb_copy(&task("up", 1, 0), Generation::NONE, LogOffset(3), &block(1, 5));
-    assert!(matches!(gap, Err(Error::LogGap { .. })), "{gap:?}");
-    assert!(!store.has_fresh(&epoch(1)));
-    check(&store, &[]);
-}
-
-#[test]
-fn a_fork_drops_the_copy_so_that_the_next_try_takes_the_new_one() {
-    let mut store = Store::new(MEMORY);
-    let up = task("up", 1, 0);
-    for (from, byte) in [(0, 1), (10, 2)] {
-        store.absorb_copy(&up, Generation::NONE, LogOffset(from), &block(byte, 10)).unwrap();
-    }
-    let fork = store.absorb_copy(&up, Generation::NONE, LogOffset(0), &block(9, 10));
-    assert!(matches!(fork, Err(Error::LogFork { at: LogOffset(0) })), "{fork:?}");
-    assert_eq!((store.end(&up), store.memory_bytes), (None, 0));
-    assert!(!store.holds(&epoch(1)));
-    assert_eq!(
-        store.absorb_copy(&up, Generation::NONE, LogOffset(0), &block(9, 10)).unwrap(),
-        Absorbed::At(0)
-    );
-    assert_eq!(store.take_fresh(&epoch(1)), [up]);
-    // Places of the dropped copy in the queue are not mistaken for the new one's.
-    assert_eq!(bytes_of(&store.make_room(MEMORY)), [(task("up", 1, 0), vec![0])]);
-}
-
-#[test]
-fn a_fork_with_a_frame_of_an_older_run_leaves_the_tasks_own_log_alone() {
-    let mut store = Store::new(MEMORY);
-    let up = task("up", 1, 0);
-    with_log(&mut store, &up, &[10]);
-    let fork = store.absorb_copy(&up, Generation::NONE, LogOffset(0), &block(9, 10));
-    assert!(matches!(fork, Err(Error::StaleFrame { .. })), "{fork:?}");
-    assert_eq!(store.end(&up), Some(LogOffset(10)));
-}
-
-#[test]
 fn a_block_that_is_here_already_stands_where_it_stood() {
     let mut store = Store::new(MEMORY);
     let up = task("up", 1, 0);
@@ -150,83 +92,6 @@ fn a_block_that_is_here_already_stands_where_it_stood() {
         let again = store.absorb(&up, Generation(1), LogOffset(from), &block(7, len)).unwrap();
         assert_eq!(again, Absorbed::At(index));
     }
-}
-
-#[test]
-fn that_one_holder_is_gone_says_nothing_of_a_newer_one() {
-    let mut store = Store::new(1 << 20);
-    let (id, at) = (task("score", 1, 0), |id| AgentInfo {
-        id: AgentId(id),
-        addr: format!("a:{id}"),
-        host: "a".into(),
-        driver: false,
-    });
-    store.reopened(&id, Generation(2), at(2));
-    store.reopened(&id, Generation(3), at(3));
-    store.nobody_confirms(&id, Generation(2));
-    let absorbed = store.absorb_copy(&id, Generation(9), LogOffset(0), &block(1, 5)).unwrap();
-    assert_eq!(absorbed, Absorbed::Unconfirmed(Reopened { generation: Generation(3), at: at(3) }));
-    store.nobody_confirms(&id, Generation(3));
-    assert_eq!(store.absorb_copy(&id, Generation(9), LogOffset(0), &block(1, 5)).unwrap(), Absorbed::At(0));
-}
-
-#[test]
-fn what_an_attempt_confirmed_is_asked_again_if_a_newer_one_was_opened_since() {
-    let mut store = Store::new(MEMORY);
-    let (up, at) = (task("up", 1, 0), |id| AgentInfo {
-        id: AgentId(id),
-        addr: format!("a:{id}"),
-        host: "a".into(),
-        driver: false,
-    });
-    store.absorb_copy(&up, Generation(1), LogOffset(0), &block(1, 5)).unwrap();
-    store.reopened(&up, Generation(2), at(2));
-    assert_eq!(store.counting_at(&up, AgentId(2)), Some(Generation(2)));
-    // Its answer is under way when the next is opened, which was told of the five bytes here.
-    let told = store.reopened(&up, Generation(3), at(3)).unwrap();
-    assert_eq!(told.end, LogOffset(5));
-    let by = Generation(2);
-    let late = store.absorb_confirmed(&up, by, Generation(1), LogOffset(5), &block(2, 5)).unwrap();
-    assert_eq!(late, Absorbed::Unconfirmed(Reopened { generation: Generation(3), at: at(3) }));
-    assert_eq!(store.end(&up), Some(LogOffset(5)));
-    let by = Generation(3);
-    store.absorb_confirmed(&up, by, Generation(1), LogOffset(5), &block(3, 5)).unwrap();
-    assert_eq!(store.end(&up), Some(LogOffset(10)));
-}
-
-#[test]
-fn what_was_absorbed_is_shared_once_unless_that_failed() {
-    let mut store = Store::new(MEMORY);
-    let (a, b, other) = (task("up", 1, 0), task("up", 1, 1), task("up", 2, 0));
-    for (number, task) in [&b, &a, &other].into_iter().enumerate() {
-        store.absorb_copy(task, Generation::NONE, LogOffset(0), &block(number as u8, 5)).unwrap();
-    }
-    assert!(store.has_fresh(&epoch(1)));
-    let taken = store.take_fresh(&epoch(1));
-    assert_eq!(taken, [a.clone(), b.clone()]);
-    assert!(!store.has_fresh(&epoch(1)) && store.has_fresh(&epoch(2)));
-    assert_eq!(store.take_fresh(&epoch(1)), []);
-    // Nothing new came, so nothing is to be shared.
-    store.absorb_copy(&a, Generation::NONE, LogOffset(0), &block(1, 5)).unwrap();
-    assert!(!store.has_fresh(&epoch(1)));
-    store.not_shared(&epoch(1), taken);
-    store.absorb_copy(&b, Generation::NONE, LogOffset(5), &block(8, 5)).unwrap();
-    assert_eq!(store.take_fresh(&epoch(1)), [a, b]);
-}
-
-#[test]
-fn a_task_that_is_opened_here_records_on_a_copy_but_its_own_blocks_are_not_fresh() {
-    let mut store = Store::new(MEMORY);
-    let up = task("up", 1, 0);
-    store.absorb_copy(&up, Generation::NONE, LogOffset(0), &block(1, 5)).unwrap();
-    store.take_fresh(&epoch(1));
-    store.reopen(&up, Generation(4), LAYOUT).unwrap();
-    store.absorb(&up, Generation(4), LogOffset(5), &block(2, 5)).unwrap();
-    assert!(!store.has_fresh(&epoch(1)));
-    // A frame asks no fence.
-    store.absorb_copy(&up, Generation::NONE, LogOffset(10), &block(3, 5)).unwrap();
-    assert_eq!(store.generation(&up), Some(Generation(4)));
-    assert!(store.has_fresh(&epoch(1)));
 }
 
 #[test]
