@@ -496,7 +496,4 @@ class Walk:
 
 
 _CALLED = {types.FunctionType, types.BuiltinFunctionType}
-
-
-def _new_hash() -> Any:
-    return hashlib.blake2b(digest_size=16)
+_new_hash = functools.partial(hashlib.blake2b, digest_size=16)
