@@ -33,14 +33,19 @@ QUICK_KILLS = {
     "test_lost_senders_are_replayed_and_only_they",
     "test_a_stream_killed_in_a_batch_gives_it_again_as_it_was",
 }
-# Files of tests/spark whose features have a short test in test_features.py.
+# Files of tests/spark that look closer at what others, above all test_features.py, try once.
 LONG_FILES = {
+    "test_async_progress.py",
+    "test_borders.py",
     "test_call_options.py",
     "test_groups.py",
     "test_kinds.py",
+    "test_like_plain.py",
     "test_ordinary.py",
     "test_ordinary_functions.py",
+    "test_pieces.py",
     "test_sources.py",
+    "test_steps.py",
     "test_udtf.py",
 }
 
