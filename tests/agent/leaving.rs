@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 
-use clonos::agent::protocol::{Reply, Request};
+use clonos::agent::protocol::{OpenTask, Reply, Request};
 use clonos::edge::agent::Agent;
-use clonos::id::LogOffset;
+use clonos::frame::Group;
+use clonos::id::{LogOffset, TaskId};
 
 use super::world::*;
 
@@ -91,4 +92,39 @@ fn a_task_that_ends_on_a_leaving_executor_is_copied_then() {
     eventually("it is copied", || has(&world, &stays));
     own.stop();
     assert_eq!(open(&mut world.worker_of(&stays), &task(0), 1, 2).prior, [text("a")]);
+}
+
+#[test]
+fn what_only_leaving_agents_absorbed_is_given_to_one_that_stays() {
+    let world = World::with(|config, _| config.sharing_depth = 1);
+    let (one, two) = (world.executor("one"), world.executor("two"));
+    let inside = |task: &TaskId| OpenTask { inside: true, ..opening(task, 1, 1) };
+    let mut sender = world.worker_of(&one);
+    let session = sender.open(inside(&task(0))).unwrap().session;
+    let kept = sender.start(&Request::Keep { session, block: text("rides") }).unwrap();
+    sender.wait(kept).unwrap();
+    close(&mut sender, session);
+    // Its consumer's output stays inside, too: two agents have the log, and the registry knows neither.
+    let mut consumer = world.worker_of(&two);
+    let session = consumer.open(inside(&TaskId { operator: "g".into(), ..task(0) })).unwrap().session;
+    let group = Group {
+        operator: "f".into(),
+        partition: task(0).partition,
+        hops: 1,
+        from: LogOffset::START,
+        blocks: vec![text("rides")],
+    };
+    let absorbed = consumer.start(&Request::Absorb { session, groups: vec![group] }).unwrap();
+    consumer.wait(absorbed).unwrap();
+    close(&mut consumer, session);
+    let stays = world.executor("stays");
+    for agent in [&one, &two] {
+        assert!(!agent.is_needed());
+    }
+    one.hand_over().unwrap();
+    two.hand_over().unwrap();
+    one.stop();
+    two.stop();
+    let again = world.worker_of(&stays).open(OpenTask { inside: true, ..opening(&task(0), 1, 2) }).unwrap();
+    assert_eq!(again.prior, [text("rides")]);
 }

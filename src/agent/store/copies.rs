@@ -1,5 +1,7 @@
 //! Copies of other tasks' logs, absorbed from frames.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 
 use super::{Absorbed, Held, Reopened, Store};
@@ -166,6 +168,16 @@ impl Store {
     #[must_use]
     pub fn is_own(&self, task: &TaskId) -> bool {
         self.held.get(task).is_some_and(|held| !held.absorbed)
+    }
+
+    /// Absorbed logs, by the newest task that took something of them.
+    #[must_use]
+    pub fn absorbed(&self) -> BTreeMap<Generation, Vec<TaskId>> {
+        let mut all: BTreeMap<Generation, Vec<TaskId>> = BTreeMap::new();
+        for (task, held) in self.held.iter().filter(|(_, held)| held.absorbed) {
+            all.entry(held.born).or_default().push(task.clone());
+        }
+        all
     }
 
     /// Absorbed logs of an epoch with blocks that were not shared yet; they count as shared from now on.

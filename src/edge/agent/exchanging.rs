@@ -78,11 +78,11 @@ impl Handler {
         }
         // Two would send the same to a peer, as nothing counts as sent before it was answered for.
         let _turn = self.sharing.take(session.task.epoch_key());
-        let peers = self.peers_for(session);
+        let peers = self.peers_for(&session.task);
         for (wanted, tasks) in [(many, here), (few, elsewhere)] {
             let tasks: Vec<TaskId> = tasks.into_iter().cloned().collect();
             if !tasks.is_empty() {
-                self.share_with_some(session, &peers, &tasks, wanted)?;
+                self.share_with_some(&peers, &tasks, session.grant.generation, wanted)?;
             }
         }
         Ok(())
@@ -92,9 +92,9 @@ impl Handler {
     /// answer leaves fewer, as at the start of a job, but never none.
     fn share_with_some(
         &self,
-        session: &Session,
         peers: &[AgentInfo],
         tasks: &[TaskId],
+        born: Generation,
         wanted: usize,
     ) -> Result<Vec<AgentId>> {
         let (mut holders, mut failed) = (Vec::new(), None);
@@ -102,7 +102,7 @@ impl Handler {
             if holders.len() >= wanted {
                 break;
             }
-            match self.share_with(peer, tasks, session.grant.generation) {
+            match self.share_with(peer, tasks, born) {
                 Ok(()) => holders.push(peer.id),
                 Err(error) => {
                     tracing::info!(peer = %peer.addr, %error, "not a peer for absorbed logs");
@@ -116,10 +116,23 @@ impl Handler {
         }
     }
 
+    /// This agent's executor has ended. The registry does not know who has absorbed a log that nothing visible depends
+    /// on, and so does not ask for copies: agents that stay are given one. What rides in frames is with these.
+    pub(in crate::edge) fn hand_over(&self) -> Result<()> {
+        let depth = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
+        let absorbed = locked(&self.store).absorbed();
+        for (born, tasks) in absorbed {
+            let Some(first) = tasks.first() else { continue };
+            let _turn = self.sharing.take(first.epoch_key());
+            self.share_with_some(&self.peers_for(first), &tasks, born, depth.max(1))?;
+        }
+        Ok(())
+    }
+
     /// Agents that may hold copies, best first; who did not answer lately is asked last.
-    fn peers_for(&self, session: &Session) -> Vec<AgentInfo> {
+    fn peers_for(&self, task: &TaskId) -> Vec<AgentInfo> {
         let agents = self.members_now();
-        let mut peers = placement::candidates(&session.task, self.info.id, &self.info.host, &agents);
+        let mut peers = placement::candidates(task, self.info.id, &self.info.host, &agents);
         peers.sort_by_cached_key(|peer| self.connections.failed_lately(&peer.addr));
         peers
     }
@@ -217,9 +230,9 @@ impl Handler {
 
     fn share_all(&self, session: &Session, tasks: &[TaskId]) -> Result<()> {
         let wanted = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
-        let candidates = self.peers_for(session);
+        let candidates = self.peers_for(&session.task);
         let pending = self.persist_copies(session, tasks)?;
-        let mut holders = self.share_with_some(session, &candidates, tasks, wanted)?;
+        let mut holders = self.share_with_some(&candidates, tasks, session.grant.generation, wanted)?;
         holders.push(self.info.id);
         for Copying { task, version, index, written } in pending {
             let place = written.wait()?;

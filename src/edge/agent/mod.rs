@@ -209,6 +209,14 @@ impl Agent {
         is_needed
     }
 
+    /// Gives agents that stay what nobody would ask this one for before it ends.
+    ///
+    /// # Errors
+    /// If none of them answers.
+    pub fn hand_over(&self) -> Result<()> {
+        self.server.handler().hand_over()
+    }
+
     /// Whether the driver has ended, or was silent for too long.
     #[must_use]
     pub fn driver_gone(&self) -> bool {

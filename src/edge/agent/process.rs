@@ -106,8 +106,16 @@ pub fn run_executor_agent(
         usable = agent.check_disk();
     }
     let deadline = Instant::now() + LEAVING_PATIENCE;
-    while usable.is_ok() && !agent.driver_gone() && Instant::now() < deadline && agent.is_needed() {
-        sleep(LEAVING_PAUSE);
+    let mut is_needed = true;
+    while is_needed && usable.is_ok() && !agent.driver_gone() && Instant::now() < deadline {
+        // First it says that it leaves, so that others who do are not chosen, nor choose it.
+        is_needed = agent.is_needed();
+        if let Err(error) = agent.hand_over() {
+            tracing::info!(%error, "what was absorbed here could not be given to others");
+        }
+        if is_needed {
+            sleep(LEAVING_PAUSE);
+        }
     }
     // What was acknowledged is on disk and on peers. The next worker starts another agent, whose files are new.
     agent.stop();
