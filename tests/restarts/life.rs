@@ -1,16 +1,18 @@
 //! One life of the application: its agents, and what a worker does there.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use arrow_array::{Array, ArrayRef, Int64Array};
-use clonos::agent::protocol::{Ending, OpenTask, Opened, Use};
+use clonos::agent::protocol::{Ending, OpenTask, Opened, Reply, Request, Use};
 use clonos::config::SessionConfig;
 use clonos::edge::agent::{Agent, AgentConfig, Role, Stage};
+use clonos::edge::net::Connection;
 use clonos::edge::net::client::Client;
 use clonos::error::Result;
-use clonos::id::{Epoch, Partition, TaskId};
+use clonos::id::{AgentId, Epoch, Partition, TaskId};
 use clonos::task::{ResultTask, Summary, TaskMode, TaskOptions};
 
 /// Number of tasks of each stage.
@@ -20,12 +22,13 @@ pub(crate) struct Life {
     pub(crate) number: u64,
     config: SessionConfig,
     pub(crate) driver: Agent,
-    executor: Option<Agent>,
+    /// By number; a number is given once.
+    executors: BTreeMap<usize, Agent>,
     stages: Stages,
 }
 
 impl Life {
-    pub(crate) fn begin(folder: &Path, number: u64, depth: u32, has_executor: bool) -> Result<Self> {
+    pub(crate) fn begin(folder: &Path, number: u64, depth: u32, executors: usize) -> Result<Self> {
         let mut config = SessionConfig::new(format!("app-{number}"), [7; 32]);
         config.io_timeout_ms = 2_000;
         config.sharing_depth = depth;
@@ -47,11 +50,14 @@ impl Life {
         let driver = Agent::start(AgentConfig { session: config.clone(), role, socket })?;
         config.driver_addr = driver.addr().to_owned();
         config.driver_socket = driver.socket().display().to_string();
-        let role = Role::Executor { id: String::new() };
-        let socket = folder.join(format!("executor-{number}.sock"));
-        let start = || Agent::start(AgentConfig { session: config.clone(), role, socket });
-        let executor = has_executor.then(start).transpose()?;
-        Ok(Self { number, config, driver, executor, stages })
+        let start = |executor: usize| {
+            let role = Role::Executor { id: String::new() };
+            let socket = folder.join(format!("executor-{number}-{executor}.sock"));
+            let agent = Agent::start(AgentConfig { session: config.clone(), role, socket })?;
+            Ok((executor, agent))
+        };
+        let executors = (0..executors).map(start).collect::<Result<_>>()?;
+        Ok(Self { number, config, driver, executors, stages })
     }
 
     pub(crate) fn has_stage(&self, stage: u32, tasks: u32) {
@@ -59,12 +65,52 @@ impl Life {
     }
 
     pub(crate) fn end(self) {
-        self.executor.iter().for_each(Agent::stop);
+        self.executors.values().for_each(Agent::stop);
         self.driver.stop();
     }
 
+    /// Some agent, and its executor.
+    pub(crate) fn some_agent(&self, dice: u64) -> (&Agent, Option<usize>) {
+        let at = dice as usize % (self.executors.len() + 1);
+        self.executors.iter().nth(at).map_or((&self.driver, None), |(number, agent)| (agent, Some(*number)))
+    }
+
+    pub(crate) fn executors(&self) -> Vec<usize> {
+        self.executors.keys().copied().collect()
+    }
+
+    /// Loses an executor with its agent.
+    pub(crate) fn lose(&mut self, executor: usize) {
+        self.executors.remove(&executor).inspect(Agent::stop);
+    }
+
+    /// The next attempt is granted to an agent that nobody hears of again, and that has fenced nobody.
+    pub(crate) fn grant_to_nobody(&self, open: OpenTask) -> Result<()> {
+        let timeout = Duration::from_secs(5);
+        let mut driver = Connection::tcp(self.driver.addr(), &self.config.secret, timeout)?;
+        driver.write(&Request::Grant { open, agent: AgentId(999), commits_seen: 0 })?;
+        driver.read::<Reply>().map(drop)
+    }
+
+    pub(crate) fn connect(&self, agent: &Agent) -> Result<Client> {
+        Client::connect(&self.config, agent.socket())
+    }
+
     fn agent(&self) -> &Agent {
-        self.executor.as_ref().unwrap_or(&self.driver)
+        self.executors.values().next().unwrap_or(&self.driver)
+    }
+}
+
+pub(crate) fn opening(life: &Life, task: TaskId, stage: u32, attempt: u64) -> OpenTask {
+    OpenTask {
+        task,
+        used: Use::default(),
+        execution: None,
+        app: life.number,
+        stage,
+        attempt,
+        worker: attempt,
+        inside: false,
     }
 }
 
@@ -83,17 +129,8 @@ impl Attempt {
             epoch: Epoch::Named(name.into()),
             partition: Partition(partition),
         };
-        let mut client = Client::connect(&life.config, life.agent().socket())?;
-        let opened = client.open(OpenTask {
-            task,
-            used: Use::default(),
-            execution: None,
-            app: life.number,
-            stage,
-            attempt,
-            worker: attempt,
-            inside: false,
-        })?;
+        let mut client = life.connect(life.agent())?;
+        let opened = client.open(opening(life, task, stage, attempt))?;
         let recording = opened.recording;
         let mut options = TaskOptions::new(opened.task.clone(), TaskMode::Result, 0xc0de);
         options.stage = stage;

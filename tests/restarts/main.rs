@@ -8,14 +8,22 @@
 
 #[path = "../simulator/dice.rs"]
 mod dice;
+
+mod chain;
 mod life;
 mod story;
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use chain::Chain;
 use story::Story;
 
 const SEEDS: u64 = 50;
+const AT_ONCE: usize = 8;
 /// Stories that have found something.
 const TOLD: [u64; 1] = [244];
+const CHAINS_TOLD: [u64; 1] = [333];
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
@@ -39,4 +47,36 @@ fn a_row_has_one_answer_until_its_epoch_is_committed_and_another_one_then() {
     }
     // Else nothing was tried.
     assert!(replayed > 1_000 && moved > 100, "{replayed} rows were replayed, {moved} of them elsewhere");
+}
+
+#[test]
+fn what_a_consumer_has_shown_stays_as_it_was_until_its_epoch_is_committed() {
+    if let Some(seed) = number("CLONOS_RESTART_SEED") {
+        let mut chain = Chain::new(seed);
+        let told = chain.tell();
+        panic!("{}\n==> {told:?}", chain.trace.join("\n"));
+    }
+    // They wait for each other's time to run out, mostly.
+    let (replayed, stale) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let seeds = CHAINS_TOLD.into_iter().chain(0..number("CLONOS_RESTART_SEEDS").unwrap_or(SEEDS));
+    let seeds = Mutex::new(seeds);
+    let next = || seeds.lock().unwrap().next();
+    let tell = || {
+        while let Some(seed) = next() {
+            let mut chain = Chain::new(seed);
+            if let Err(why) = chain.tell() {
+                panic!("seed {seed}: {why}\n{}", chain.trace.join("\n"));
+            }
+            replayed.fetch_add(chain.replayed, Relaxed);
+            stale.fetch_add(chain.stale, Relaxed);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(tell);
+        }
+    });
+    // Else nothing was tried.
+    let tried = (replayed.into_inner(), stale.into_inner());
+    assert!(tried.0 > 200 && tried.1 > 2, "answers that were found, frames that were refused: {tried:?}");
 }

@@ -113,7 +113,7 @@ impl Story {
         self.lives += 1;
         let (depth, has_executor) = (self.dice.below(2) as u32, self.dice.chance(30));
         self.trace.push(format!("life {} begins, executor: {has_executor}", self.lives));
-        Life::begin(self.folder.path(), self.lives, depth, has_executor).map_err(|e| error(&e))
+        Life::begin(self.folder.path(), self.lives, depth, usize::from(has_executor)).map_err(|e| error(&e))
     }
 
     fn live(&mut self, life: &Life, may_die: bool) -> Told<Ended> {

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 /// that is more: long enough for the registry to know. Then the task fails, and Spark tries it again.
 const PATIENCE_MIN: Duration = Duration::from_millis(AGENT_SILENCE_MS_MAX + 2_000);
 /// Time between two tries.
-const PAUSE: Duration = Duration::from_millis(100);
+pub(super) const SILENCE_PAUSE: Duration = Duration::from_millis(100);
 /// Where hosts are cut off, each of their agents takes as long as a connection may: they are not asked one
 /// after the other.
 const ASKED_AT_ONCE: usize = 16;
@@ -53,7 +53,7 @@ impl Handler {
             if Instant::now() >= deadline {
                 return Err(self.no_answer(silent));
             }
-            sleep(PAUSE);
+            sleep(SILENCE_PAUSE);
         }
     }
 
@@ -81,22 +81,26 @@ impl Handler {
             if Instant::now() >= deadline {
                 return Err(self.no_answer(silent));
             }
-            sleep(PAUSE);
+            sleep(SILENCE_PAUSE);
         }
     }
 
     /// Whether the question was not answered, and may be yet.
     fn may_answer_yet(&self, holder: &AgentInfo, error: &Error) -> bool {
-        let is_silent = matches!(error, Error::AgentUnreachable { .. } | Error::Timeout { .. });
-        if !is_silent {
+        if !is_silence(error) {
             tracing::info!(holder = %holder.addr, %error, "a holder has no copy to give");
             return false;
         }
         tracing::info!(holder = %holder.addr, %error, "a holder does not answer");
-        !self.registrar.is_dead(&self.connections, holder.id, nobody_listens(&holder.addr))
+        !self.is_dead(holder)
     }
 
-    fn patience(&self) -> Duration {
+    /// Whether who has not answered is dead, and so will not.
+    pub(super) fn is_dead(&self, agent: &AgentInfo) -> bool {
+        self.registrar.is_dead(&self.connections, agent.id, nobody_listens(&agent.addr))
+    }
+
+    pub(super) fn patience(&self) -> Duration {
         Duration::from_millis(self.config.io_timeout_ms).max(PATIENCE_MIN)
     }
 
@@ -106,6 +110,10 @@ impl Handler {
             millis: u64::try_from(self.patience().as_millis()).unwrap_or(u64::MAX),
         }
     }
+}
+
+pub(super) const fn is_silence(error: &Error) -> bool {
+    matches!(error, Error::AgentUnreachable { .. } | Error::Timeout { .. })
 }
 
 /// Asks each of them in a thread of its own, but the last and those for which there is no thread.

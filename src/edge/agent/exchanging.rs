@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use super::asking::{SILENCE_PAUSE, is_silence};
 use super::handler::{Handler, Session, unexpected};
 use super::publishing::channel;
 use crate::agent::placement;
@@ -89,7 +90,7 @@ impl Handler {
     }
 
     /// Gives copies of these logs to as many agents as are wanted, or there are; who has them. That some do not
-    /// answer leaves fewer, as at the start of a job, but never none.
+    /// answer leaves fewer, as at the start of a job, but none only if nobody else is alive.
     fn share_with_some(
         &self,
         peers: &[AgentInfo],
@@ -97,22 +98,30 @@ impl Handler {
         born: Generation,
         wanted: usize,
     ) -> Result<Vec<AgentId>> {
-        let (mut holders, mut failed) = (Vec::new(), None);
-        for peer in peers {
-            if holders.len() >= wanted {
-                break;
-            }
-            match self.share_with(peer, tasks, born) {
-                Ok(()) => holders.push(peer.id),
-                Err(error) => {
-                    tracing::info!(peer = %peer.addr, %error, "not a peer for absorbed logs");
-                    failed = Some(error);
+        let deadline = Instant::now() + self.patience();
+        loop {
+            let (mut holders, mut refused, mut silent) = (Vec::new(), None, None);
+            for peer in peers {
+                if holders.len() >= wanted {
+                    break;
+                }
+                let Err(error) = self.share_with(peer, tasks, born) else {
+                    holders.push(peer.id);
+                    continue;
+                };
+                tracing::info!(peer = %peer.addr, %error, "not a peer for absorbed logs");
+                if !is_silence(&error) {
+                    refused = Some(error);
+                } else if !self.is_dead(peer) {
+                    silent = Some(error);
                 }
             }
-        }
-        match failed {
-            Some(error) if holders.is_empty() && wanted > 0 => Err(error),
-            _ => Ok(holders),
+            let is_over = refused.is_some() || Instant::now() >= deadline;
+            match refused.or(silent) {
+                Some(error) if holders.is_empty() && wanted > 0 && is_over => return Err(error),
+                Some(_) if holders.is_empty() && wanted > 0 => sleep(SILENCE_PAUSE),
+                _ => return Ok(holders),
+            }
         }
     }
 
