@@ -83,22 +83,24 @@ impl Handler {
         for (wanted, tasks) in [(many, here), (few, elsewhere)] {
             let tasks: Vec<TaskId> = tasks.into_iter().cloned().collect();
             if !tasks.is_empty() {
-                self.share_with_some(&peers, &tasks, session.grant.generation, wanted)?;
+                self.share_with_some(&peers, &tasks, session.grant.generation, wanted, self.patience())?;
             }
         }
         Ok(())
     }
 
     /// Gives copies of these logs to as many agents as are wanted, or there are; who has them. That some do not
-    /// answer leaves fewer, as at the start of a job, but none only if nobody else is alive.
+    /// answer leaves fewer, as at the start of a job, but none only if nobody else is alive: for that to be known
+    /// there is `patience`.
     fn share_with_some(
         &self,
         peers: &[AgentInfo],
         tasks: &[TaskId],
         born: Generation,
         wanted: usize,
+        patience: Duration,
     ) -> Result<Vec<AgentId>> {
-        let deadline = Instant::now() + self.patience();
+        let deadline = Instant::now() + patience;
         loop {
             let (mut holders, mut refused, mut silent) = (Vec::new(), None, None);
             for peer in peers {
@@ -133,7 +135,8 @@ impl Handler {
         for (born, tasks) in absorbed {
             let Some(first) = tasks.first() else { continue };
             let _turn = self.sharing.take(first.epoch_key());
-            self.share_with_some(&self.peers_for(first), &tasks, born, depth.max(1))?;
+            // Where nobody answers, the whole application may have ended.
+            self.share_with_some(&self.peers_for(first), &tasks, born, depth.max(1), Duration::ZERO)?;
         }
         Ok(())
     }
@@ -241,7 +244,8 @@ impl Handler {
         let wanted = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
         let candidates = self.peers_for(&session.task);
         let pending = self.persist_copies(session, tasks)?;
-        let mut holders = self.share_with_some(&candidates, tasks, session.grant.generation, wanted)?;
+        let mut holders =
+            self.share_with_some(&candidates, tasks, session.grant.generation, wanted, self.patience())?;
         holders.push(self.info.id);
         for Copying { task, version, index, written } in pending {
             let place = written.wait()?;
