@@ -17,11 +17,11 @@ pub use super::stats::{
 use super::values::messages::{AboutValues, Found};
 use crate::error::Error;
 use crate::frame::Group;
-use crate::id::{AgentId, EpochKey, Generation, LogOffset, Partition, TaskId};
-use crate::task::Summary;
+use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
+use crate::task::{PoolQuestions, PoolRows, Summary};
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 12;
+pub const PROTOCOL_VERSION: u32 = 13;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 16 << 20;
 
@@ -45,26 +45,8 @@ pub struct PoolEntry {
     pub holders: Vec<AgentInfo>,
     /// How much of it was recorded under the other layout.
     pub until: LogOffset,
-}
-
-/// A place in the logs of a pool, which stand in one order as long as the task that reads them is open.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PoolPlace {
-    /// Number of the log.
-    pub log: u32,
-    /// Position in it.
-    pub from: LogOffset,
-}
-
-/// Some blocks of one log of a pool.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct PoolPiece {
-    /// Number of the log.
-    pub log: u32,
-    /// The partition whose log it is.
-    pub partition: Partition,
-    /// The blocks.
-    pub blocks: Vec<Bytes>,
+    /// The last attempt that recorded under another one: what an older one left may be gone.
+    pub generation: Generation,
 }
 
 /// Blocks of a log that was absorbed from a frame.
@@ -195,12 +177,14 @@ pub enum Request {
         /// Which use of it sends.
         token: u64,
     },
-    /// Worker: logs of the other partitions under another layout, piece by piece.
+    /// Worker: rows that other partitions recorded under another layout.
     Pool {
         /// The open task.
         session: u64,
-        /// Where to read from.
-        at: PoolPlace,
+        /// Which rows.
+        questions: PoolQuestions,
+        /// Whether the task cannot tell rows with one fingerprint apart.
+        checks_ambiguity: bool,
     },
     /// Agent to agent: one log, piece by piece.
     Read {
@@ -417,12 +401,9 @@ pub enum Reply {
     /// To `Confirm`: that open came to nothing; the attempt before counts.
     Withdrawn,
     /// To `Pool`.
-    Pool {
-        /// What stands there, in order; none of it is empty.
-        pieces: Vec<PoolPiece>,
-        /// Where it goes on; `None` at the end.
-        next: Option<PoolPlace>,
-    },
+    Pool(PoolRows),
+    /// To `Pool`: logs are still being read; ask again.
+    PoolIsRead,
     /// To `Grant`.
     Granted(Grant),
     /// To `Grant`: an attempt of another stage has the task open; ask again.

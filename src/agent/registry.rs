@@ -26,7 +26,8 @@ use super::protocol::{
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::{Ended, Summary};
-use parts::{first_part, part_of};
+pub(crate) use parts::first_part;
+use parts::part_of;
 use uses::Uses;
 
 /// Commits kept for agents that have not heard of them; one that missed more keeps some memory too long.
@@ -87,6 +88,8 @@ struct Entry {
     /// The same before the stage in which it did.
     ended_before: Ended,
     ended_in: Layout,
+    /// The last attempt of another stage than that.
+    before: Generation,
     /// What the last attempt that came to its end had taken in.
     used: Vec<(String, u64)>,
     ran_live: u64,
@@ -221,10 +224,10 @@ impl Registry {
         let (reopened, discarded) = (entry.opens > 0 || entry.published, entry.discarded);
         let frames = entry.frames.as_ref().and_then(alive);
         entry.discarded = false;
-        entry.generation = generation;
         if !entry.ended_in.same_stage(&layout) {
-            (entry.ended_before, entry.ended_in) = (entry.ended, layout);
+            (entry.ended_before, entry.ended_in, entry.before) = (entry.ended, layout, entry.generation);
         }
+        entry.generation = generation;
         let ended_before = entry.ended_before;
         entry.opens += 1;
         entry.live = Some(live);
@@ -239,6 +242,7 @@ impl Registry {
             run,
         };
         let (published, holders) = (entry.published, entry.holders.clone());
+        let pooled = entry.pooled.clone();
         let whole = entry.whole.then(|| holders.iter().copied().collect());
         Grant {
             task,
@@ -251,6 +255,7 @@ impl Registry {
             frames,
             members: self.agents.version(),
             layout,
+            pooled,
             recording,
             ended_before,
             committed,
@@ -468,6 +473,7 @@ impl Entry {
             ended: Ended::Never,
             ended_before: Ended::Never,
             ended_in: layout,
+            before: Generation::NONE,
             used: Vec::new(),
             ran_live: 0,
             ran_replayed: 0,

@@ -18,7 +18,7 @@ use crate::agent::protocol::{Code, Ending, Execution, OpenTask, Opened, Request,
 use crate::edge::net::client::{Client, Ticket};
 use crate::error::{Error, Result};
 use crate::id::{Epoch, EpochKey, LogOffset, Partition, TaskId};
-use crate::task::{Summary, TaskMode, TaskOptions};
+use crate::task::{PoolQuestion, PoolRows, Summary, TaskMode, TaskOptions};
 
 /// A worker's connection to its agent.
 #[pyclass(name = "Client", module = "clonos._core", frozen)]
@@ -241,8 +241,13 @@ impl Publisher {
     }
 
     /// Logs of the other partitions, recorded under another layout.
-    pub(super) fn pool(&self, task: &TaskId) -> Result<Vec<(Partition, Vec<Bytes>)>> {
-        self.connection.with(|client| client.pool(task))
+    pub(super) fn pool(
+        &self,
+        task: &TaskId,
+        questions: &[PoolQuestion],
+        checks_ambiguity: bool,
+    ) -> Result<PoolRows> {
+        self.connection.with(|client| client.pool(task, questions, checks_ambiguity))
     }
 
     /// Sends a block, if there is one. Returns the mark to settle: of this block or, if there is none, of

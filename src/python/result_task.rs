@@ -12,9 +12,10 @@ use super::config::PySessionConfig;
 use super::door::{enter, quick};
 use super::lock;
 use crate::agent::protocol::{Ending, Recording};
+use crate::determinant::row_fingerprints;
 use crate::error::{Error, Result};
 use crate::task::{
-    CallPosition, Caller, Plan, ResultTask, Summary, TaskMode, idempotency_key, place_of_batch,
+    CallPosition, Caller, Plan, PoolQuestion, ResultTask, Summary, TaskMode, idempotency_key, place_of_batch,
 };
 
 /// Which rows of one batch have recorded values.
@@ -72,24 +73,18 @@ impl PyResultTask {
         (opening.options.any_part, opening.options.ended) = (any_part, ended);
         opening.options.app = opening.in_run(run);
         let keyed = opening.options.keyed;
-        let mut task = ResultTask::new(opening.options, opened.prior, same_stage)?;
-        if layout_changed || uncertain {
-            task.supply_pool(publisher.pool(&id)?)?;
-        }
+        let task = ResultTask::new(opening.options, opened.prior, same_stage)?;
         Ok(Self { task: Mutex::new(task), id, publisher, lost: opened.lost, keyed })
     }
 }
 
 impl PyResultTask {
     /// Finds the rows of a batch: in logs of others only where there are such, and the own one lacks some.
-    fn found(&self, offer: impl FnOnce(&mut ResultTask) -> Result<Plan>) -> Result<Plan> {
-        let mut task = lock(&self.task);
-        let plan = offer(&mut task)?;
-        if !plan.needs_pool {
-            return Ok(plan);
-        }
-        task.supply_pool(self.publisher.pool(&self.id)?)?;
-        task.look_again(plan)
+    fn found(&self, columns: &[ArrayRef]) -> Result<Plan> {
+        let mut fingerprints = Vec::with_capacity(columns.first().map_or(0, |column| column.len()));
+        row_fingerprints(columns, &mut fingerprints)?;
+        let ask = |questions: &[PoolQuestion], ambiguous| self.publisher.pool(&self.id, questions, ambiguous);
+        lock(&self.task).find(fingerprints, ask)
     }
 }
 
@@ -124,7 +119,7 @@ impl PyResultTask {
 
     fn offer(&self, py: Python<'_>, columns: Vec<PyArray>) -> PyResult<PyPlan> {
         let columns = arrays(columns);
-        let plan = enter(py, || self.found(|task| task.offer(&columns)))?;
+        let plan = enter(py, || self.found(&columns))?;
         let live_count = plan.live.len();
         if live_count > 0 {
             self.publisher.work.begin();

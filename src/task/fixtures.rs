@@ -5,7 +5,12 @@ use std::sync::Arc;
 use arrow_array::{Array, ArrayRef, Int64Array, StringArray};
 use bytes::Bytes;
 
-use super::{Plan, ResultTask, Summary, TaskMode, TaskOptions};
+use super::{
+    Plan, PoolAnswer, PoolQuestion, PoolRows, ResultTask, Summary, TaskMode, TaskOptions, values_header,
+};
+use crate::determinant::{
+    BlockBuilder, BlockReader, Determinant, decode_results, encode_results, row_fingerprints,
+};
 use crate::error::{Divergence, DivergenceKind, Error, Result};
 use crate::id::{Epoch, Partition, TaskId};
 
@@ -69,7 +74,63 @@ pub(super) struct Attempt {
     pub(super) task: ResultTask,
     /// Every block published so far, of earlier attempts too.
     pub(super) log: Vec<Bytes>,
+    /// Rows of other partitions.
+    pub(super) others: Others,
     next_value: i64,
+}
+
+/// Rows that other partitions recorded, and how often they were asked for.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    header: Vec<Bytes>,
+    rows: Vec<(u64, i64)>,
+    pub(super) asked: usize,
+}
+
+impl Others {
+    /// The rows of a log that `options` recorded.
+    pub(super) fn of(log: &[Bytes], options: &TaskOptions) -> Self {
+        let mut rows = Vec::new();
+        for determinant in log.iter().flat_map(|block| BlockReader::new(block).unwrap()) {
+            if let Determinant::Results { fingerprints, arrow } = determinant.unwrap() {
+                let mut keys = Vec::new();
+                fingerprints.extend_into(&mut keys);
+                rows.extend(keys.into_iter().zip(values(&decode_results(arrow).unwrap())));
+            }
+        }
+        Self { header: vec![values_header(options).unwrap()], rows, asked: 0 }
+    }
+
+    /// Answers one question at a time, with one row, as a message that is full does.
+    pub(super) fn answer(&mut self, questions: &[PoolQuestion], checks_ambiguity: bool) -> Result<PoolRows> {
+        self.asked += 1;
+        let question = questions[0];
+        let all: Vec<i64> = self
+            .rows
+            .iter()
+            .filter(|(key, _)| *key == question.fingerprint)
+            .map(|(_, value)| *value)
+            .collect();
+        let other = all.iter().find(|value| **value != all[0]).filter(|_| checks_ambiguity);
+        let from = question.from as usize;
+        let (given, left) = match other {
+            Some(other) => (vec![all[0], *other], 0),
+            None => {
+                let given: Vec<i64> = all.iter().skip(from).take(1).copied().collect();
+                let left = all.len() - from - given.len();
+                (given, left)
+            }
+        };
+        let mut blocks = self.header.clone();
+        if !given.is_empty() {
+            let mut builder = BlockBuilder::new();
+            let arrow = encode_results(&numbers(given.iter().copied())).unwrap();
+            builder.push_results(&vec![question.fingerprint; given.len()], &arrow).unwrap();
+            blocks.push(builder.finish());
+        }
+        let answer = PoolAnswer { given: u32::try_from(given.len()).unwrap(), left: left as u64 };
+        Ok(PoolRows { answers: vec![answer], blocks })
+    }
 }
 
 impl Attempt {
@@ -84,13 +145,21 @@ impl Attempt {
 
     pub(super) fn try_with(options: TaskOptions, log: Vec<Bytes>, first_value: i64) -> Result<Self> {
         let task = ResultTask::new(options, log.clone(), true)?;
-        Ok(Self { task, log, next_value: first_value })
+        Ok(Self { task, log, others: Others::default(), next_value: first_value })
     }
 
     /// Runs one batch and publishes its block.
     pub(super) fn run(&mut self, batch: &ArrayRef) -> Result<Vec<i64>> {
-        let plan = self.task.offer(std::slice::from_ref(batch))?;
+        let plan = self.find(batch)?;
         self.complete(plan)
+    }
+
+    /// Finds the recorded rows of a batch, those of others too.
+    pub(super) fn find(&mut self, batch: &ArrayRef) -> Result<Plan> {
+        let mut fingerprints = Vec::new();
+        row_fingerprints(std::slice::from_ref(batch), &mut fingerprints)?;
+        let Self { task, others, .. } = self;
+        task.find(fingerprints, |questions, checks_ambiguity| others.answer(questions, checks_ambiguity))
     }
 
     /// Calls the function for a plan's live rows and publishes the block.
@@ -101,6 +170,11 @@ impl Attempt {
         let out = self.task.complete(plan, live)?;
         self.log.extend(self.task.take_block());
         Ok(values(&out))
+    }
+
+    /// What its function returns next.
+    pub(super) const fn next_value(&mut self, value: i64) {
+        self.next_value = value;
     }
 
     pub(super) fn finish(&mut self) -> Result<Summary> {

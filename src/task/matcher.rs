@@ -1,16 +1,15 @@
 //! Finds the recorded rows of a task in result mode: by order, and once order fails, by
 //! fingerprint.
 
-use arrow_array::{Array, ArrayRef};
-use bytes::Bytes;
-
 use super::divergence::misuse;
 use super::header;
 use super::matching::{Found, Index};
 use super::plan::{Plan, Run, Runs};
+use super::pool::{Asked, PoolQuestion, PoolRows};
 use super::recorded::RecordedRows;
 use crate::determinant::row_fingerprints;
 use crate::error::Result;
+use arrow_array::{Array, ArrayRef};
 
 /// Equal rows that can't be told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +56,9 @@ pub(super) struct Matcher {
     pub(super) recorded: RecordedRows,
     matching: Matching,
     before: Before,
-    checks_ambiguity: bool,
+    /// Rows of other partitions that are among the recorded ones.
+    asked: Asked,
+    pub(super) checks_ambiguity: bool,
 }
 
 impl Matcher {
@@ -71,21 +72,35 @@ impl Matcher {
                 Matching::Numbered(Numbered { rows, next: 0 })
             }
         };
-        let mut matcher = Self { recorded, matching, before: Before::default(), checks_ambiguity };
+        let (before, asked) = (Before::default(), Asked::default());
+        let mut matcher = Self { recorded, matching, before, asked, checks_ambiguity };
         if any_order {
             matcher.give_up_order();
         }
         matcher
     }
 
-    /// Adds the rows of another partition's log; returns its headers.
-    pub(super) fn add_pool(&mut self, blocks: &[Bytes]) -> Result<Vec<header::Recorded>> {
+    /// What to ask of other partitions' rows before a batch is decided.
+    pub(super) fn questions(&self, fingerprints: impl Iterator<Item = u64>) -> Vec<PoolQuestion> {
+        self.asked.questions(fingerprints)
+    }
+
+    /// Adds rows of other partitions. Returns the headers under which they were recorded, and what is still to
+    /// be asked.
+    pub(super) fn add_pool(
+        &mut self,
+        questions: &[PoolQuestion],
+        rows: &PoolRows,
+    ) -> Result<(Vec<header::Recorded>, Vec<PoolQuestion>)> {
         let before = self.recorded.len();
-        let headers = self.recorded.append(blocks)?;
+        let headers = self.recorded.append(&rows.blocks)?;
         if let Matching::Indexed(index) = &mut self.matching {
-            index.extend(self.recorded.fingerprints(before..self.recorded.len()), 0);
+            for fingerprint in self.recorded.fingerprints(before..self.recorded.len()) {
+                // Whoever answers has compared all of a fingerprint when it gives the first.
+                index.push(*fingerprint, self.asked.has(*fingerprint));
+            }
         }
-        Ok(headers)
+        Ok((headers, self.asked.answered(questions, &rows.answers)?))
     }
 
     /// Decides every row of a new plan.

@@ -58,6 +58,16 @@ impl Index {
         }
     }
 
+    /// Adds the position after those added so far. `is_same`: its value is known to be that of the one of its
+    /// fingerprint that was added last.
+    pub(super) fn push(&mut self, fingerprint: u64, is_same: bool) {
+        let values = self.queues.get(&fingerprint).map(|queue| queue.values);
+        self.insert(self.next.len(), fingerprint, false);
+        if let (true, Some(values), Some(queue)) = (is_same, values, self.queues.get_mut(&fingerprint)) {
+            queue.values = values;
+        }
+    }
+
     /// Adds one position, as the newest of its fingerprint. Used ones come before unused ones.
     pub(super) fn insert(&mut self, position: usize, fingerprint: u64, used: bool) {
         if self.next.len() <= position {

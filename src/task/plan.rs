@@ -65,10 +65,9 @@ pub struct Plan {
     pub live: Vec<u32>,
     /// Rows with a recorded value.
     pub replayed: usize,
-    /// The layout changed, rows are missing here, and no pool was supplied yet: fetch the logs of
-    /// the other partitions, [`supply_pool`](super::ResultTask::supply_pool), then
-    /// [`look_again`](super::ResultTask::look_again) with this plan.
-    pub needs_pool: bool,
+    /// Rows are missing that other partitions may have recorded, and were not looked for there:
+    /// [`ResultTask::find`](super::ResultTask::find) does.
+    pub(super) needs_pool: bool,
     /// Place in the order of plans.
     pub(super) sequence: u64,
     /// Number of the batch's first row in this attempt's input.

@@ -15,11 +15,11 @@ use super::matcher::{Ambiguous, Matcher};
 use super::matching::Occurrences;
 use super::options::TaskOptions;
 use super::plan::{Plan, Run, Runs};
+use super::pool::{PoolQuestion, PoolRows};
 use super::recorded::RecordedRows;
 use super::summary::Summary;
 use crate::determinant::{BlockBuilder, Determinant, encode_results, encode_row_numbers, row_fingerprints};
 use crate::error::{DivergenceKind, Error, Result};
-use crate::id::Partition;
 
 /// The record/replay machine of one attempt in result mode. Sans I/O: the host runs the user's
 /// function and publishes blocks.
@@ -38,6 +38,7 @@ pub struct ResultTask {
     /// Whether other stages of one run have written to the log.
     of_several_stages: bool,
     matcher: Matcher,
+    /// Whether rows are looked for in logs of other partitions, too.
     has_pool: bool,
     occurrences: Occurrences,
     builder: BlockBuilder,
@@ -76,10 +77,11 @@ impl ResultTask {
                 options.checks_ambiguity(),
             ),
             value_type: options.value_type.clone(),
+            // Any row may be there.
+            has_pool: options.layout_changed || options.uncertain,
             options,
             same_stage,
             of_several_stages,
-            has_pool: false,
             occurrences: Occurrences::default(),
             builder: BlockBuilder::new(),
             has_header: false,
@@ -93,18 +95,43 @@ impl ResultTask {
         })
     }
 
-    /// Adds the logs of other partitions, recorded under another layout. Their headers are checked
-    /// as the own log's are. Rows found there are recorded again, as copies, in this task's log.
+    /// Finds the recorded values of a batch, whose fingerprints the caller has; also those that other
+    /// partitions recorded under another layout, for which it asks with `ask`: its arguments are the questions,
+    /// and whether rows with one fingerprint cannot be told apart. Their headers are checked as the own log's
+    /// are. Rows found there are recorded again, as copies, in this task's log.
     ///
     /// # Errors
-    /// As [`ResultTask::new`].
-    pub fn supply_pool(&mut self, logs: Vec<(Partition, Vec<Bytes>)>) -> Result<()> {
+    /// As [`ResultTask::new`] and [`ResultTask::offer`]; what `ask` fails with.
+    pub fn find(
+        &mut self,
+        fingerprints: Vec<u64>,
+        mut ask: impl FnMut(&[PoolQuestion], bool) -> Result<PoolRows>,
+    ) -> Result<Plan> {
         self.standing.check()?;
-        for (_, blocks) in logs {
-            let headers = self.matcher.add_pool(&blocks)?;
-            header::check(&headers, &self.options, &mut self.standing)?;
+        if self.has_pool {
+            self.ask_pool(fingerprints.iter().copied(), &mut ask)?;
+        }
+        let plan = self.offer_fingerprints(fingerprints)?;
+        if !plan.needs_pool {
+            return Ok(plan);
         }
         self.has_pool = true;
+        self.ask_pool(plan.live.iter().filter_map(|row| plan.fingerprint(*row as usize)), &mut ask)?;
+        self.look_again(plan)
+    }
+
+    fn ask_pool(
+        &mut self,
+        fingerprints: impl Iterator<Item = u64>,
+        ask: &mut impl FnMut(&[PoolQuestion], bool) -> Result<PoolRows>,
+    ) -> Result<()> {
+        let mut questions = self.matcher.questions(fingerprints);
+        while !questions.is_empty() {
+            let rows = ask(&questions, self.matcher.checks_ambiguity)?;
+            let (headers, open) = self.matcher.add_pool(&questions, &rows)?;
+            header::check(&headers, &self.options, &mut self.standing)?;
+            questions = open;
+        }
         Ok(())
     }
 
@@ -159,11 +186,8 @@ impl ResultTask {
         Ok(plan)
     }
 
-    /// Looks for a plan's live rows again, after [`ResultTask::supply_pool`].
-    ///
-    /// # Errors
-    /// As [`ResultTask::offer`].
-    pub fn look_again(&mut self, mut plan: Plan) -> Result<Plan> {
+    /// Looks for a plan's live rows again, once rows of other partitions were supplied.
+    fn look_again(&mut self, mut plan: Plan) -> Result<Plan> {
         self.standing.check()?;
         let ambiguous = self.matcher.decide_live(&mut plan)?;
         self.seal(&mut plan, ambiguous)?;

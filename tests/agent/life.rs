@@ -5,7 +5,7 @@ use clonos::agent::protocol::Ending;
 use clonos::config::SessionConfig;
 use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::error::Error;
-use clonos::id::{Epoch, LogOffset, Partition, TaskId};
+use clonos::id::{Epoch, LogOffset, TaskId};
 use clonos::task::{Ended, Summary};
 
 use crate::world::{World, append, close, eventually, numbered, open, opening, task, task_in, text};
@@ -152,7 +152,6 @@ fn parts_that_one_attempt_computes_in_turn_have_logs_of_their_own() {
             let expected: Vec<_> = (1..attempt).map(|before| numbered(10 * before + part, 30)).collect();
             assert_eq!(opened.prior, expected, "part {part} of attempt {attempt}");
             append(&mut worker, opened.session, &numbered(10 * attempt + part, 30)).unwrap();
-            assert!(worker.pool(&opened.task).unwrap().is_empty());
             close(&mut worker, opened.session);
             tasks.push(opened.task.operator.to_string());
         }
@@ -255,27 +254,6 @@ fn a_named_epoch_can_be_used_again_after_its_commit() {
         drop(worker);
         world.driver.commit_epoch("q", &daily.epoch).unwrap();
     }
-}
-
-#[test]
-fn another_number_of_tasks_is_another_layout_and_its_logs_are_the_pool() {
-    let world = World::new();
-    let mut worker = world.worker();
-    for partition in 0..4 {
-        let opened = open(&mut worker, &task(partition), 104, u64::from(partition));
-        append(&mut worker, opened.session, &numbered(partition.into(), 50)).unwrap();
-        close(&mut worker, opened.session);
-    }
-    let first = open(&mut worker, &task(0), 102, 20);
-    assert!(first.recording.layout_changed && !first.recording.same_stage);
-    assert_eq!(first.prior, [numbered(0, 50)]);
-    append(&mut worker, first.session, &numbered(100, 50)).unwrap();
-    let second = open(&mut worker, &task(1), 102, 21);
-    assert!(second.recording.layout_changed);
-    let pool = worker.pool(&task(1)).unwrap();
-    // Partition 0 as it was recorded, without what the new layout added.
-    let expected: Vec<_> = [0, 2, 3].map(|p| (Partition(p), vec![numbered(p.into(), 50)])).into();
-    assert_eq!(pool, expected);
 }
 
 #[test]

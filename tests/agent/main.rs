@@ -10,6 +10,7 @@ mod hostile;
 mod leaving;
 mod life;
 mod naming;
+mod pooling;
 mod process;
 mod restart;
 mod sharing;

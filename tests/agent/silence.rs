@@ -9,7 +9,7 @@ use clonos::error::Error;
 use clonos::frame::Group;
 use clonos::id::{AgentId, Generation, LogOffset, Partition, TaskId};
 
-use crate::world::{APP, Peer, World, append, close, eventually, numbered, open, opening, task, text};
+use crate::world::{APP, Peer, World, append, close, eventually, open, opening, task, text};
 
 /// An agent that beats, and answers nobody.
 struct Silent {
@@ -161,54 +161,6 @@ fn what_comes_late_takes_nothing_back() {
     }
     drop(peer);
     holder.kill();
-}
-
-#[test]
-fn a_pool_larger_than_any_message_comes_in_pieces() {
-    let world = World::with(|config, _| config.memory_bytes = 64 << 20);
-    let mut worker = world.worker();
-    // 300 MiB of other partitions' logs; a message takes 256.
-    let (logs, blocks, bytes) = (6, 60, 1 << 20);
-    for partition in 0..logs {
-        let opened = open(&mut worker, &task(partition), 100 + logs, u64::from(partition));
-        for number in 0..blocks {
-            let block = numbered(u64::from(partition) << 32 | number, bytes);
-            append(&mut worker, opened.session, &block).unwrap();
-        }
-        close(&mut worker, opened.session);
-    }
-    let opened = open(&mut worker, &task(0), 102, 20);
-    assert!(opened.recording.layout_changed);
-    let pool = worker.pool(&task(0)).unwrap();
-    assert_eq!(pool.len(), logs as usize - 1);
-    for (partition, log) in pool {
-        assert_eq!(log.len(), blocks as usize);
-        let same =
-            (0..blocks).zip(&log).all(|(n, b)| *b == numbered(u64::from(partition.0) << 32 | n, bytes));
-        assert!(same, "partition {partition}");
-    }
-}
-
-#[test]
-fn a_pool_of_more_logs_than_one_answer_has_is_told_of_page_by_page() {
-    let world = World::new();
-    let mut worker = world.worker();
-    let logs: u32 = 10_000;
-    for partition in 0..logs {
-        let opened = open(&mut worker, &task(partition), 100 + logs, u64::from(partition));
-        append(&mut worker, opened.session, &numbered(partition.into(), 20)).unwrap();
-        close(&mut worker, opened.session);
-    }
-    let opened = open(&mut worker, &task(0), 102, u64::from(logs));
-    assert!(opened.recording.layout_changed);
-    let pool = worker.pool(&task(0)).unwrap();
-    let expected: Vec<_> = (1..logs).map(|p| (Partition(p), vec![numbered(p.into(), 20)])).collect();
-    assert!(pool == expected, "{} logs", pool.len());
-    // Who asks for what is behind a log that nobody knows is not told that there is no more.
-    let (code, after) = (Code { fingerprint: 1, python: 1 }, Some(task(logs + 1)));
-    let layout = Layout { app: APP, stage: 1, tasks: Some(2), code, plan: None };
-    let told = Peer::of(&world, world.driver.addr()).ask(&Request::PoolOf { task: task(0), layout, after });
-    assert!(matches!(told, Reply::Failed(Error::Misuse { .. })), "{told:?}");
 }
 
 #[test]

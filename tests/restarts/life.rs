@@ -8,6 +8,7 @@ use std::time::Duration;
 use arrow_array::{Array, ArrayRef, Int64Array};
 use clonos::agent::protocol::{Ending, OpenTask, Opened, Reply, Request, Use};
 use clonos::config::SessionConfig;
+use clonos::determinant::row_fingerprints;
 use clonos::edge::agent::{Agent, AgentConfig, Role, Stage};
 use clonos::edge::net::Connection;
 use clonos::edge::net::client::Client;
@@ -139,10 +140,7 @@ impl Attempt {
         options.pooled = recording.pooled;
         options.uncertain = recording.uncertain;
         (options.any_part, options.ended) = (recording.any_part, recording.ended);
-        let mut task = ResultTask::new(options, opened.prior.clone(), recording.same_stage)?;
-        if recording.layout_changed || recording.uncertain {
-            task.supply_pool(client.pool(&opened.task)?)?;
-        }
+        let task = ResultTask::new(options, opened.prior.clone(), recording.same_stage)?;
         Ok(Self { client, opened, task })
     }
 
@@ -155,11 +153,11 @@ impl Attempt {
         waits: bool,
     ) -> Result<Vec<i64>> {
         let column: ArrayRef = Arc::new(Int64Array::from(rows.to_vec()));
-        let mut plan = self.task.offer(&[column])?;
-        if plan.needs_pool {
-            self.task.supply_pool(self.client.pool(&self.opened.task)?)?;
-            plan = self.task.look_again(plan)?;
-        }
+        let mut fingerprints = Vec::new();
+        row_fingerprints(&[column], &mut fingerprints)?;
+        let (client, task) = (&mut self.client, &self.opened.task);
+        let plan =
+            self.task.find(fingerprints, |questions, ambiguous| client.pool(task, questions, ambiguous))?;
         let answers = Int64Array::from_iter_values(plan.live.iter().map(|_| ask()));
         let live = (!answers.is_empty()).then(|| Arc::new(answers) as ArrayRef);
         let all = self.task.complete(plan, live)?;

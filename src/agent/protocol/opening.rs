@@ -1,5 +1,7 @@
 //! Opening a task's log: what is asked, what is granted, and who is asked for copies.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -158,6 +160,8 @@ pub struct Grant {
     pub members: u64,
     /// This attempt's layout.
     pub layout: Layout,
+    /// Logs of other uses in which its rows may be.
+    pub pooled: Vec<Arc<str>>,
     /// How the log was recorded.
     pub recording: Recording,
     /// [`Recording::ended`] without attempts of this stage. For the registry's agent alone, which asks Spark what

@@ -98,16 +98,14 @@ impl Registry {
         self.uses.get(&task.epoch_key())?.cuts.get(first_part(&task.operator))
     }
 
-    /// Logs of other partitions that were recorded under another layout than `layout`: the next [`POOL_PAGE`]
-    /// behind `after`, in an order to which others are only added.
+    /// Logs of a task's operator that were recorded under another layout than `layout`, its own among them: the
+    /// next [`POOL_PAGE`] behind `after`, in an order to which others are only added.
     ///
     /// # Errors
     /// [`Error::Misuse`] if `after` is none of them: what is behind it is not known then.
     pub fn pool(&self, task: &TaskId, layout: &Layout, after: Option<&TaskId>) -> Result<Vec<PoolEntry>> {
-        let other = |(id, entry): &(&TaskId, &Entry)| {
-            **id != *task
-                && entry.published
-                && (!entry.layout.same_stage(layout) || entry.before_layout > LogOffset::START)
+        let other = |(_, entry): &(&TaskId, &Entry)| {
+            entry.published && (!entry.layout.same_stage(layout) || entry.before_layout > LogOffset::START)
         };
         let until = |entry: &Entry| match entry.layout.same_stage(layout) {
             true => entry.before_layout,
@@ -133,6 +131,10 @@ impl Registry {
                 task: id.clone(),
                 holders: self.infos(&entry.holders),
                 until,
+                generation: match entry.ended_in.same_stage(layout) {
+                    true => entry.before,
+                    false => entry.generation,
+                },
             })
             .collect();
         Ok(page)

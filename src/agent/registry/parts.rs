@@ -88,7 +88,7 @@ pub(super) fn parts_of(task: &TaskId) -> (TaskId, Range<TaskId>) {
 }
 
 /// The name of the part that this is a part of.
-pub(super) fn first_part(operator: &str) -> &str {
+pub(crate) fn first_part(operator: &str) -> &str {
     let name = operator.strip_suffix(IN_FLIGHT).unwrap_or(operator);
     match name.rsplit_once(PART) {
         Some((first, part)) if part.parse::<usize>().is_ok() => first,

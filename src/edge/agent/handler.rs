@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::claiming::Claims;
 use super::opening::Copies;
-use super::pooling::Pool;
+use super::pooling::{PoolView, Pools};
 use super::registrar::{LocalRegistry, Registrar};
 use super::turns::Turns;
 use super::values::Tables;
@@ -45,8 +45,8 @@ pub(in crate::edge) struct Session {
     pub(in crate::edge) sends: bool,
     /// Tasks whose logs it has absorbed.
     pub(in crate::edge) absorbed: BTreeSet<TaskId>,
-    /// Logs of the other partitions, since they were asked for.
-    pub(in crate::edge) pool: Option<Pool>,
+    /// Rows of other partitions, since they were asked for.
+    pub(super) pool: Option<PoolView>,
 }
 
 impl Session {
@@ -93,6 +93,7 @@ pub(in crate::edge) struct Handler {
     pub(super) executor: String,
     pub(super) tables: Tables,
     pub(super) claims: Claims,
+    pub(super) pools: Pools,
     pub(in crate::edge) sent_bytes: AtomicU64,
     /// Given when there may be copies to make.
     pub(super) repair_due: Signal,
@@ -130,6 +131,7 @@ impl Handler {
             executor,
             tables: Tables::default(),
             claims: Claims::default(),
+            pools: Pools::default(),
             sent_bytes: AtomicU64::new(0),
             repair_due: Signal::default(),
             opening: Mutex::default(),
@@ -279,6 +281,7 @@ impl Handler {
         epochs.sort();
         epochs.dedup();
         for epoch in epochs {
+            self.pools.forget(&epoch);
             // A name may be in use again, in other agents' files: see `commit`. A batch is not.
             let everybodys = self.known_use(&epoch).filter(|_| matches!(epoch.epoch, Epoch::Batch(_)));
             self.disk.drop_epoch(&epoch, everybodys);

@@ -59,6 +59,7 @@ pub(super) fn beat(server: &Arc<Server>) {
 
 fn beat_once(server: &Arc<Server>) -> Result<AgentStanding> {
     let handler = server.handler();
+    handler.pools.sweep();
     let Registrar::There(driver) = &handler.registrar else { return Ok(AgentStanding::Alive) };
     let request = Request::Heartbeat { agent: handler.info.id, commits_seen: handler.commits_seen() };
     match handler.connections.call(driver, &request)? {

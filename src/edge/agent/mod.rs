@@ -11,7 +11,7 @@
 //! exchanging       determinants that travel in frames
 //! memory           what does not fit goes to disk
 //! registrar        the way to the registry
-//! pooling          logs of other partitions, after a change of layout
+//! pooling          rows of other partitions, after a change of layout
 //! claiming         whose an epoch in the checkpoint folder is; recovering its logs
 //! refusals         epochs that cannot end, after a restart too
 //! heartbeat        telling the registry that this agent lives

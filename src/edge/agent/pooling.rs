@@ -1,84 +1,291 @@
-//! Logs of other partitions, read for a task that was laid out otherwise when they were recorded.
+//! Rows of other partitions, for tasks that were laid out otherwise when they were recorded.
 //!
-//! They may be larger than memory, so they pass through here in pieces.
+//! Any row of such a task may be in any of the epoch's logs, and these may be larger than memory. So the first
+//! task that asks has its agent read them all into files in which rows are found by fingerprint, for all tasks
+//! of its stage. Who asks meanwhile helps to read; a request takes one step, so none takes long.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use super::handler::{Handler, Session, unexpected};
-use crate::agent::protocol::{AgentInfo, PIECE_BYTES, PoolEntry, PoolPiece, PoolPlace, Reply, Request};
+use crate::agent::protocol::{AgentInfo, PIECE_BYTES, PoolEntry, Reply, Request};
+use crate::agent::registry::first_part;
 use crate::edge::disk::Rescued;
+use crate::edge::disk::pool::{Builder, Rows};
+use crate::edge::locked;
 use crate::error::{Error, Result};
-use crate::id::LogOffset;
+use crate::id::{EpochKey, Generation, LogOffset, TaskId};
+use crate::task::PoolQuestion;
 
-/// The logs that a task reads, in the order in which it does.
+/// How long a request waits for one that is at it.
+const TURN: Duration = Duration::from_millis(500);
+/// Entries that are merged in one step.
+const MERGED: usize = 1 << 20;
+/// A pool that nobody asked for so long is dropped.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Tasks that may ask for the same rows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct PoolKey {
+    epoch: EpochKey,
+    operator: Arc<str>,
+    /// Other uses in whose logs rows may be.
+    pooled: Vec<Arc<str>>,
+    app: u64,
+    stage: u32,
+}
+
+/// The pools of an agent.
 #[derive(Default)]
-pub(in crate::edge) struct Pool {
-    /// Some of them, and the number of the first.
-    page: Vec<PoolEntry>,
-    first: u32,
-    /// Number of the log that was looked for in the checkpoint folder last, and what was found.
-    rescued: Option<(u32, Rescued)>,
+pub(in crate::edge) struct Pools(Mutex<HashMap<PoolKey, Arc<Pool>>>);
+
+/// The rows of one epoch that a stage's tasks may ask for.
+struct Pool {
+    work: Mutex<Work>,
+    /// Readings that were begun.
+    begun: AtomicU64,
+    done: Mutex<Done>,
+    asked: Mutex<Instant>,
+}
+
+/// What was read.
+#[derive(Default)]
+struct Done {
+    /// Number of the last reading that came to its end.
+    reading: u64,
+    rows: Option<Arc<Rows>>,
+    /// Logs that could be read nowhere.
+    lost: Vec<TaskId>,
+}
+
+/// What is being read.
+#[derive(Default)]
+struct Work {
+    builder: Option<Builder>,
+    /// Of each log that was read, which attempts had written it.
+    written: HashMap<TaskId, Generation>,
+    reading: Option<Reading>,
+}
+
+/// One pass over all logs that there are.
+struct Reading {
+    number: u64,
+    entries: VecDeque<PoolEntry>,
+    /// The last of those that the registry has told of.
+    last: Option<TaskId>,
+    is_whole: bool,
+    /// A log that was found in the checkpoint folder.
+    rescued: Option<(TaskId, Rescued)>,
+    lost: Vec<TaskId>,
+}
+
+/// What came of one step.
+enum Step {
+    Some,
+    /// Nothing is left to be read.
+    All,
+    /// Another attempt went on with a log, and perhaps not with all that was read of it.
+    Stale,
+}
+
+/// What a task has of a pool.
+pub(in crate::edge) struct PoolView {
+    pool: Arc<Pool>,
+    /// The reading that was begun after it asked first: what was recorded before is in it.
+    reading: u64,
+    rows: Option<Arc<Rows>>,
+}
+
+impl Pools {
+    fn of(&self, session: &Session) -> Arc<Pool> {
+        let key = PoolKey {
+            epoch: session.task.epoch_key(),
+            operator: first_part(&session.task.operator).into(),
+            pooled: session.grant.pooled.clone(),
+            app: session.grant.layout.app,
+            stage: session.grant.layout.stage,
+        };
+        let new = || {
+            let (work, begun, done) = (Mutex::default(), AtomicU64::new(0), Mutex::default());
+            Arc::new(Pool { work, begun, done, asked: Mutex::new(Instant::now()) })
+        };
+        Arc::clone(locked(&self.0).entry(key).or_insert_with(new))
+    }
+
+    /// Drops what nobody asked for in a while.
+    pub(super) fn sweep(&self) {
+        let is_used = |pool: &Arc<Pool>| Arc::strong_count(pool) > 1 || locked(&pool.asked).elapsed() < IDLE;
+        locked(&self.0).retain(|_, pool| is_used(pool));
+    }
+
+    /// Nobody asks for the rows of a committed epoch.
+    pub(super) fn forget(&self, epoch: &EpochKey) {
+        locked(&self.0).retain(|key, _| key.epoch != *epoch);
+    }
+}
+
+impl Pool {
+    /// A turn at the work; `None` if it does not come soon.
+    fn turn(&self) -> Option<MutexGuard<'_, Work>> {
+        let deadline = Instant::now() + TURN;
+        loop {
+            match self.work.try_lock() {
+                Ok(work) => return Some(work),
+                Err(TryLockError::Poisoned(work)) => return Some(work.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return None,
+                Err(TryLockError::WouldBlock) => sleep(Duration::from_millis(5)),
+            }
+        }
+    }
 }
 
 impl Handler {
-    /// Logs of the other partitions from a place on, as far as they were recorded under another layout.
-    pub(in crate::edge) fn pool(&self, session: &mut Session, mut at: PoolPlace) -> Result<Reply> {
-        // Anew from the beginning, with the logs that there are by then.
-        let pool = match &mut session.pool {
-            Some(pool) if at != PoolPlace::default() => pool,
-            other => other.insert(Pool::default()),
-        };
-        let (mut pieces, mut bytes) = (Vec::new(), 0);
-        loop {
-            let Pool { page, first, rescued } = &mut *pool;
-            let Some(place) = at.log.checked_sub(*first) else {
-                return Err(Error::Misuse { what: "a pool is read forwards".into() });
-            };
-            let Some(entry) = page.get(place as usize) else {
-                let last = page.last().map(|entry| entry.task.clone());
-                let (task, layout) = (&session.task, session.grant.layout);
-                let next = self.registrar.pool(&self.connections, task, layout, last)?;
-                if next.is_empty() {
-                    return Ok(Reply::Pool { pieces, next: None });
+    /// Rows that others recorded; or that their logs are being read.
+    pub(in crate::edge) fn pool(
+        &self,
+        session: &mut Session,
+        questions: &[PoolQuestion],
+        checks_ambiguity: bool,
+    ) -> Result<Reply> {
+        let mut view = session.pool.take().unwrap_or_else(|| {
+            let pool = self.pools.of(session);
+            let reading = pool.begun.load(Ordering::Acquire) + 1;
+            PoolView { pool, reading, rows: None }
+        });
+        let answer = self.answer(session, &mut view, questions, checks_ambiguity);
+        session.pool = Some(view);
+        answer
+    }
+
+    fn answer(
+        &self,
+        session: &Session,
+        view: &mut PoolView,
+        questions: &[PoolQuestion],
+        checks_ambiguity: bool,
+    ) -> Result<Reply> {
+        let pool = &view.pool;
+        *locked(&pool.asked) = Instant::now();
+        let rows = match &view.rows {
+            Some(rows) => rows,
+            None => {
+                let Some(mut work) = pool.turn() else { return Ok(Reply::PoolIsRead) };
+                if locked(&pool.done).reading < view.reading {
+                    self.read_some(session, pool, &mut work)?;
                 }
-                *first += u32::try_from(page.len()).unwrap_or(u32::MAX);
-                *page = next;
-                continue;
-            };
-            if bytes >= PIECE_BYTES {
-                return Ok(Reply::Pool { pieces, next: Some(at) });
+                let done = locked(&pool.done);
+                let Some(rows) = done.rows.as_ref().filter(|_| done.reading >= view.reading) else {
+                    return Ok(Reply::PoolIsRead);
+                };
+                // Whether its own can be done without is not for the pool to say.
+                if let Some(lost) = done.lost.iter().find(|lost| **lost != session.task) {
+                    let lost = lost.clone();
+                    view.reading = pool.begun.load(Ordering::Acquire) + 1;
+                    return Err(Error::CausalLogLost { task: lost });
+                }
+                view.rows.insert(Arc::clone(rows))
             }
-            let blocks = self.pooled(entry, at, rescued)?;
-            if blocks.is_empty() {
-                at = PoolPlace { log: at.log + 1, from: LogOffset::START };
-                continue;
+        };
+        let bytes_max = usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX);
+        rows.answer(&session.task, questions, checks_ambiguity, bytes_max).map(Reply::Pool)
+    }
+
+    /// One step of reading. After an error the next begins to read again, behind what was read.
+    fn read_some(&self, session: &Session, pool: &Pool, work: &mut Work) -> Result<()> {
+        let begun = work.reading.take();
+        let mut reading = begun.unwrap_or_else(|| {
+            let number = pool.begun.fetch_add(1, Ordering::AcqRel) + 1;
+            let (entries, last, is_whole, rescued) = (VecDeque::new(), None, false, None);
+            Reading { number, entries, last, is_whole, rescued, lost: Vec::new() }
+        });
+        match self.read_step(session, work, &mut reading)? {
+            Step::Some => {
+                work.reading = Some(reading);
+                return Ok(());
             }
-            let read: u64 = blocks.iter().map(|block| block.len() as u64).sum();
-            bytes += read;
-            pieces.push(PoolPiece { log: at.log, partition: entry.task.partition, blocks });
-            at.from = at.from.plus(read);
+            Step::Stale => {
+                *work = Work::default();
+                return Ok(());
+            }
+            Step::All => {}
         }
+        let rows = match &mut work.builder {
+            Some(builder) => builder.settle(MERGED)?,
+            None => work.builder.insert(self.disk.pool()?).settle(MERGED)?,
+        };
+        let Some(rows) = rows else {
+            work.reading = Some(reading);
+            return Ok(());
+        };
+        *locked(&pool.done) =
+            Done { reading: reading.number, rows: Some(Arc::new(rows)), lost: reading.lost };
+        Ok(())
+    }
+
+    /// Reads a piece of a log.
+    fn read_step(&self, session: &Session, work: &mut Work, reading: &mut Reading) -> Result<Step> {
+        let builder = match &mut work.builder {
+            Some(builder) => builder,
+            None => work.builder.insert(self.disk.pool()?),
+        };
+        if !builder.tidy(MERGED)? {
+            return Ok(Step::Some);
+        }
+        let Some(entry) = reading.entries.front() else {
+            if reading.is_whole {
+                return Ok(Step::All);
+            }
+            let (task, layout) = (&session.task, session.grant.layout);
+            let next = self.registrar.pool(&self.connections, task, layout, reading.last.clone())?;
+            reading.is_whole = next.is_empty();
+            reading.last = next.last().map(|entry| entry.task.clone());
+            reading.entries = next.into();
+            return Ok(Step::Some);
+        };
+        let from = builder.end_of(&entry.task);
+        let before = work.written.insert(entry.task.clone(), entry.generation);
+        if from > LogOffset::START && before != Some(entry.generation) {
+            return Ok(Step::Stale);
+        }
+        let blocks = match self.pooled(entry, from, &mut reading.rescued) {
+            Err(Error::CausalLogLost { task }) => {
+                reading.lost.push(task);
+                Vec::new()
+            }
+            read => read?,
+        };
+        for block in &blocks {
+            builder.add(&entry.task, block)?;
+        }
+        if blocks.is_empty() {
+            reading.entries.pop_front();
+        }
+        Ok(Step::Some)
     }
 
     /// One piece of a log, from whoever has it; none at its end.
     fn pooled(
         &self,
         entry: &PoolEntry,
-        place: PoolPlace,
-        rescued: &mut Option<(u32, Rescued)>,
+        from: LogOffset,
+        rescued: &mut Option<(TaskId, Rescued)>,
     ) -> Result<Vec<Bytes>> {
-        let PoolPlace { log, from } = place;
         if from >= entry.until {
             return Ok(Vec::new());
         }
         let mut blocks = match rescued {
-            Some((number, rescued)) if *number == log => rescued.piece(from)?,
+            Some((task, rescued)) if *task == entry.task => rescued.piece(from)?,
             _ => match self.read_anywhere(entry, from)? {
                 Some(blocks) => blocks,
                 None => {
                     let lost = || Error::CausalLogLost { task: entry.task.clone() };
                     let found = self.disk.rescue(&entry.task)?.ok_or_else(lost)?;
-                    rescued.insert((log, found)).1.piece(from)?
+                    rescued.insert((entry.task.clone(), found)).1.piece(from)?
                 }
             },
         };

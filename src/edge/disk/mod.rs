@@ -1,12 +1,13 @@
 //! All of an agent's files behind one face: spill files, its segments, and recovered ones.
 
+pub mod pool;
 pub mod recovery;
 pub mod segment;
 pub mod spill;
 
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
@@ -22,7 +23,7 @@ use crate::id::{AgentId, EpochKey, LogOffset, TaskId};
 
 /// An agent's files.
 pub(super) struct Disk {
-    spill: SpillDir,
+    spill: Arc<SpillDir>,
     segments: Option<DiskWriter>,
     checkpoint_dir: Option<PathBuf>,
     recovered: Mutex<RecoveredFiles>,
@@ -57,7 +58,7 @@ impl Rescued {
 impl Disk {
     pub(super) fn open(config: &SessionConfig, agent: AgentId, app: u64) -> Result<Self> {
         let root = config.spill_dir.as_ref().map_or_else(std::env::temp_dir, PathBuf::from);
-        let spill = SpillDir::create(&root, config.disk_bytes)?;
+        let spill = Arc::new(SpillDir::create(&root, config.disk_bytes)?);
         let checkpoint_dir = config.checkpoint_dir.as_ref().map(PathBuf::from);
         let segments = match &checkpoint_dir {
             Some(root) => Some(DiskWriter::start(root, agent, app)?),
@@ -137,6 +138,11 @@ impl Disk {
     /// Spills blocks of one epoch.
     pub(super) fn spill(&self, key: &EpochKey, blocks: &[Bytes]) -> Result<Vec<SpillRef>> {
         self.spill.write(key, blocks)
+    }
+
+    /// Takes in rows of many logs, to be found again.
+    pub(super) fn pool(&self) -> Result<pool::Builder> {
+        pool::Builder::new(&self.spill)
     }
 
     /// The bytes of blocks, wherever they are.

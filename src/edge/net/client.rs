@@ -10,12 +10,12 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::messages::Connection;
-use crate::agent::protocol::{ClusterStats, Ending, OpenTask, Opened, PoolPiece, PoolPlace, Reply, Request};
+use crate::agent::protocol::{ClusterStats, Ending, OpenTask, Opened, Reply, Request};
 use crate::agent::values::messages::{AboutValues, Found};
 use crate::config::SessionConfig;
 use crate::error::{Error, Result};
-use crate::id::{EpochKey, LogOffset, Partition, TaskId};
-use crate::task::Summary;
+use crate::id::{EpochKey, LogOffset, TaskId};
+use crate::task::{POOL_QUESTIONS_MAX, PoolQuestion, PoolQuestions, PoolRows, Summary};
 
 /// An open waits for other agents, one after the other; it may take this many time-outs.
 const OPEN_PATIENCE: u32 = 6;
@@ -211,28 +211,28 @@ impl Client {
         self.ask(&Request::Discard { session }).map(drop)
     }
 
-    /// Logs of the other partitions of an open task's epoch, recorded under another layout.
+    /// Rows that other partitions of an open task's epoch recorded under another layout: answers to the first
+    /// of the questions, at least to one. The agent reads all their logs before it answers the first.
     ///
     /// # Errors
     /// [`Error::CausalLogLost`] if one of them can be read nowhere.
-    pub fn pool(&mut self, task: &TaskId) -> Result<Vec<(Partition, Vec<Bytes>)>> {
+    pub fn pool(
+        &mut self,
+        task: &TaskId,
+        questions: &[PoolQuestion],
+        checks_ambiguity: bool,
+    ) -> Result<PoolRows> {
         let session = self.sessions.get(task).copied();
         let session = session.ok_or_else(|| Error::Misuse { what: format!("{task} is not open") })?;
-        let mut logs: Vec<(u32, Partition, Vec<Bytes>)> = Vec::new();
-        let mut at = Some(PoolPlace::default());
-        while let Some(place) = at {
-            let Reply::Pool { pieces, next } = self.ask(&Request::Pool { session, at: place })? else {
-                return Err(unexpected());
-            };
-            for PoolPiece { log, partition, blocks } in pieces {
-                match logs.last_mut() {
-                    Some((last, _, known)) if *last == log => known.extend(blocks),
-                    _ => logs.push((log, partition, blocks)),
-                }
+        let questions = questions.get(..POOL_QUESTIONS_MAX).unwrap_or(questions);
+        let request = Request::Pool { session, questions: PoolQuestions::new(questions), checks_ambiguity };
+        loop {
+            match self.ask(&request)? {
+                Reply::Pool(rows) => return Ok(rows),
+                Reply::PoolIsRead => {}
+                _ => return Err(unexpected()),
             }
-            at = next;
         }
-        Ok(logs.into_iter().map(|(_, partition, blocks)| (partition, blocks)).collect())
     }
 
     /// Reserves permits of a rate limit; nanoseconds until the first.

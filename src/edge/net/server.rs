@@ -234,8 +234,9 @@ impl Server {
             }
             Request::Forget { task, generation } => Ok(handler.dropped(&task, generation)),
             Request::Share { pieces, born, by } => handler.shared(pieces, born, by).map(|()| Reply::Done),
-            Request::Pool { session, at } => {
-                handler.pool(sessions.get_mut(&session).ok_or_else(|| not_open(session))?, at)
+            Request::Pool { session, questions, checks_ambiguity } => {
+                let session = sessions.get_mut(&session).ok_or_else(|| not_open(session))?;
+                handler.pool(session, &questions.read()?, checks_ambiguity)
             }
             Request::Confirm { task, generation, from } => handler.confirmed(&task, generation, from),
             Request::Read { task, from, whole } => handler.read_copy(&task, from, whole).map(Reply::Blocks),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_array::{Array, ArrayRef, Float64Array, NullArray};
 use arrow_schema::DataType;
 
-use super::super::fixtures::{Attempt, assert_diverged, numbers, options, values, words};
+use super::super::fixtures::{Attempt, Others, assert_diverged, numbers, options, values, words};
 use super::super::{Ended, TaskMode, TaskOptions};
 use super::*;
 use crate::config::OnAmbiguous;

@@ -8,6 +8,7 @@
 //! A block is stored as `len u32 | crc32 u32 | bytes`, numbers little-endian. The format is private
 //! to the process that writes it.
 
+mod scratch;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +26,7 @@ use super::segment::{Disk, FileTable, OpenFile, RawFile, RealDisk, write_error};
 use crate::causal_log::SpillRef;
 use crate::error::{Error, Result};
 use crate::id::EpochKey;
+pub(super) use scratch::Scratch;
 
 /// The setting whose path is written to, for error messages.
 const SETTING: &str = "spill_dir";
@@ -140,20 +142,40 @@ impl SpillDir {
         }
     }
 
-    /// Bytes on disk, of all epochs that are not released.
+    /// Bytes on disk, of all epochs that are not released and all that is worked with.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).used_bytes
     }
 
-    /// Opens a file that has no name any more when this returns.
     fn open(&self) -> io::Result<SpillFile> {
+        let (id, raw) = self.unnamed()?;
+        self.table.insert(id, OpenFile { path: self.path.clone(), raw: Arc::clone(&raw) });
+        Ok(SpillFile { id, raw, end: 0 })
+    }
+
+    /// Opens a file that has no name any more when this returns.
+    fn unnamed(&self) -> io::Result<(u64, Arc<dyn RawFile>)> {
         let id = FileTable::next_id();
         let path = self.path.join(format!("clonos-{:016x}-{id}.spill", self.tag));
         let raw = self.disk.create(&path, 0o600)?;
         fs::remove_file(&path)?;
-        self.table.insert(id, OpenFile { path: self.path.clone(), raw: Arc::clone(&raw) });
-        Ok(SpillFile { id, raw, end: 0 })
+        Ok((id, raw))
+    }
+
+    /// Takes bytes out of the budget.
+    fn charge(&self, bytes: u64) -> Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.used_bytes.saturating_add(bytes) > self.budget_bytes {
+            return Err(Error::DiskBudget { limit: self.budget_bytes });
+        }
+        state.used_bytes += bytes;
+        Ok(())
+    }
+
+    fn give_back(&self, bytes: u64) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.used_bytes = state.used_bytes.saturating_sub(bytes);
     }
 }
 

@@ -6,62 +6,89 @@ fn other_layout() -> TaskOptions {
     TaskOptions { layout_changed: true, ..result_options() }
 }
 
-/// The log of another partition: values from 10.
-fn pool(rows: &[&str]) -> Vec<(Partition, Vec<Bytes>)> {
+/// The rows of another partition: values from 10.
+fn others(rows: &[&str]) -> Others {
     let mut attempt = Attempt::new(Vec::new(), 10);
     attempt.run(&words(rows)).unwrap();
-    vec![(Partition(5), attempt.log)]
+    Others::of(&attempt.log, &result_options())
 }
 
 #[test]
-fn rows_recorded_by_other_partitions_are_found_in_the_pool_and_copied() {
+fn rows_that_other_partitions_recorded_are_found_and_copied() {
     let mut second = Attempt::with(other_layout(), recorded(&[&["a", "b"]]), 100);
-    let plan = second.task.offer(&[words(&["d", "b", "x", "c"])]).unwrap();
-    assert!(plan.needs_pool);
-    assert_eq!(plan.live, [0, 2, 3]);
-    second.task.supply_pool(pool(&["c", "d"])).unwrap();
-    let plan = second.task.look_again(plan).unwrap();
-    assert!(!plan.needs_pool);
+    second.others = others(&["c", "d", "b2"]);
+    let plan = second.find(&words(&["d", "b", "x", "c"])).unwrap();
     assert_eq!(plan.live, [2]);
     assert_eq!(second.complete(plan).unwrap(), [11, 2, 100, 10]);
     // "a" went to another task: nothing is missing.
     let summary = second.finish().unwrap();
     assert_eq!((summary.from_pool, summary.replayed, summary.live, summary.leftover), (2, 3, 1, 1));
 
-    // The copies are in this task's own log: the third attempt needs no pool.
+    // The copies are in this task's own log: the third attempt finds them there.
     let mut third = Attempt::with(other_layout(), second.log, 1000);
     assert_eq!(third.run(&words(&["c", "x", "d", "b"])).unwrap(), [10, 100, 11, 2]);
 }
 
 #[test]
-fn a_pool_is_not_asked_for_when_everything_is_in_the_own_log() {
-    let mut second = Attempt::with(other_layout(), recorded(&[&["a", "b"]]), 100);
-    let plan = second.task.offer(&[words(&["b"])]).unwrap();
-    assert!(!plan.needs_pool);
-    assert_eq!(second.complete(plan).unwrap(), [2]);
-    assert_eq!(second.finish().unwrap().leftover, 1);
-}
-
-#[test]
-fn own_log_and_pool_are_one_bag_for_ambiguity() {
+fn own_rows_and_those_of_others_are_one_bag_for_ambiguity() {
     let mut second = Attempt::with(other_layout(), recorded(&[&["a"]]), 100);
-    second.task.supply_pool(pool(&["a"])).unwrap();
+    second.others = others(&["a"]);
     assert_diverged(second.run(&words(&["a"])), Kind::AmbiguousRows, Some(0));
 }
 
 #[test]
-fn a_pool_supplied_under_the_same_layout_is_searched_after_the_own_log() {
-    let mut second = Attempt::new(recorded(&[&["a", "b"]]), 100);
-    second.task.supply_pool(pool(&["c", "d"])).unwrap();
-    assert_eq!(second.run(&words(&["a", "b", "d", "e"])).unwrap(), [1, 2, 11, 100]);
-    let summary = second.finish().unwrap();
-    assert_eq!((summary.from_pool, summary.leftover), (1, 0));
+fn rows_of_others_that_differ_are_ambiguous_and_with_a_key_come_in_their_order() {
+    let mut second = Attempt::with(other_layout(), Vec::new(), 100);
+    second.others = others(&["a", "a", "a"]);
+    assert_diverged(second.run(&words(&["a"])), Kind::AmbiguousRows, Some(0));
+
+    let options = TaskOptions { keyed: true, ..other_layout() };
+    let mut second = Attempt::with(options, Vec::new(), 100);
+    second.others = others(&["a", "b", "a", "a"]);
+    assert_eq!(second.run(&words(&["a", "b"])).unwrap(), [10, 11]);
+    assert_eq!(second.run(&words(&["a", "a", "a"])).unwrap(), [12, 13, 100]);
 }
 
 #[test]
-fn a_batch_taken_whole_from_the_pool_is_recorded_whole() {
+fn equal_rows_of_others_are_asked_for_as_they_are_needed() {
+    let mut first = Attempt::new(Vec::new(), 7);
+    for _ in 0..3 {
+        let plan = first.task.offer(&[words(&["a", "a"])]).unwrap();
+        let block = first.task.complete(plan, Some(numbers([7, 7]))).unwrap();
+        assert_eq!(values(&block), [7, 7]);
+        first.log.extend(first.task.take_block());
+    }
+    let mut second = Attempt::with(other_layout(), Vec::new(), 7);
+    second.others = Others::of(&first.log, &result_options());
+    assert_eq!(second.run(&words(&["a", "a"])).unwrap(), [7, 7]);
+    assert_eq!(second.others.asked, 2);
+    assert_eq!(second.run(&words(&["a", "a", "a", "a", "a"])).unwrap(), [7; 5]);
+    // Six were recorded. Of a fingerprint whose rows were all given nobody asks again.
+    assert_eq!((second.others.asked, second.task.summary().live), (6, 1));
+    second.next_value(7);
+    assert_eq!(second.run(&words(&["a"])).unwrap(), [7]);
+    assert_eq!(second.others.asked, 6);
+    second.next_value(8);
+    assert_diverged(second.run(&words(&["a"])), Kind::AmbiguousRows, Some(8));
+}
+
+#[test]
+fn where_order_holds_rows_of_others_are_looked_for_once_one_is_missing() {
+    let pooled = TaskOptions { pooled: true, ..result_options() };
+    let mut second = Attempt::with(pooled, recorded(&[&["a", "b"]]), 100);
+    second.others = others(&["c", "d"]);
+    assert_eq!(second.run(&words(&["a"])).unwrap(), [1]);
+    assert_eq!(second.others.asked, 0);
+    assert_eq!(second.run(&words(&["b", "d", "e"])).unwrap(), [2, 11, 100]);
+    assert_eq!(second.run(&words(&["c"])).unwrap(), [10]);
+    let summary = second.finish().unwrap();
+    assert_eq!((summary.from_pool, summary.leftover), (2, 0));
+}
+
+#[test]
+fn a_batch_taken_whole_from_others_is_recorded_whole() {
     let mut second = Attempt::with(other_layout(), Vec::new(), 100);
-    second.task.supply_pool(pool(&["c", "d"])).unwrap();
+    second.others = others(&["c", "d"]);
     assert_eq!(second.run(&words(&["c", "d"])).unwrap(), [10, 11]);
     let mut third = Attempt::new(second.log, 1000);
     assert_eq!(third.run(&words(&["c", "d"])).unwrap(), [10, 11]);
@@ -69,10 +96,11 @@ fn a_batch_taken_whole_from_the_pool_is_recorded_whole() {
 }
 
 #[test]
-fn a_pool_recorded_by_other_code_is_refused() {
+fn rows_that_other_code_recorded_are_refused() {
     let options = TaskOptions { code: 0xbeef, ..other_layout() };
     let mut second = Attempt::with(options, Vec::new(), 100);
-    assert_diverged(second.task.supply_pool(pool(&["c"])), Kind::CodeChanged, None);
+    second.others = others(&["c"]);
+    assert_diverged(second.run(&words(&["c"])), Kind::CodeChanged, None);
 }
 
 #[test]

@@ -1,0 +1,296 @@
+//! Recorded rows of many logs, found by their fingerprints: for tasks whose rows may be in any of them.
+//!
+//! They may be more than memory holds, so all but a few bytes per page is on disk, without a name, out of the
+//! budget of the spill folder. Two kinds of files: the values, row by row and in no order, each preceded by the
+//! number of its type; and where they stand, as sorted runs that are merged into one.
+//!
+//! ```text
+//! blocks of logs --add--> values   type u16 | a row, as Arrow's row format has it
+//!                         entries  fingerprint, log, offset, length, hash of the value
+//!                                  --sort--> runs --settle--> one run --> Rows, which tasks ask
+//! ```
+
+mod rows;
+mod run;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use arrow_array::ArrayRef;
+use arrow_row::{RowConverter, RowParser, SortField};
+use arrow_schema::DataType;
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
+
+pub(in crate::edge) use self::rows::Rows;
+use self::run::{Entry, Merge, Run};
+use super::spill::{Scratch, SpillDir};
+use crate::determinant::{BlockBuilder, BlockReader, Determinant, decode_results};
+use crate::error::{Error, Result};
+use crate::id::{LogOffset, TaskId};
+use crate::task::TaskMode;
+
+/// Entries that are sorted in memory: 8 MiB of them.
+const SORTED_MAX: usize = if cfg!(test) { 64 } else { 1 << 18 };
+/// Runs of one size that are merged, so that each entry is written a few times at most.
+const RUNS: usize = if cfg!(test) { 3 } else { 32 };
+/// Bytes before a row.
+const KIND: usize = 2;
+
+/// A type of values.
+struct Kind {
+    converter: RowConverter,
+    parser: RowParser,
+    data_type: DataType,
+}
+
+/// One of the logs.
+struct Log {
+    /// How much of it was added.
+    end: LogOffset,
+    has_header: bool,
+    /// Whether it is of another grammar: whoever reads its header refuses it.
+    is_foreign: bool,
+}
+
+/// Takes logs in.
+pub(in crate::edge) struct Builder {
+    dir: Arc<SpillDir>,
+    logs: Vec<Log>,
+    numbers: HashMap<TaskId, u32>,
+    /// Blocks of one header each, as they were met.
+    headers: Vec<Bytes>,
+    kinds: Vec<Arc<Kind>>,
+    values: Arc<Scratch>,
+    entries: Vec<Entry>,
+    /// With how often their entries were merged.
+    runs: Vec<(u32, Arc<Run>)>,
+    merging: Option<Merging>,
+}
+
+/// A merge of the runs of a level and those below it.
+struct Merging {
+    level: u32,
+    runs: usize,
+    merge: Merge,
+}
+
+impl Builder {
+    pub(in crate::edge::disk) fn new(dir: &Arc<SpillDir>) -> Result<Self> {
+        Ok(Self {
+            dir: Arc::clone(dir),
+            logs: Vec::new(),
+            numbers: HashMap::new(),
+            headers: Vec::new(),
+            kinds: Vec::new(),
+            values: Arc::new(Scratch::create(dir)?),
+            entries: Vec::new(),
+            runs: Vec::new(),
+            merging: None,
+        })
+    }
+
+    /// How much of a log was added.
+    pub(in crate::edge) fn end_of(&self, task: &TaskId) -> LogOffset {
+        let log = self.numbers.get(task).and_then(|number| self.logs.get(*number as usize));
+        log.map_or(LogOffset::START, |log| log.end)
+    }
+
+    /// Adds the next block of a log, once all is [tidy](Self::tidy). After an error nothing of it was added.
+    ///
+    /// # Errors
+    /// Damaged blocks; [`Error::Arrow`] for a type that cannot be cut into rows; [`Error::DiskBudget`],
+    /// [`Error::DiskFull`], [`Error::Io`].
+    pub(in crate::edge) fn add(&mut self, task: &TaskId, block: &Bytes) -> Result<()> {
+        let number = self.number(task);
+        let at = number as usize;
+        let known = self.logs.get(at).map_or((false, false), |log| (log.has_header, log.is_foreign));
+        let (mut has_header, mut is_foreign) = known;
+        let before = self.entries.len();
+        if let Err(error) = self.read(number, block, &mut has_header, &mut is_foreign) {
+            self.entries.truncate(before);
+            return Err(error);
+        }
+        if let Some(log) = self.logs.get_mut(at) {
+            (log.has_header, log.is_foreign) = (has_header, is_foreign);
+            log.end = log.end.plus(block.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn number(&mut self, task: &TaskId) -> u32 {
+        if let Some(number) = self.numbers.get(task) {
+            return *number;
+        }
+        let number = u32::try_from(self.logs.len()).unwrap_or(u32::MAX);
+        let (has_header, is_foreign) = (false, false);
+        self.logs.push(Log { end: LogOffset::START, has_header, is_foreign });
+        self.numbers.insert(task.clone(), number);
+        number
+    }
+
+    fn read(&mut self, log: u32, block: &Bytes, has_header: &mut bool, is_foreign: &mut bool) -> Result<()> {
+        for determinant in BlockReader::new(block)? {
+            if *is_foreign {
+                return Ok(());
+            }
+            match determinant? {
+                header @ Determinant::Header { mode, .. } => {
+                    *has_header = true;
+                    *is_foreign = mode != TaskMode::Result.code();
+                    self.keep_header(&header)?;
+                }
+                _ if !*has_header => {
+                    return Err(Error::CorruptLog { what: "a log without a header".to_owned() });
+                }
+                Determinant::Results { fingerprints, arrow } => {
+                    let mut numbers = Vec::new();
+                    fingerprints.extend_into(&mut numbers);
+                    let values = decode_results(arrow)?;
+                    if values.len() != numbers.len() {
+                        let what = format!("{} fingerprints but {} results", numbers.len(), values.len());
+                        return Err(Error::CorruptLog { what });
+                    }
+                    self.add_rows(log, &numbers, &values)?;
+                }
+                // Where rows came in their partition tells a task nothing that reads another.
+                Determinant::Rows { .. } | Determinant::EpochMark => {}
+                other => return Err(Error::CorruptLog { what: format!("{other:?} in a log of results") }),
+            }
+        }
+        Ok(())
+    }
+
+    fn keep_header(&mut self, header: &Determinant<'_>) -> Result<()> {
+        let mut builder = BlockBuilder::new();
+        builder.push(header)?;
+        let header = builder.finish();
+        if !self.headers.contains(&header) {
+            self.headers.push(header);
+        }
+        Ok(())
+    }
+
+    fn add_rows(&mut self, log: u32, fingerprints: &[u64], values: &ArrayRef) -> Result<()> {
+        let (number, kind) = self.kind(values.data_type())?;
+        let rows = kind.converter.convert_columns(std::slice::from_ref(values))?;
+        let mut bytes = Vec::with_capacity(rows.size() + KIND * fingerprints.len());
+        let before = self.entries.len();
+        for (fingerprint, row) in fingerprints.iter().zip(rows.iter()) {
+            let start = bytes.len();
+            bytes.extend(number.to_le_bytes());
+            bytes.extend(row.as_ref());
+            let row = bytes.get(start..).unwrap_or_default();
+            let len = u32::try_from(row.len()).map_err(|_| Error::Misuse {
+                what: "a value of more than 4 GiB cannot be found again".to_owned(),
+            })?;
+            let value = xxh3_64(row);
+            self.entries.push(Entry { fingerprint: *fingerprint, log, offset: start as u64, len, value });
+        }
+        let from = self.values.append(&bytes)?;
+        self.entries.iter_mut().skip(before).for_each(|entry| entry.offset += from);
+        Ok(())
+    }
+
+    fn kind(&mut self, data_type: &DataType) -> Result<(u16, Arc<Kind>)> {
+        let known = self.kinds.iter().position(|kind| kind.data_type == *data_type);
+        let place = known.unwrap_or(self.kinds.len());
+        let number = u16::try_from(place)
+            .map_err(|_| Error::CorruptLog { what: "results of 65,536 types in one epoch".to_owned() })?;
+        if known.is_none() {
+            let converter = RowConverter::new(vec![SortField::new(data_type.clone())])?;
+            let (parser, data_type) = (converter.parser(), data_type.clone());
+            self.kinds.push(Arc::new(Kind { converter, parser, data_type }));
+        }
+        let kind = self.kinds.get(place).map(Arc::clone);
+        Ok((number, kind.ok_or_else(|| Error::Misuse { what: "a type that is not there".to_owned() })?))
+    }
+
+    fn sort(&mut self) -> Result<()> {
+        if self.entries.is_empty() {
+            return Ok(());
+        }
+        self.entries.sort_unstable();
+        let run = Run::write(&self.dir, &self.entries)?;
+        self.entries.clear();
+        self.runs.push((0, Arc::new(run)));
+        Ok(())
+    }
+
+    /// Merges some more entries; whether there is nothing to be merged before more blocks are added.
+    ///
+    /// # Errors
+    /// As [`Builder::add`]. What was merged until then is merged again.
+    pub(in crate::edge) fn tidy(&mut self, entries: usize) -> Result<bool> {
+        if self.merging.is_none() {
+            if self.entries.len() >= SORTED_MAX {
+                self.sort()?;
+            }
+            let full = |level: &u32| self.runs.iter().filter(|(of, _)| of == level).count() >= RUNS;
+            let Some(level) = self.runs.iter().map(|(level, _)| *level).find(full) else { return Ok(true) };
+            self.begin_merge(level)?;
+        }
+        self.advance(entries)?;
+        Ok(false)
+    }
+
+    /// Merges some more entries; all rows, once they stand in one order.
+    ///
+    /// # Errors
+    /// As [`Builder::tidy`].
+    pub(in crate::edge) fn settle(&mut self, entries: usize) -> Result<Option<Rows>> {
+        if self.merging.is_none() {
+            self.sort()?;
+            match self.runs.as_slice() {
+                [] => return Ok(Some(self.rows(None))),
+                [(_, run)] => return Ok(Some(self.rows(Some(Arc::clone(run))))),
+                runs => self.begin_merge(runs.iter().map(|(level, _)| *level).max().unwrap_or(0))?,
+            }
+        }
+        self.advance(entries)?;
+        Ok(None)
+    }
+
+    fn begin_merge(&mut self, level: u32) -> Result<()> {
+        // Those of higher levels stay in front.
+        self.runs.sort_by_key(|(level, _)| Reverse(*level));
+        let first = self.runs.partition_point(|(of, _)| *of > level);
+        let runs: Vec<_> = self.runs.iter().skip(first).map(|(_, run)| Arc::clone(run)).collect();
+        let merge = Merge::new(&self.dir, &runs)?;
+        self.merging = Some(Merging { level, runs: runs.len(), merge });
+        Ok(())
+    }
+
+    fn advance(&mut self, entries: usize) -> Result<()> {
+        let Some(mut merging) = self.merging.take() else { return Ok(()) };
+        // After an error it is not put back.
+        if !merging.merge.advance(entries)? {
+            self.merging = Some(merging);
+            return Ok(());
+        }
+        let run = merging.merge.finish()?;
+        self.runs.truncate(self.runs.len() - merging.runs);
+        self.runs.push((merging.level + 1, Arc::new(run)));
+        Ok(())
+    }
+
+    fn rows(&self, run: Option<Arc<Run>>) -> Rows {
+        Rows::new(
+            run,
+            Arc::clone(&self.values),
+            self.numbers.clone(),
+            self.headers.clone(),
+            self.kinds.clone(),
+        )
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("logs", &self.logs.len()).finish_non_exhaustive()
+    }
+}

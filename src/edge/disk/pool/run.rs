@@ -1,0 +1,235 @@
+//! Where recorded rows stand, in the order of their fingerprints: sorted runs on disk.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::sync::Arc;
+
+use crate::edge::disk::spill::{Scratch, SpillDir};
+use crate::error::Result;
+
+/// Bytes of an entry on disk.
+const ENTRY: usize = 32;
+/// Entries that are read at a time to find one.
+const PAGE: usize = if cfg!(test) { 4 } else { 256 };
+/// Pages that are written, or read to be merged, at a time.
+const PAGES: usize = if cfg!(test) { 2 } else { 8 };
+
+/// One recorded row. Entries are in the order of fingerprints; equal ones in that of logs and of rows in them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(super) struct Entry {
+    pub(super) fingerprint: u64,
+    /// Number of the log.
+    pub(super) log: u32,
+    /// Where its value stands.
+    pub(super) offset: u64,
+    pub(super) len: u32,
+    /// Hash of the value.
+    pub(super) value: u64,
+}
+
+impl Entry {
+    fn write(self, out: &mut Vec<u8>) {
+        out.extend(self.fingerprint.to_le_bytes());
+        out.extend(self.offset.to_le_bytes());
+        out.extend(self.value.to_le_bytes());
+        out.extend(self.log.to_le_bytes());
+        out.extend(self.len.to_le_bytes());
+    }
+
+    fn read(bytes: &[u8; ENTRY]) -> Self {
+        let (longs, ints) = (bytes.as_chunks::<8>().0, bytes.as_chunks::<4>().0);
+        let long = |at: usize| longs.get(at).map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let int = |at: usize| ints.get(at).map_or(0, |bytes| u32::from_le_bytes(*bytes));
+        Self { fingerprint: long(0), offset: long(1), value: long(2), log: int(6), len: int(7) }
+    }
+}
+
+/// Sorted entries.
+#[derive(Debug)]
+pub(super) struct Run {
+    file: Scratch,
+    len: u64,
+    /// First fingerprint and log, and checksum, of each page.
+    pages: Vec<(u64, u32, u32)>,
+}
+
+/// A page that was read last.
+#[derive(Debug, Default)]
+pub(super) struct Page {
+    number: Option<usize>,
+    entries: Vec<Entry>,
+}
+
+impl Run {
+    /// Writes sorted entries.
+    pub(super) fn write(dir: &Arc<SpillDir>, sorted: &[Entry]) -> Result<Self> {
+        let mut writer = Writer::new(dir)?;
+        sorted.iter().try_for_each(|entry| writer.push(*entry))?;
+        writer.finish()
+    }
+
+    pub(super) const fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Place of the first entry of this fingerprint and log, or of the next there is.
+    pub(super) fn first_of(&self, fingerprint: u64, log: u32, page: &mut Page) -> Result<u64> {
+        let wanted = (fingerprint, log);
+        // A page whose first entry equals the wanted may follow others that end with it.
+        let after = self.pages.partition_point(|&(fingerprint, log, _)| (fingerprint, log) < wanted);
+        let Some(number) = after.checked_sub(1) else { return Ok(0) };
+        let entries = self.page(number, page)?;
+        let within = entries.partition_point(|entry| (entry.fingerprint, entry.log) < wanted);
+        Ok((number * PAGE + within) as u64)
+    }
+
+    /// The entry at a place.
+    pub(super) fn at(&self, place: u64, page: &mut Page) -> Result<Entry> {
+        let number = usize::try_from(place / PAGE as u64).unwrap_or(usize::MAX);
+        let entries = self.page(number, page)?;
+        let within = usize::try_from(place % PAGE as u64).unwrap_or(usize::MAX);
+        entries.get(within).copied().ok_or_else(|| self.file.corrupt(place * ENTRY as u64))
+    }
+
+    fn page<'a>(&self, number: usize, page: &'a mut Page) -> Result<&'a [Entry]> {
+        if page.number != Some(number) {
+            page.number = None;
+            self.read(number, 1, &mut page.entries)?;
+            page.number = Some(number);
+        }
+        Ok(&page.entries)
+    }
+
+    /// Reads some pages.
+    fn read(&self, first: usize, pages: usize, into: &mut Vec<Entry>) -> Result<()> {
+        into.clear();
+        let from = first * PAGE;
+        let len = usize::try_from(self.len).unwrap_or(usize::MAX).saturating_sub(from).min(pages * PAGE);
+        let mut bytes = vec![0; len * ENTRY];
+        self.file.read(&mut bytes, (from * ENTRY) as u64)?;
+        for (page, number) in bytes.chunks(PAGE * ENTRY).zip(first..) {
+            let sum = self.pages.get(number).map(|(_, _, sum)| *sum);
+            if sum != Some(crc32fast::hash(page)) {
+                return Err(self.file.corrupt((number * PAGE * ENTRY) as u64));
+            }
+            into.extend(page.as_chunks::<ENTRY>().0.iter().map(Entry::read));
+        }
+        Ok(())
+    }
+}
+
+/// Writes a run, entry by entry.
+#[derive(Debug)]
+struct Writer {
+    run: Run,
+    page: Vec<u8>,
+    unwritten: Vec<u8>,
+}
+
+impl Writer {
+    fn new(dir: &Arc<SpillDir>) -> Result<Self> {
+        let run = Run { file: Scratch::create(dir)?, len: 0, pages: Vec::new() };
+        Ok(Self { run, page: Vec::with_capacity(PAGE * ENTRY), unwritten: Vec::new() })
+    }
+
+    fn push(&mut self, entry: Entry) -> Result<()> {
+        if self.page.is_empty() {
+            self.run.pages.push((entry.fingerprint, entry.log, 0));
+        }
+        entry.write(&mut self.page);
+        self.run.len += 1;
+        if self.page.len() == PAGE * ENTRY {
+            self.end_page();
+        }
+        if self.unwritten.len() >= PAGES * PAGE * ENTRY { self.write() } else { Ok(()) }
+    }
+
+    fn end_page(&mut self) {
+        if let Some((_, _, sum)) = self.run.pages.last_mut() {
+            *sum = crc32fast::hash(&self.page);
+        }
+        self.unwritten.append(&mut self.page);
+    }
+
+    fn write(&mut self) -> Result<()> {
+        self.run.file.append(&self.unwritten)?;
+        self.unwritten.clear();
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Run> {
+        if !self.page.is_empty() {
+            self.end_page();
+        }
+        if !self.unwritten.is_empty() {
+            self.write()?;
+        }
+        Ok(self.run)
+    }
+}
+
+/// Some runs that become one.
+#[derive(Debug)]
+pub(super) struct Merge {
+    sources: Vec<Source>,
+    /// The next entry of each source that has one.
+    next: BinaryHeap<Reverse<(Entry, usize)>>,
+    writer: Writer,
+}
+
+#[derive(Debug)]
+struct Source {
+    run: Arc<Run>,
+    /// The next page that is not read.
+    page: usize,
+    entries: Vec<Entry>,
+    at: usize,
+}
+
+impl Source {
+    fn next(&mut self) -> Result<Option<Entry>> {
+        if self.at == self.entries.len() {
+            if self.page >= self.run.pages.len() {
+                return Ok(None);
+            }
+            self.run.read(self.page, PAGES, &mut self.entries)?;
+            (self.page, self.at) = (self.page + PAGES, 0);
+        }
+        self.at += 1;
+        Ok(self.entries.get(self.at - 1).copied())
+    }
+}
+
+impl Merge {
+    pub(super) fn new(dir: &Arc<SpillDir>, runs: &[Arc<Run>]) -> Result<Self> {
+        let source = |run: &Arc<Run>| Source { run: Arc::clone(run), page: 0, entries: Vec::new(), at: 0 };
+        let mut merge = Self {
+            sources: runs.iter().map(source).collect(),
+            next: BinaryHeap::new(),
+            writer: Writer::new(dir)?,
+        };
+        for (number, source) in merge.sources.iter_mut().enumerate() {
+            merge.next.extend(source.next()?.map(|entry| Reverse((entry, number))));
+        }
+        Ok(merge)
+    }
+
+    /// Takes so many entries. Whether that was all.
+    pub(super) fn advance(&mut self, entries: usize) -> Result<bool> {
+        for _ in 0..entries {
+            let Some(mut first) = self.next.peek_mut() else { return Ok(true) };
+            let Reverse((entry, number)) = *first;
+            self.writer.push(entry)?;
+            match self.sources.get_mut(number).map_or(Ok(None), Source::next)? {
+                Some(entry) => *first = Reverse((entry, number)),
+                None => drop(PeekMut::pop(first)),
+            }
+        }
+        Ok(self.next.is_empty())
+    }
+
+    pub(super) fn finish(self) -> Result<Run> {
+        self.writer.finish()
+    }
+}

@@ -1,0 +1,205 @@
+//! Rows of other partitions are found wherever they were recorded, once the layout is another one.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, StringArray};
+use bytes::Bytes;
+use clonos::agent::protocol::{Code, Layout, Reply, Request};
+use clonos::determinant::{BlockBuilder, BlockReader, Determinant, decode_results, encode_results};
+use clonos::edge::net::client::Client;
+use clonos::error::{Error, Result};
+use clonos::task::{PoolQuestion, TaskMode, TaskOptions, values_header};
+
+use crate::world::{APP, Peer, World, append, close, open, opening, restarted, start_driver, task};
+
+/// A log's block: rows of these fingerprints, each with a value that says where it was recorded.
+fn rows(keys: Range<u64>, value: &str) -> Bytes {
+    let options = TaskOptions::new(task(0), TaskMode::Result, 7);
+    let header = values_header(&options).unwrap();
+    let mut builder = BlockBuilder::new();
+    builder.push(&BlockReader::new(&header).unwrap().next().unwrap().unwrap()).unwrap();
+    let keys: Vec<u64> = keys.collect();
+    let values: ArrayRef = Arc::new(StringArray::from(vec![value; keys.len()]));
+    builder.push_results(&keys, &encode_results(&values).unwrap()).unwrap();
+    builder.finish()
+}
+
+/// What a task is told of the first row of each fingerprint.
+fn found(worker: &mut Client, partition: u32, keys: impl Iterator<Item = u64>) -> Result<Vec<(u64, String)>> {
+    let mut questions: Vec<_> =
+        keys.map(|fingerprint| PoolQuestion { fingerprint, from: 0, wanted: 1 }).collect();
+    let mut all = Vec::new();
+    while !questions.is_empty() {
+        let answer = worker.pool(&task(partition), &questions, false)?;
+        questions.drain(..answer.answers.len());
+        for determinant in answer.blocks.iter().flat_map(|block| BlockReader::new(block).unwrap()) {
+            let Determinant::Results { fingerprints, arrow } = determinant.unwrap() else { continue };
+            let mut keys = Vec::new();
+            fingerprints.extend_into(&mut keys);
+            let values = decode_results(arrow).unwrap();
+            let values = values.as_any().downcast_ref::<StringArray>().unwrap();
+            all.extend(keys.into_iter().zip(values.iter().map(|value| value.unwrap().to_owned())));
+        }
+    }
+    Ok(all)
+}
+
+fn told(rows: &[(u64, &str)]) -> Vec<(u64, String)> {
+    rows.iter().map(|(key, value)| (*key, (*value).to_owned())).collect()
+}
+
+#[test]
+fn another_number_of_tasks_is_another_layout_and_its_rows_are_found() {
+    let world = World::new();
+    let mut worker = world.worker();
+    for partition in 0..4 {
+        let opened = open(&mut worker, &task(partition), 104, u64::from(partition));
+        let key = u64::from(partition);
+        append(&mut worker, opened.session, &rows(key..key + 1, &format!("by {partition}"))).unwrap();
+        close(&mut worker, opened.session);
+    }
+    let first = open(&mut worker, &task(0), 102, 20);
+    assert!(first.recording.layout_changed && !first.recording.same_stage);
+    assert_eq!(first.prior, [rows(0..1, "by 0")]);
+    // All but its own.
+    let others = told(&[(1, "by 1"), (2, "by 2"), (3, "by 3")]);
+    assert_eq!(found(&mut worker, 0, 0..6).unwrap(), others);
+    append(&mut worker, first.session, &rows(7..8, "by the new 0")).unwrap();
+    let second = open(&mut worker, &task(1), 102, 21);
+    assert!(second.recording.layout_changed);
+    // Partition 0 as it was recorded, without what the new layout added.
+    let others = told(&[(0, "by 0"), (2, "by 2"), (3, "by 3")]);
+    assert_eq!(found(&mut worker, 1, 0..9).unwrap(), others);
+}
+
+#[test]
+fn rows_that_were_recorded_meanwhile_are_found_by_who_opens_later() {
+    let world = World::new();
+    let mut worker = world.worker();
+    let old = open(&mut worker, &task(9), 110, 1);
+    append(&mut worker, old.session, &rows(1..2, "first")).unwrap();
+    let mut other = world.worker();
+    open(&mut other, &task(0), 102, 20);
+    assert_eq!(found(&mut other, 0, 1..3).unwrap(), told(&[(1, "first")]));
+    append(&mut worker, old.session, &rows(2..3, "second")).unwrap();
+    // Who has asked before goes on with what there was then.
+    assert_eq!(found(&mut other, 0, 1..3).unwrap(), told(&[(1, "first")]));
+    open(&mut other, &task(1), 102, 21);
+    assert_eq!(found(&mut other, 1, 1..3).unwrap(), told(&[(1, "first"), (2, "second")]));
+}
+
+#[test]
+fn a_log_that_another_attempt_went_on_with_is_read_anew_and_once() {
+    let world = World::new();
+    let mut worker = world.worker();
+    let first = open(&mut worker, &task(9), 110, 1);
+    append(&mut worker, first.session, &rows(1..2, "of the first attempt")).unwrap();
+    let mut other = world.worker();
+    open(&mut other, &task(0), 102, 20);
+    assert_eq!(found(&mut other, 0, 1..3).unwrap(), told(&[(1, "of the first attempt")]));
+    let second = open(&mut worker, &task(9), 110, 2);
+    append(&mut worker, second.session, &rows(2..3, "of the second")).unwrap();
+    open(&mut other, &task(1), 102, 21);
+    let both = told(&[(1, "of the first attempt"), (2, "of the second")]);
+    assert_eq!(found(&mut other, 1, 1..3).unwrap(), both);
+    let question = PoolQuestion { fingerprint: 1, from: 0, wanted: 9 };
+    assert_eq!(other.pool(&task(1), &[question], true).unwrap().answers[0].given, 1);
+}
+
+#[test]
+fn rows_of_a_log_that_is_lost_are_not_taken_for_new_ones() {
+    let world = World::with(|config, _| config.sharing_depth = 0);
+    let holder = world.process("a");
+    let mut worker = Client::connect(&world.config, &holder.socket).unwrap();
+    let lost = open(&mut worker, &task(9), 110, 1);
+    append(&mut worker, lost.session, &rows(1..2, "lost")).unwrap();
+    holder.kill();
+    let mut worker = world.worker();
+    let kept = open(&mut worker, &task(8), 110, 2);
+    append(&mut worker, kept.session, &rows(2..3, "kept")).unwrap();
+    open(&mut worker, &task(0), 102, 20);
+    for _ in 0..2 {
+        let error = found(&mut worker, 0, 1..3).unwrap_err();
+        assert!(matches!(&error, Error::CausalLogLost { task: lost } if *lost == task(9)), "{error}");
+    }
+    // The task whose own log it was has been told of that when it was opened.
+    let own = open(&mut worker, &task(9), 102, 21);
+    assert!(own.lost);
+    assert_eq!(found(&mut worker, 9, 1..3).unwrap(), told(&[(2, "kept")]));
+}
+
+#[test]
+fn more_rows_than_memory_holds_are_found_by_many_at_once() {
+    let world = World::with(|config, _| config.memory_bytes = 4 << 20);
+    let mut worker = world.worker();
+    // 64 MiB of other partitions' logs.
+    let (logs, keys) = (4_u64, 16_384);
+    let value = |log: u64| format!("{log}").repeat(1_024);
+    for log in 0..logs {
+        let opened = open(&mut worker, &task(u32::try_from(log).unwrap() + 10), 120, log);
+        for keys in (0..16).map(|part| log * keys + part * 1_024..log * keys + (part + 1) * 1_024) {
+            append(&mut worker, opened.session, &rows(keys, &value(log))).unwrap();
+        }
+        close(&mut worker, opened.session);
+    }
+    std::thread::scope(|scope| {
+        for partition in 0..4_u32 {
+            let (world, value) = (&world, &value);
+            scope.spawn(move || {
+                let mut worker = world.worker();
+                assert!(
+                    open(&mut worker, &task(partition), 102, 50 + u64::from(partition))
+                        .recording
+                        .layout_changed
+                );
+                let asked = (0..logs * keys).filter(|key| key % 4 == u64::from(partition)).step_by(37);
+                let found = found(&mut worker, partition, asked.clone()).unwrap();
+                assert_eq!(found.len(), asked.clone().count());
+                assert!(asked.zip(found).all(|(key, row)| row == (key, value(key / keys))));
+            });
+        }
+    });
+}
+
+#[test]
+fn more_logs_than_one_answer_has_are_told_of_page_by_page() {
+    let world = World::new();
+    let mut worker = world.worker();
+    let logs: u32 = 10_000;
+    for partition in 0..logs {
+        let opened = open(&mut worker, &task(partition), 100 + logs, u64::from(partition));
+        append(&mut worker, opened.session, &rows(partition.into()..u64::from(partition) + 1, "x")).unwrap();
+        close(&mut worker, opened.session);
+    }
+    let opened = open(&mut worker, &task(0), 102, u64::from(logs));
+    assert!(opened.recording.layout_changed);
+    let found = found(&mut worker, 0, 0..logs.into()).unwrap();
+    assert_eq!(found.iter().map(|(key, _)| *key).collect::<Vec<_>>(), (1..logs.into()).collect::<Vec<_>>());
+    // Who asks for what is behind a log that nobody knows is not told that there is no more.
+    let (code, after) = (Code { fingerprint: 1, python: 1 }, Some(task(logs + 1)));
+    let layout = Layout { app: APP, stage: 1, tasks: Some(2), code, plan: None };
+    let told = Peer::of(&world, world.driver.addr()).ask(&Request::PoolOf { task: task(0), layout, after });
+    assert!(matches!(told, Reply::Failed(Error::Misuse { .. })), "{told:?}");
+}
+
+#[test]
+fn rows_of_an_application_that_is_gone_are_found_in_its_checkpoint() {
+    let world = World::with(|config, folder| {
+        config.checkpoint_dir = Some(folder.path().join("checkpoint").display().to_string());
+    });
+    let mut worker = world.worker();
+    for partition in 0..4_u64 {
+        let opened = open(&mut worker, &task(u32::try_from(partition).unwrap()), 104, partition);
+        append(&mut worker, opened.session, &rows(partition..partition + 1, "before")).unwrap();
+    }
+    let (driver, config) = restarted(&world);
+    driver.stop();
+    let (driver, config) = start_driver(config, world.folder.path().join("third.sock"));
+    let mut worker = Client::connect(&config, driver.socket()).unwrap();
+    let mut opening = opening(&task(0), 102, 60);
+    opening.app = APP + 2;
+    assert!(worker.open(opening).unwrap().recording.layout_changed);
+    let others = told(&[(1, "before"), (2, "before"), (3, "before")]);
+    assert_eq!(found(&mut worker, 0, 0..4).unwrap(), others);
+}
