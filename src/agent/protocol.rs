@@ -54,10 +54,25 @@ pub struct PoolEntry {
 pub struct Piece {
     /// The task.
     pub task: TaskId,
+    /// The newest attempt of which the sender knew.
+    pub generation: Generation,
     /// Position of the first block.
     pub from: LogOffset,
     /// The blocks.
     pub blocks: Vec<Bytes>,
+}
+
+/// What counts of a log that was absorbed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counting {
+    /// The attempt in whose name it is written down.
+    pub generation: Generation,
+    /// The agent of the newest attempt, if that was not the first: what it does not have does not count.
+    pub newest: Option<AgentInfo>,
+    /// Where something is that does, if that agent is gone or others have all that was published.
+    pub holders: Vec<AgentInfo>,
+    /// Whether what these do not have does not count either.
+    pub whole: bool,
 }
 
 /// A log with fewer copies than wanted.
@@ -271,6 +286,13 @@ pub enum Request {
         /// Whether the log turned out to be lost at its open.
         lost: bool,
     },
+    /// Agent to registry: which attempts count of logs that were absorbed?
+    Counting {
+        /// Who asks.
+        agent: AgentId,
+        /// The tasks; with the attempt that has vouched for what was absorbed of each.
+        tasks: Vec<(TaskId, Generation)>,
+    },
     /// Agent to registry: logs that something visible depends on, and who holds them.
     Visible {
         /// The tasks.
@@ -425,6 +447,8 @@ pub enum Reply {
     IsNeeded(bool),
     /// To `Agents`.
     AgentsAre(News),
+    /// To `Counting`: one per task.
+    CountingAre(Vec<Counting>),
     /// To `Repairs`.
     RepairsAre(Vec<Repair>),
     /// To `PoolOf`: the next of them; none at the end.

@@ -90,6 +90,8 @@ struct Entry {
     ended_in: Layout,
     /// The last attempt of another stage than that.
     before: Generation,
+    /// Agent of the newest attempt.
+    at: Option<AgentId>,
     /// What the last attempt that came to its end had taken in.
     used: Vec<(String, u64)>,
     ran_live: u64,
@@ -230,7 +232,7 @@ impl Registry {
         entry.generation = generation;
         let ended_before = entry.ended_before;
         entry.opens += 1;
-        entry.live = Some(live);
+        (entry.live, entry.at) = (Some(live), Some(live.agent));
         let recording = Recording {
             same_stage: entry.layout.same_stage(&layout),
             layout_changed,
@@ -474,6 +476,7 @@ impl Entry {
             ended_before: Ended::Never,
             ended_in: layout,
             before: Generation::NONE,
+            at: None,
             used: Vec::new(),
             ran_live: 0,
             ran_replayed: 0,

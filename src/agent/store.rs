@@ -52,6 +52,8 @@ struct Held {
     sent: Option<Sent>,
     /// How far consumers here have absorbed it, be it that it was here before.
     depended_on: LogOffset,
+    /// Of what was absorbed: the attempt whose log it is known to be a part of, and how far.
+    vouched: (Generation, LogOffset),
 }
 
 impl Held {
@@ -70,6 +72,7 @@ impl Held {
             in_flight,
             sent: None,
             depended_on,
+            vouched: (Generation::NONE, LogOffset::START),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use clonos::agent::protocol::{OpenTask, Reply, Request};
 use clonos::edge::agent::Agent;
 use clonos::frame::Group;
-use clonos::id::{LogOffset, TaskId};
+use clonos::id::{Epoch, LogOffset, TaskId};
 
 use super::world::*;
 
@@ -126,5 +126,48 @@ fn what_only_leaving_agents_absorbed_is_given_to_one_that_stays() {
     one.stop();
     two.stop();
     let again = world.worker_of(&stays).open(OpenTask { inside: true, ..opening(&task(0), 1, 2) }).unwrap();
+    assert_eq!(again.prior, [text("rides")]);
+}
+
+#[test]
+fn a_commit_that_a_leaving_agent_has_not_heard_of_does_not_keep_it_from_giving_on_the_rest() {
+    let world = World::with(|config, _| config.sharing_depth = 1);
+    let (one, two, stays) = (world.executor("one"), world.executor("two"), world.executor("stays"));
+    let inside = |task: &TaskId, attempt| OpenTask { inside: true, ..opening(task, 1, attempt) };
+    let (mut sender, mut consumer, mut other) =
+        (world.worker_of(&one), world.worker_of(&two), world.worker_of(&stays));
+    let queries: Vec<TaskId> =
+        ["q", "r"].map(|query| TaskId { query: query.into(), ..task_in(Epoch::Batch(1), 0) }).into();
+    for (attempt, task) in (1..).zip(&queries) {
+        let session = sender.open(inside(task, attempt)).unwrap().session;
+        let kept = sender.start(&Request::Keep { session, block: text("rides") }).unwrap();
+        sender.wait(kept).unwrap();
+        close(&mut sender, session);
+        let taker = TaskId { operator: "g".into(), ..task.clone() };
+        let session = consumer.open(inside(&taker, 10 + attempt)).unwrap().session;
+        let group = Group {
+            operator: "f".into(),
+            partition: task.partition,
+            hops: 1,
+            from: LogOffset::START,
+            blocks: vec![text("rides")],
+        };
+        let absorbed = consumer.start(&Request::Absorb { session, groups: vec![group] }).unwrap();
+        consumer.wait(absorbed).unwrap();
+        close(&mut consumer, session);
+    }
+    // The next batch of the first query begins, and so is the one before committed, as those hear at once who open
+    // something.
+    let next = TaskId { epoch: Epoch::Batch(2), ..queries[0].clone() };
+    other.open(inside(&next, 20)).unwrap();
+    world.worker().open(inside(&TaskId { operator: "h".into(), ..next }, 21)).unwrap();
+    for agent in [&one, &two] {
+        assert!(!agent.is_needed());
+    }
+    two.hand_over().unwrap();
+    one.hand_over().unwrap();
+    one.stop();
+    two.stop();
+    let again = other.open(inside(&queries[1], 30)).unwrap();
     assert_eq!(again.prior, [text("rides")]);
 }

@@ -12,6 +12,7 @@ mod life;
 mod naming;
 mod pooling;
 mod process;
+mod reopened;
 mod restart;
 mod sharing;
 mod silence;

@@ -206,31 +206,3 @@ fn what_a_fenced_attempt_wrote_does_not_overrule_what_rode_later() {
     let last = worker.open(inside(&task(0), 4)).unwrap();
     assert_eq!(last.prior, [text("rides")]);
 }
-
-#[test]
-fn of_two_logs_that_were_absorbed_the_one_counts_that_an_attempt_went_on_with() {
-    let world = World::with(|config, folder| {
-        config.sharing_depth = 0;
-        config.checkpoint_dir = Some(folder.path().join("checkpoint").display().to_string());
-    });
-    let (own, other) = (world.process("own"), world.process("other"));
-    let mut worker = Client::connect(&world.config, &own.socket).unwrap();
-    let session = worker.open(inside(&task(0), 1)).unwrap().session;
-    keep(&mut worker, session, "rides");
-    absorb(&mut world.worker(), 0, &task(0), "rides").unwrap();
-    // Of frames that an attempt before sent; with copies on other agents that would be noticed here.
-    let mut late = Client::connect(&world.config, &other.socket).unwrap();
-    absorb(&mut late, 1, &task(0), "other").unwrap();
-    own.kill();
-    other.kill();
-    let mut again = None;
-    let mut worker = world.worker();
-    eventually("the dead are known", || {
-        again = worker.open(inside(&task(0), 2)).ok();
-        again.is_some()
-    });
-    assert_eq!(again.unwrap().prior, [text("rides")]);
-    let (driver, config) = restarted(&world);
-    let mut worker = Client::connect(&config, driver.socket()).unwrap();
-    assert_eq!(worker.open(inside(&task(0), 3)).unwrap().prior, [text("rides")]);
-}

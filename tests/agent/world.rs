@@ -117,6 +117,12 @@ pub struct AgentProcess {
 impl AgentProcess {
     /// Ends it at once, as the end of the test does.
     pub fn kill(self) {}
+
+    /// Sends it a signal, such as `-STOP`.
+    pub fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+    }
 }
 
 impl Drop for AgentProcess {

@@ -1,13 +1,13 @@
 //! Copies of absorbed logs, as `edge/agent/exchanging.rs` makes them.
 
 use clonos::agent::placement;
-use clonos::agent::protocol::{AgentInfo, Piece};
-use clonos::error::Result;
+use clonos::agent::protocol::{AgentInfo, Counting, Piece};
+use clonos::error::{Error, Result};
 use clonos::id::{AgentId, Generation, LogOffset, TaskId};
 
 use crate::Mutation;
 use crate::cluster::{Cluster, Session, channel, died, epoch};
-use crate::stores::{bytes_of, in_memory};
+use crate::stores::{blocks, bytes_of, in_memory};
 
 impl Cluster {
     /// As `Handler::spread`.
@@ -57,7 +57,7 @@ impl Cluster {
         }
     }
 
-    /// As `edge/agent/exchanging.rs`.
+    /// As `edge/agent/committing.rs`.
     pub(crate) fn share(&mut self, session: &Session) -> Result<()> {
         if self.mutation == Mutation::SkipShare {
             return Ok(());
@@ -79,10 +79,67 @@ impl Cluster {
         let agents = self.registry_of(session.host)?.alive(now);
         let mut peers = placement::candidates(&session.task, own.id, &own.host, &agents);
         peers.retain(|peer| self.reaches(session.host, peer.id));
+        self.compare(session.host, tasks)?;
         let mut holders = self.share_with_some(session, &peers, tasks, self.depth)?;
         holders.push(own.id);
         self.count.registry += 1;
         self.registry_of(session.host)?.visible(tasks, &holders);
+        Ok(())
+    }
+
+    /// As `Handler::compared`.
+    fn compare(&mut self, host: usize, tasks: &[TaskId]) -> Result<()> {
+        use Mutation::{NoConfirmation, NobodyHasCopies, StaleCounts};
+        // What these let pass would be seen here.
+        let is_skipped = [NoConfirmation, NobodyHasCopies, StaleCounts].contains(&self.mutation);
+        if is_skipped {
+            return Ok(());
+        }
+        let own = self.hosts[host].info.id;
+        let asked: Vec<_> = {
+            let store = &self.hosts[host].store;
+            let vouched = |task: &TaskId| match store.vouched(task) {
+                (by, upto) if Some(upto) >= store.end(task) => by,
+                _ => Generation::NONE,
+            };
+            tasks.iter().map(|task| (task.clone(), vouched(task))).collect()
+        };
+        self.count.registry += 1;
+        let counting = self.registry_of(host)?.counting(own, &asked)?;
+        for ((task, _), Counting { generation, newest, holders, whole }) in asked.iter().zip(counting) {
+            let ours = blocks(&self.hosts[host].store, task);
+            let end = self.hosts[host].store.end(task).unwrap_or_default();
+            let has_all = whole || newest.is_some();
+            let mut others: Vec<_> = newest.iter().chain(&holders).map(|agent| agent.id).collect();
+            if others.contains(&own) && has_all {
+                others.clear();
+            }
+            others.retain(|other| *other != own);
+            let asked = others.iter().copied().find(|other| self.reaches(host, *other));
+            let theirs = asked.and_then(|other| self.agent(other)).map(|store| {
+                let withdrawn = store.has_withdrawn(task, generation);
+                (!withdrawn).then(|| blocks(store, task))
+            });
+            match theirs {
+                None if others.iter().any(|other| !self.is_dead(host, *other)) => {
+                    return Err(Error::Timeout { what: "what counts".into(), millis: 0 });
+                }
+                Some(Some(theirs)) => {
+                    self.count.agent += 1;
+                    let is_same = theirs.iter().zip(&ours).all(|(theirs, ours)| theirs == ours);
+                    if !is_same || (has_all && theirs.len() < ours.len()) {
+                        let store = &mut self.hosts[host].store;
+                        let version = store.version(task);
+                        store.drop_stale(task, version);
+                        return Err(Error::StaleFrame { upstream: task.clone() });
+                    }
+                }
+                None | Some(None) => {}
+            }
+            let store = &mut self.hosts[host].store;
+            let version = store.version(task);
+            store.vouch(task, version, generation, end);
+        }
         Ok(())
     }
 
@@ -93,9 +150,10 @@ impl Cluster {
         let number = number.ok_or_else(died)?;
         let sent = self.pieces(session.host, peer, tasks).into_iter().try_for_each(|piece| {
             let (own, born) = (self.hosts[session.host].info.id, session.grant.generation);
-            let Piece { task, mut from, blocks } = piece;
+            let Piece { task, generation, mut from, blocks } = piece;
             let needs_confirmation = self.mutation == Mutation::NobodyHasCopies;
-            let counts = self.hosts[number].store.counting_at(&task, own).filter(|_| !needs_confirmation);
+            let counts = self.hosts[number].store.counting_at(&task, own);
+            let counts = counts.filter(|counts| !needs_confirmation && *counts <= generation);
             let Some(by) = counts else {
                 return self.absorb_at(number, &task, born, from, &blocks);
             };
@@ -123,7 +181,8 @@ impl Cluster {
             while let Some(outgoing) = store.outgoing(task, channel) {
                 let blocks = in_memory(&outgoing.blocks);
                 *copied += bytes_of(&blocks);
-                pieces.push(Piece { task: task.clone(), from: outgoing.part.from, blocks });
+                let generation = store.generation(task).unwrap_or(Generation::NONE);
+                pieces.push(Piece { task: task.clone(), generation, from: outgoing.part.from, blocks });
                 store.arrived(task, channel, outgoing.part);
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Entry, Registry};
-use crate::agent::protocol::{Ending, Recovery};
+use crate::agent::protocol::{Counting, Ending, Recovery};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, EpochKey, Generation, TaskId};
 use crate::task::Ended;
@@ -41,6 +41,46 @@ impl Registry {
                     entry.holders.extend(holders);
                 }
             });
+        }
+    }
+
+    /// What counts of logs that were absorbed at `agent`. Each is given with the attempt that has vouched for what
+    /// is there: nobody asks again about that.
+    ///
+    /// Where nobody is left who could say what the newest attempt had recorded, what the agent has takes its place,
+    /// as a newer one.
+    ///
+    /// # Errors
+    /// [`Error::AgentUnreachable`] if the agent was declared dead: others have gone on without it.
+    pub fn counting(&mut self, agent: AgentId, tasks: &[(TaskId, Generation)]) -> Result<Vec<Counting>> {
+        if self.agents.info(agent).is_none() {
+            let reason = "it was declared dead".to_owned();
+            return Err(Error::AgentUnreachable { agent: agent.to_string(), reason });
+        }
+        Ok(tasks.iter().map(|(task, vouched)| self.counting_of(task, *vouched)).collect())
+    }
+
+    fn counting_of(&mut self, task: &TaskId, vouched: Generation) -> Counting {
+        let Some(entry) = self.tasks.get(task) else { return Counting::default() };
+        let generation = entry.generation;
+        let first = Counting { generation, ..Counting::default() };
+        if entry.opens < 2 || vouched == generation {
+            return first;
+        }
+        let newest = entry.at.and_then(|at| self.agents.info(at)).cloned();
+        let holders = || self.infos(&entry.holders);
+        match newest {
+            _ if entry.whole => Counting { holders: holders(), whole: true, ..first },
+            Some(_) => Counting { newest, ..first },
+            None => {
+                let holders = if entry.published { holders() } else { Vec::new() };
+                self.newest = self.newest.next();
+                let generation = self.newest;
+                if let Some(entry) = self.tasks.get_mut(task) {
+                    entry.generation = generation;
+                }
+                Counting { generation, newest: None, holders, whole: false }
+            }
         }
     }
 

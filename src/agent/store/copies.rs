@@ -72,6 +72,11 @@ impl Store {
             self.remove(task);
         }
         let end = from.plus(block.len() as u64);
+        if matches!(absorbed, Ok(Absorbed::At(_)))
+            && let Some(held) = self.held.get_mut(task).filter(|held| held.vouched == (by, from))
+        {
+            held.vouched.1 = end;
+        }
         // Also where the sender ran here and its log is no news: others may not have it.
         if matches!(absorbed, Ok(Absorbed::At(_)))
             && let Some(held) = self.held.get_mut(task).filter(|held| end > held.depended_on)
@@ -180,14 +185,39 @@ impl Store {
         all
     }
 
+    /// The attempt whose log what is here is known to be a part of, and how far.
+    #[must_use]
+    pub fn vouched(&self, task: &TaskId) -> (Generation, LogOffset) {
+        self.held.get(task).map_or((Generation::NONE, LogOffset::START), |held| held.vouched)
+    }
+
+    /// This version of a log is a part of that attempt's, so far.
+    pub fn vouch(&mut self, task: &TaskId, version: Option<u64>, generation: Generation, upto: LogOffset) {
+        if let Some(held) = self.held.get_mut(task).filter(|held| Some(held.version) == version) {
+            held.vouched = (generation, upto);
+        }
+    }
+
+    /// This version of a log is of another run than what counts: it is dropped, so that the next try takes what
+    /// does.
+    pub fn drop_stale(&mut self, task: &TaskId, version: Option<u64>) {
+        if self.version(task) == version {
+            self.remove(task);
+        }
+    }
+
     /// Absorbed logs of an epoch with blocks that were not shared yet; they count as shared from now on.
     pub fn take_fresh(&mut self, epoch: &EpochKey) -> Vec<TaskId> {
         self.fresh.remove(epoch).unwrap_or_default().into_iter().collect()
     }
 
-    /// They could not be shared.
+    /// They could not be shared. Those that were dropped meanwhile need not be.
     pub fn not_shared(&mut self, epoch: &EpochKey, tasks: Vec<TaskId>) {
-        self.fresh.entry(epoch.clone()).or_default().extend(tasks);
+        let held = tasks.into_iter().filter(|task| self.held.contains_key(task));
+        let held: Vec<TaskId> = held.collect();
+        if !held.is_empty() {
+            self.fresh.entry(epoch.clone()).or_default().extend(held);
+        }
     }
 
     /// Whether some absorbed log of the epoch was not shared yet.

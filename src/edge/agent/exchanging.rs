@@ -1,6 +1,7 @@
 //! What an agent does for an exchange: keeps determinants that travel in frames, holds copies of those
-//! that came with frames, and makes the copies stable before something that depends on them leaves.
+//! that came with frames, and gives others copies of these.
 
+use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,6 @@ use super::publishing::channel;
 use crate::agent::placement;
 use crate::agent::protocol::{AgentInfo, Grant, PIECE_BYTES, Piece, Reply, Request};
 use crate::agent::store::{Outgoing, Part, Reopened};
-use crate::edge::disk::segment::{Pending, SegmentRecord};
 use crate::edge::locked;
 use crate::edge::net::nobody_listens;
 use crate::error::{Error, Result};
@@ -21,14 +21,6 @@ use crate::id::{AgentId, Generation, LogOffset, TaskId};
 
 /// How often it is looked whether a task is open.
 const OPENING_PAUSE: Duration = Duration::from_millis(20);
-
-/// A block of an absorbed log on its way to this agent's segment.
-struct Copying {
-    task: TaskId,
-    version: Option<u64>,
-    index: usize,
-    written: Pending,
-}
 
 /// Pieces of absorbed logs for one message to a peer.
 #[derive(Default)]
@@ -92,7 +84,7 @@ impl Handler {
     /// Gives copies of these logs to as many agents as are wanted, or there are; who has them. That some do not
     /// answer leaves fewer, as at the start of a job, but none only if nobody else is alive: for that to be known
     /// there is `patience`.
-    fn share_with_some(
+    pub(super) fn share_with_some(
         &self,
         peers: &[AgentInfo],
         tasks: &[TaskId],
@@ -102,7 +94,7 @@ impl Handler {
     ) -> Result<Vec<AgentId>> {
         let deadline = Instant::now() + patience;
         loop {
-            let (mut holders, mut refused, mut silent) = (Vec::new(), None, None);
+            let (mut holders, mut refused, mut silent) = (Vec::new(), None, Vec::new());
             for peer in peers {
                 if holders.len() >= wanted {
                     break;
@@ -112,12 +104,16 @@ impl Handler {
                     continue;
                 };
                 tracing::info!(peer = %peer.addr, %error, "not a peer for absorbed logs");
-                if !is_silence(&error) {
-                    refused = Some(error);
-                } else if !self.is_dead(peer) {
-                    silent = Some(error);
+                match is_silence(&error) {
+                    true => silent.push((peer, error)),
+                    false => refused = Some(error),
                 }
             }
+            // Who is slow is let off as long as others take the copies: to ask would make it dead for good.
+            if holders.is_empty() {
+                silent.retain(|(peer, _)| !self.is_dead(peer));
+            }
+            let silent = silent.pop().map(|(_, error)| error);
             let is_over = refused.is_some() || Instant::now() >= deadline;
             match refused.or(silent) {
                 Some(error) if holders.is_empty() && wanted > 0 && is_over => return Err(error),
@@ -130,19 +126,28 @@ impl Handler {
     /// This agent's executor has ended. The registry does not know who has absorbed a log that nothing visible depends
     /// on, and so does not ask for copies: agents that stay are given one. What rides in frames is with these.
     pub(in crate::edge) fn hand_over(&self) -> Result<()> {
+        // What came after this would be given to nobody.
+        self.is_leaving.store(true, Ordering::Release);
         let depth = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
         let absorbed = locked(&self.store).absorbed();
+        let mut given = Ok(());
         for (born, tasks) in absorbed {
             let Some(first) = tasks.first() else { continue };
             let _turn = self.sharing.take(first.epoch_key());
             // Where nobody answers, the whole application may have ended.
-            self.share_with_some(&self.peers_for(first), &tasks, born, depth.max(1), Duration::ZERO)?;
+            let shared =
+                self.share_with_some(&self.peers_for(first), &tasks, born, depth.max(1), Duration::ZERO);
+            match shared {
+                // Others have heard that their epoch is committed.
+                Ok(_) | Err(Error::Fenced { .. }) => {}
+                Err(error) => given = Err(error),
+            }
         }
-        Ok(())
+        given
     }
 
     /// Agents that may hold copies, best first; who did not answer lately is asked last.
-    fn peers_for(&self, task: &TaskId) -> Vec<AgentInfo> {
+    pub(super) fn peers_for(&self, task: &TaskId) -> Vec<AgentInfo> {
         let agents = self.members_now();
         let mut peers = placement::candidates(task, self.info.id, &self.info.host, &agents);
         peers.sort_by_cached_key(|peer| self.connections.failed_lately(&peer.addr));
@@ -151,9 +156,14 @@ impl Handler {
 
     /// Holds copies that another agent shares.
     pub(in crate::edge) fn shared(&self, pieces: Vec<Piece>, born: Generation, by: AgentId) -> Result<()> {
-        for Piece { task, from, blocks } in pieces {
-            let counts = locked(&self.store).counting_at(&task, by).unwrap_or(Generation::NONE);
-            self.hold_all(&task, counts, born, from, &blocks)?;
+        if self.is_leaving.load(Ordering::Acquire) {
+            let reason = "its executor has ended".to_owned();
+            return Err(Error::AgentUnreachable { agent: self.info.addr.clone(), reason });
+        }
+        for Piece { task, generation, from, blocks } in pieces {
+            // What it had before it opened the task is part of what it has since only if it said so then.
+            let counts = locked(&self.store).counting_at(&task, by).filter(|counts| *counts <= generation);
+            self.hold_all(&task, counts.unwrap_or(Generation::NONE), born, from, &blocks)?;
         }
         Ok(())
     }
@@ -225,35 +235,6 @@ impl Handler {
         self.read(task, from).map(Reply::Blocks)
     }
 
-    /// Output commit of what was absorbed here in the session's epoch: returns when it is stable.
-    pub(in crate::edge) fn share(&self, session: &Session) -> Result<()> {
-        let epoch = session.task.epoch_key();
-        let _turn = self.sharing.take(epoch.clone());
-        let tasks = locked(&self.store).take_fresh(&epoch);
-        if tasks.is_empty() {
-            return Ok(());
-        }
-        let shared = self.share_all(session, &tasks);
-        if shared.is_err() {
-            locked(&self.store).not_shared(&epoch, tasks);
-        }
-        shared
-    }
-
-    fn share_all(&self, session: &Session, tasks: &[TaskId]) -> Result<()> {
-        let wanted = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
-        let candidates = self.peers_for(&session.task);
-        let pending = self.persist_copies(session, tasks)?;
-        let mut holders =
-            self.share_with_some(&candidates, tasks, session.grant.generation, wanted, self.patience())?;
-        holders.push(self.info.id);
-        for Copying { task, version, index, written } in pending {
-            let place = written.wait()?;
-            locked(&self.store).durable(&task, version, index, place);
-        }
-        self.registrar.tell(&self.connections, Request::Visible { tasks: tasks.to_vec(), holders })
-    }
-
     /// Sends a peer what it lacks of these logs, in messages of bounded size.
     fn share_with(&self, peer: &AgentInfo, tasks: &[TaskId], born: Generation) -> Result<()> {
         let channel = channel(Generation::NONE, peer);
@@ -262,9 +243,10 @@ impl Handler {
             loop {
                 let outgoing = locked(&self.store).outgoing(task, channel);
                 let Some(Outgoing { part, blocks, all, .. }) = outgoing else { return Ok(()) };
+                let generation = locked(&self.store).generation(task).unwrap_or(Generation::NONE);
                 let blocks = self.disk.read(&blocks)?;
                 batch.bytes += blocks.iter().map(|block| block.len() as u64).sum::<u64>();
-                batch.pieces.push(Piece { task: task.clone(), from: part.from, blocks });
+                batch.pieces.push(Piece { task: task.clone(), generation, from: part.from, blocks });
                 batch.parts.push(part);
                 // A piece that is not the last is as large as a message may be.
                 if batch.bytes >= PIECE_BYTES || !all {
@@ -297,52 +279,8 @@ impl Handler {
         for (task, part) in tasks.iter().zip(parts) {
             store.arrived(task, channel(Generation::NONE, peer), part);
         }
-        self.sent_bytes.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+        self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// Queues what this agent's segment lacks of these logs.
-    fn persist_copies(&self, session: &Session, tasks: &[TaskId]) -> Result<Vec<Copying>> {
-        let mut pending = Vec::new();
-        if !self.disk.has_segments() {
-            return Ok(pending);
-        }
-        for task in tasks {
-            let version = locked(&self.store).version(task);
-            let (mut from, mut index) = (LogOffset::START, 0);
-            loop {
-                let blocks = self.read(task, from)?;
-                if blocks.is_empty() {
-                    break;
-                }
-                for block in blocks {
-                    let durable = locked(&self.store).is_block_durable(task, index);
-                    if !durable {
-                        let record = self.copy_record(session, task, from, &block);
-                        let task = task.clone();
-                        let copying = |written| Copying { task, version, index, written };
-                        pending.extend(self.disk.submit(record).map(copying));
-                    }
-                    from = from.plus(block.len() as u64);
-                    index += 1;
-                }
-            }
-        }
-        Ok(pending)
-    }
-
-    fn copy_record(&self, session: &Session, task: &TaskId, at: LogOffset, block: &Bytes) -> SegmentRecord {
-        let layout = session.grant.layout;
-        SegmentRecord {
-            task: task.clone(),
-            generation: Generation::NONE,
-            app: layout.app,
-            stage: 0,
-            tasks: None,
-            plan: None,
-            offset: at,
-            block: block.clone(),
-        }
     }
 
     // The in-flight log.

@@ -1,7 +1,7 @@
 //! What an agent does for each request; opening and publishing have files of their own.
 
 use std::collections::{BTreeSet, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -97,6 +97,8 @@ pub(in crate::edge) struct Handler {
     pub(in crate::edge) sent_bytes: AtomicU64,
     /// Given when there may be copies to make.
     pub(super) repair_due: Signal,
+    /// Whether its executor has ended: it takes no copies of what was absorbed any more.
+    pub(super) is_leaving: AtomicBool,
     /// Attempts that are being opened here.
     pub(super) opening: Mutex<HashSet<(TaskId, Generation)>>,
     /// Agents that are alive, as far as this one was told.
@@ -134,6 +136,7 @@ impl Handler {
             pools: Pools::default(),
             sent_bytes: AtomicU64::new(0),
             repair_due: Signal::default(),
+            is_leaving: AtomicBool::new(false),
             opening: Mutex::default(),
             members: Mutex::default(),
             commits_seen: Mutex::default(),

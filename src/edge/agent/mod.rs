@@ -9,6 +9,7 @@
 //! asking           holders that may be slow
 //! publishing       blocks made stable
 //! exchanging       determinants that travel in frames
+//! committing       what was absorbed from them, before something that depends on it is visible
 //! memory           what does not fit goes to disk
 //! registrar        the way to the registry
 //! pooling          rows of other partitions, after a change of layout
@@ -25,6 +26,7 @@
 
 mod asking;
 mod claiming;
+mod committing;
 mod exchanging;
 pub(super) mod handler;
 mod heartbeat;

@@ -7,8 +7,6 @@ use std::collections::HashMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-
 use super::handler::{Handler, Session, unexpected};
 use super::publishing::channel;
 use crate::agent::placement;
@@ -87,10 +85,8 @@ impl Handler {
         let mut session = Session::new(task.clone(), grant, lost, open.inside, copies);
         self.take_over(&session, &found)?;
         let end = locked(&self.store).end(&task).unwrap_or_default();
-        // What rides in frames is with those who depend on it; what was published stays so. With a checkpoint
-        // folder an attempt after the first says there what counts: others may have written there before.
-        let after_others = session.grant.reopened && self.disk.has_segments();
-        if !session.inside || session.grant.whole.is_some() || after_others {
+        // What rides in frames is with those who depend on it; what was published stays so.
+        if !session.inside || session.grant.whole.is_some() {
             self.begin_publishing(&mut session)?;
         }
         if session.is_publishing && end > LogOffset::START {
@@ -278,25 +274,10 @@ impl Handler {
         }
     }
 
-    /// Writes to this agent's segment what stands in for all that earlier attempts or consumers wrote.
-    fn persist(&self, session: &Session) -> Result<()> {
-        if !self.disk.has_segments() {
-            return Ok(());
-        }
-        self.persist_blocks(session)?;
-        if session.inside && session.grant.reopened {
-            let end = locked(&self.store).end(&session.task).unwrap_or_default();
-            if let Some(began) = self.submit(session, end, &Bytes::new()) {
-                began.wait()?;
-            }
-        }
-        Ok(())
-    }
-
     /// Writes the whole log to this agent's segment, unless it stands there: each file stands alone.
-    fn persist_blocks(&self, session: &Session) -> Result<()> {
+    fn persist(&self, session: &Session) -> Result<()> {
         let task = &session.task;
-        if locked(&self.store).is_durable(task) {
+        if !self.disk.has_segments() || locked(&self.store).is_durable(task) {
             return Ok(());
         }
         let version = locked(&self.store).version(task);

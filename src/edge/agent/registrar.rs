@@ -10,7 +10,8 @@ use super::claiming::before_first;
 use crate::agent::members::News;
 use crate::agent::permits::RateLimits;
 use crate::agent::protocol::{
-    AgentInfo, Execution, Grant, Layout, OpenTask, Placed, PoolEntry, Recording, Repair, Reply, Request,
+    AgentInfo, Counting, Execution, Grant, Layout, OpenTask, Placed, PoolEntry, Recording, Repair, Reply,
+    Request,
 };
 use crate::agent::registry::{Granted, Registry};
 use crate::edge::locked;
@@ -204,6 +205,7 @@ impl LocalRegistry {
                 let closed = registry.closed(task, *generation, summary, ending.clone(), *agent, *lost);
                 closed.map(|()| Reply::Done)
             }
+            Request::Counting { agent, tasks } => registry.counting(*agent, tasks).map(Reply::CountingAre),
             Request::Visible { tasks, holders } => {
                 registry.visible(tasks, holders);
                 Ok(Reply::Done)
@@ -289,6 +291,19 @@ impl Registrar {
     /// Tells the registry something.
     pub(in crate::edge) fn tell(&self, connections: &Connections, request: Request) -> Result<()> {
         self.ask(connections, &request).map(drop)
+    }
+
+    /// What counts of logs that were absorbed here.
+    pub(in crate::edge) fn counting(
+        &self,
+        connections: &Connections,
+        agent: AgentId,
+        tasks: Vec<(TaskId, Generation)>,
+    ) -> Result<Vec<Counting>> {
+        match self.ask(connections, &Request::Counting { agent, tasks })? {
+            Reply::CountingAre(counting) => Ok(counting),
+            _ => Err(unexpected()),
+        }
     }
 
     /// Logs of which this agent should make another copy.

@@ -95,12 +95,7 @@ pub(super) struct Chain {
 impl Chain {
     /// Blocks of the log, in order.
     pub(super) fn places(&self) -> impl Iterator<Item = &SpillRef> {
-        self.blocks().map(|entry| &entry.place)
-    }
-
-    /// Without records that only say that an attempt began.
-    fn blocks(&self) -> impl DoubleEndedIterator<Item = &Entry> {
-        self.entries.iter().filter(|entry| entry.place.len > 0)
+        self.entries.iter().map(|entry| &entry.place)
     }
 
     /// Takes the next record of one file.
@@ -109,65 +104,40 @@ impl Chain {
             // Fenced: written late, never acknowledged.
             return Ok(());
         }
-        let (was_absorbed, generation) = (self.is_absorbed(), entry.generation);
         self.newest = Some(entry.clone());
-        self.place(entry)?;
-        if was_absorbed && generation > Generation::NONE {
-            // Whoever goes on with it has found that it counts.
-            self.entries.iter_mut().for_each(|entry| entry.generation = generation);
+        self.place(entry)
+    }
+
+    /// Adds the log that another file holds, to be merged.
+    pub(super) fn add_copy(&mut self, other: Self) {
+        self.entries.extend(other.entries);
+        let generation = |entry: &Option<Entry>| entry.as_ref().map(|e| e.generation);
+        if generation(&other.newest) > generation(&self.newest) {
+            self.newest = other.newest;
         }
-        Ok(())
     }
 
-    /// Whether all of it came with frames, and no attempt of the task wrote it.
-    fn is_absorbed(&self) -> bool {
-        self.newest.as_ref().is_some_and(|newest| newest.generation == Generation::NONE)
-    }
-
-    /// Makes one log of what several files hold. In each file generations rise along the log, so the older
+    /// Makes one log of the copies added. Each copy's generations rise along the log, so the older
     /// generation's part of every copy comes first, and what it says is then confirmed or overruled.
-    ///
-    /// What consumers absorbed has no generation, and goes on where attempts have written the same before.
-    pub(super) fn merge(chains: Vec<Self>, paths: &HashMap<u64, PathBuf>, task: &TaskId) -> Result<Self> {
-        let corrupt = |place: SpillRef, conflict: Conflict| Error::CorruptSegment {
-            file: paths.get(&place.file).map_or_else(String::new, |p| p.display().to_string()),
-            offset: place.pos,
-            reason: format!("together with the other segments of task {task}: {conflict}"),
-        };
-        let newest = chains.iter().filter_map(|chain| chain.newest.as_ref());
-        let newest = newest.max_by_key(|entry| entry.generation).cloned();
-        let (absorbed, written): (Vec<Self>, Vec<Self>) = chains.into_iter().partition(Self::is_absorbed);
-        let mut entries: Vec<Entry> = written.into_iter().flat_map(|chain| chain.entries).collect();
+    pub(super) fn merge(self, paths: &HashMap<u64, PathBuf>, task: &TaskId) -> Result<Self> {
+        let mut entries = self.entries;
         entries.sort_by_key(|entry| (entry.generation, entry.offset));
-        let mut merged = Self { entries: Vec::with_capacity(entries.len()), newest };
+        let mut merged = Self { entries: Vec::with_capacity(entries.len()), newest: self.newest };
         for entry in entries {
             let place = entry.place;
-            merged.place(entry).map_err(|conflict| corrupt(place, conflict))?;
-        }
-        for chain in absorbed {
-            for entry in chain.entries {
-                if merged.overrules(&entry) {
-                    break;
-                }
-                let place = entry.place;
-                merged.place(entry).map_err(|conflict| corrupt(place, conflict))?;
-            }
+            merged.place(entry).map_err(|conflict| Error::CorruptSegment {
+                file: paths.get(&place.file).map_or_else(String::new, |p| p.display().to_string()),
+                offset: place.pos,
+                reason: format!("together with the other segments of task {task}: {conflict}"),
+            })?;
         }
         Ok(merged)
-    }
-
-    /// Whether an attempt of the task wrote other bytes where this was absorbed: then it came from frames of
-    /// another attempt, which nothing that counts depends on. Attempts after the first write all, and first.
-    fn overrules(&self, absorbed: &Entry) -> bool {
-        let index = self.entries.partition_point(|old| old.end() <= absorbed.offset);
-        let other = |old: &&Entry| old.offset != absorbed.offset || !old.same_block(absorbed);
-        self.entries.get(index).filter(other).is_some_and(|old| old.generation > Generation::NONE)
     }
 
     /// The log as the agent takes it.
     pub(super) fn into_task(self, task: TaskId) -> RecoveredTask {
         // Where the blocks were recorded decides about the layout, not who opened the task last.
-        let recorded = self.blocks().next_back().or(self.newest.as_ref());
+        let recorded = self.entries.last().or(self.newest.as_ref());
         let block = |entry: &Entry| BlockRef {
             offset: entry.offset,
             len: entry.place.len,
@@ -182,7 +152,7 @@ impl Chain {
             tasks: recorded.and_then(|e| e.tasks),
             code: self.entries.iter().rev().find_map(|entry| entry.code).unwrap_or_default(),
             plan: self.entries.iter().rev().find_map(|entry| entry.plan),
-            blocks: self.blocks().map(block).collect(),
+            blocks: self.entries.iter().map(block).collect(),
         }
     }
 

@@ -108,8 +108,7 @@ impl RecoveredFiles {
 ///
 /// Copies of a task's log in several files must agree. Where they don't, the newest generation is
 /// right from there on: when it was opened, it was given all that had been acknowledged, so what an
-/// older one wrote besides was never acknowledged, even if it is longer. What consumers absorbed counts as far as
-/// no attempt wrote anything else.
+/// older one wrote besides was never acknowledged, even if it is longer.
 ///
 /// # Errors
 /// - [`Error::CorruptSegment`]: a file is damaged before its end, or one generation wrote two logs.
@@ -143,7 +142,7 @@ fn recover_from(
 ) -> Result<Recovery> {
     let listing = listing.map_err(|e| Error::io(format!("listing segments below {}", root.display()), &e))?;
     let (mut paths, mut torn) = (HashMap::new(), Vec::new());
-    let mut found: BTreeMap<TaskId, Vec<Chain>> = BTreeMap::new();
+    let mut found: BTreeMap<TaskId, Chain> = BTreeMap::new();
     for path in listing {
         let id = FileTable::next_id();
         let end = counts(&path);
@@ -156,14 +155,14 @@ fn recover_from(
             scanned => scanned?,
         };
         for (task, chain) in scanned.chains {
-            found.entry(task).or_default().push(chain);
+            found.entry(task).or_default().add_copy(chain);
         }
         torn.extend(scanned.torn);
         paths.insert(id, path);
     }
     let mut tasks = Vec::with_capacity(found.len());
-    for (task, chains) in found {
-        tasks.push(Chain::merge(chains, &paths, &task)?.into_task(task));
+    for (task, chain) in found {
+        tasks.push(chain.merge(&paths, &task)?.into_task(task));
     }
     Ok(Recovery { tasks, files: RecoveredFiles { paths: Arc::new(paths) }, torn })
 }

@@ -178,56 +178,6 @@ fn two_logs_of_one_generation_are_an_error() {
     assert!(reason.contains("generation 1") && reason.contains(&task(0).to_string()), "{error}");
 }
 
-/// What a consumer absorbed of the log.
-fn absorbed(offset: u64, block: &[u8]) -> SegmentRecord {
-    record(0, 0, offset, block)
-}
-
-#[test]
-fn what_was_absorbed_goes_on_where_the_attempt_wrote_the_same() {
-    let root = tempfile::tempdir().unwrap();
-    write_as(root.path(), 1, [absorbed(0, b"ab")]);
-    write_as(root.path(), 2, [absorbed(0, b"ab"), absorbed(2, b"cd"), absorbed(4, b"e")]);
-    assert_eq!(blocks(&recover(root.path()).unwrap()), ["ab", "cd", "e"]);
-    write_as(root.path(), 3, [record(0, 1, 0, b"ab")]);
-    assert_eq!(blocks(&recover(root.path()).unwrap()), ["ab", "cd", "e"]);
-}
-
-#[test]
-fn what_was_absorbed_of_another_attempt_does_not_count() {
-    let root = tempfile::tempdir().unwrap();
-    write_as(root.path(), 1, [absorbed(0, b"ab"), absorbed(2, b"XX"), absorbed(4, b"YY")]);
-    write_as(root.path(), 2, [absorbed(0, b"ab"), absorbed(2, b"ZZ")]);
-    assert!(recover(root.path()).is_err(), "it is not known which");
-    write_as(root.path(), 3, [record(0, 2, 0, b"ab"), record(0, 2, 2, b"cd")]);
-    assert_eq!(blocks(&recover(root.path()).unwrap()), ["ab", "cd"]);
-    // A block that fits by its length alone does not go on with the log either.
-    write_as(root.path(), 4, [absorbed(0, b"ab"), absorbed(2, b"cd"), absorbed(4, b"e")]);
-    assert_eq!(blocks(&recover(root.path()).unwrap()), ["ab", "cd", "e"]);
-}
-
-#[test]
-fn who_goes_on_with_what_it_absorbed_says_that_it_counts() {
-    let root = tempfile::tempdir().unwrap();
-    write_as(root.path(), 1, [absorbed(0, b"ab"), absorbed(2, b"XX")]);
-    write_as(root.path(), 2, [absorbed(0, b"ab"), absorbed(2, b"cd"), record(0, 5, 4, b"")]);
-    let found = recover(root.path()).unwrap();
-    assert_eq!(blocks(&found), ["ab", "cd"]);
-    assert_eq!(found.tasks[0].generation, Generation(5));
-}
-
-#[test]
-fn an_attempt_that_began_anew_overrules_what_others_wrote_before() {
-    let root = tempfile::tempdir().unwrap();
-    write_as(root.path(), 1, [record(0, 1, 0, b"ab"), record(0, 1, 2, b"cd")]);
-    write_as(root.path(), 2, [record(0, 2, 0, b"")]);
-    assert!(blocks(&recover(root.path()).unwrap()).is_empty());
-    write_as(root.path(), 3, [absorbed(0, b"ride")]);
-    assert_eq!(blocks(&recover(root.path()).unwrap()), ["ride"]);
-    write_as(root.path(), 4, [record(0, 3, 0, b"ride"), record(0, 3, 4, b""), record(0, 3, 4, b"on")]);
-    assert_eq!(blocks(&recover(root.path()).unwrap()), ["ride", "on"]);
-}
-
 #[test]
 fn one_epoch_is_recovered_whatever_happened_to_the_others() {
     let root = tempfile::tempdir().unwrap();

@@ -21,7 +21,6 @@ impl Pending {
     /// - [`Error::Fenced`]: a newer generation of the task has written, or the epoch was committed.
     /// - [`Error::Config`]: a newer application has taken the epoch over.
     /// - [`Error::LogGap`]: an earlier block of the log is not in this file (or failed).
-    /// - [`Error::LogFork`]: this generation has written other bytes at that offset.
     /// - [`Error::Poisoned`]: syncing failed, for this record or an earlier one. Whether this record is on
     ///   disk can't be known; the writer takes nothing more.
     /// - [`Error::Io`]: anything else.

@@ -93,8 +93,10 @@ fn an_older_generation_is_refused_and_a_newer_one_may_go_back() {
     let writer = writer(root.path());
     append(&writer, 0, 1, 0, b"abc");
     append(&writer, 0, 1, 3, b"old");
-    let fork = writer.submit(record(0, 1, 3, b"new")).wait().unwrap_err();
-    assert!(matches!(fork, Error::LogFork { at: LogOffset(3) }), "{fork}");
+    // Written again, as several tasks do that have absorbed one log; what goes on goes on behind it.
+    append(&writer, 0, 1, 0, b"abc");
+    append(&writer, 0, 1, 6, b"er");
+    assert_eq!(recovered(root.path(), 0), b"abcolder");
     append(&writer, 0, 2, 3, b"new");
     let fenced = writer.submit(record(0, 1, 6, b"zombie")).wait().unwrap_err();
     assert!(matches!(fenced, Error::Fenced { newer: Generation(2), .. }), "{fenced}");

@@ -1,0 +1,228 @@
+//! Output commit of what was absorbed from frames: before something that depends on it becomes visible, it is
+//! compared with what counts, stands on other agents and in this agent's segment, and the registry knows.
+//!
+//! A consumer may have had a frame in hand while its sender was lost and opened again. Agents that were asked then
+//! take such a frame only if the new attempt has the same; but that one may be gone by now, or nobody had told this
+//! agent. So the registry is asked which attempt counts, and what others have of its log is read and compared.
+//! What then goes to the segment is written in that attempt's name, so that it overrules what older ones wrote.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::handler::{Handler, Session, unexpected};
+use crate::agent::protocol::{AgentInfo, Counting, Reply, Request};
+use crate::edge::disk::segment::{Pending, SegmentRecord};
+use crate::edge::locked;
+use crate::error::{Error, Result};
+use crate::id::{Generation, LogOffset, TaskId};
+
+/// An absorbed log, as it is to be shared.
+struct Shared {
+    task: TaskId,
+    version: Option<u64>,
+    end: LogOffset,
+    vouched: (Generation, LogOffset),
+}
+
+/// What came of comparing it with what counts.
+enum Compared {
+    Same,
+    Other,
+    /// Who had it is gone.
+    Nobody,
+}
+
+/// A block of an absorbed log on its way to this agent's segment.
+struct Copying {
+    task: TaskId,
+    version: Option<u64>,
+    index: usize,
+    written: Pending,
+}
+
+impl Handler {
+    /// Output commit of what was absorbed here in the session's epoch: returns when it is stable.
+    pub(in crate::edge) fn share(&self, session: &Session) -> Result<()> {
+        let epoch = session.task.epoch_key();
+        let _turn = self.sharing.take(epoch.clone());
+        let tasks = locked(&self.store).take_fresh(&epoch);
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        let shared = self.share_all(session, &tasks);
+        if shared.is_err() {
+            locked(&self.store).not_shared(&epoch, tasks);
+        }
+        shared
+    }
+
+    fn share_all(&self, session: &Session, tasks: &[TaskId]) -> Result<()> {
+        let wanted = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
+        let candidates = self.peers_for(&session.task);
+        let logs = self.compared(tasks)?;
+        let pending = self.persist_copies(session, &logs)?;
+        let mut holders =
+            self.share_with_some(&candidates, tasks, session.grant.generation, wanted, self.patience())?;
+        holders.push(self.info.id);
+        for Copying { task, version, index, written } in pending {
+            let place = written.wait()?;
+            locked(&self.store).durable(&task, version, index, place);
+        }
+        self.registrar.tell(&self.connections, Request::Visible { tasks: tasks.to_vec(), holders })
+    }
+
+    // What counts.
+
+    /// Compares what is here of some logs with what counts; with the attempt that each is a part of.
+    fn compared(&self, tasks: &[TaskId]) -> Result<Vec<(Shared, Generation)>> {
+        // Before it is asked what counts: whoever opens a task after that is told of what is here.
+        let shared: Vec<Shared> = {
+            let store = locked(&self.store);
+            let of = |task: &TaskId| {
+                let (version, vouched) = (store.version(task), store.vouched(task));
+                let end = store.end(task)?;
+                Some(Shared { task: task.clone(), version, end, vouched })
+            };
+            tasks.iter().filter_map(of).collect()
+        };
+        let vouched = |log: &Shared| match log.vouched {
+            (by, upto) if upto >= log.end => by,
+            _ => Generation::NONE,
+        };
+        let asked = shared.iter().map(|log| (log.task.clone(), vouched(log))).collect();
+        let counting = self.registrar.counting(&self.connections, self.info.id, asked)?;
+        if counting.len() != shared.len() {
+            return Err(unexpected());
+        }
+        let mut logs = Vec::with_capacity(shared.len());
+        for (log, counting) in shared.into_iter().zip(counting) {
+            match self.compare(&log, &counting)? {
+                Compared::Same => {}
+                // What counts now is another question.
+                Compared::Nobody => return self.compared(tasks),
+                Compared::Other => {
+                    locked(&self.store).drop_stale(&log.task, log.version);
+                    return Err(Error::StaleFrame { upstream: log.task });
+                }
+            }
+            locked(&self.store).vouch(&log.task, log.version, counting.generation, log.end);
+            logs.push((log, counting.generation));
+        }
+        Ok(logs)
+    }
+
+    /// Compares a log with what counts of it.
+    fn compare(&self, log: &Shared, counting: &Counting) -> Result<Compared> {
+        let Counting { generation, newest, holders, whole } = counting;
+        let from = match log.vouched {
+            (by, upto) if by == *generation => upto,
+            _ => LogOffset::START,
+        };
+        let is_here = |agent: &AgentInfo| agent.id == self.info.id;
+        if let Some(newest) = newest.as_ref().filter(|newest| !is_here(newest)) {
+            let confirm = |from| Request::Confirm { task: log.task.clone(), generation: *generation, from };
+            let asked = |newest: &AgentInfo| self.is_same(log, newest, from, true, confirm);
+            let same = self.first_of(std::slice::from_ref(newest), asked)?;
+            // Without an answer it is dead, or has no such log.
+            return match same {
+                Some(true) => Ok(Compared::Same),
+                None if self.is_dead(newest) => Ok(Compared::Nobody),
+                Some(false) | None => Ok(Compared::Other),
+            };
+        }
+        if newest.is_some() || holders.is_empty() || (*whole && holders.iter().any(is_here)) {
+            return Ok(Compared::Same);
+        }
+        let others: Vec<AgentInfo> = holders.iter().filter(|holder| !is_here(holder)).cloned().collect();
+        let read = |from| Request::Read { task: log.task.clone(), from, whole: *whole };
+        let same = self.first_of(&others, |holder| self.is_same(log, holder, from, *whole, read))?;
+        // If nobody is left who could say anything else, nothing else counts.
+        Ok(if same.unwrap_or(true) { Compared::Same } else { Compared::Other })
+    }
+
+    /// Whether an agent has what is here; if it is not said to have all, only as far as it has something.
+    fn is_same(
+        &self,
+        log: &Shared,
+        holder: &AgentInfo,
+        mut from: LogOffset,
+        has_all: bool,
+        read: impl Fn(LogOffset) -> Request,
+    ) -> Result<bool> {
+        let mut ours: VecDeque<Bytes> = VecDeque::new();
+        while from < log.end {
+            let blocks = match self.connections.call(&holder.addr, &read(from))? {
+                Reply::Blocks(blocks) => blocks,
+                Reply::Withdrawn => return Ok(true),
+                _ => return Err(unexpected()),
+            };
+            if blocks.is_empty() {
+                return Ok(!has_all);
+            }
+            for block in blocks {
+                if from >= log.end {
+                    break;
+                }
+                if ours.is_empty() {
+                    ours = self.read(&log.task, from)?.into();
+                }
+                if ours.pop_front().is_none_or(|own| own != block) {
+                    return Ok(false);
+                }
+                from = from.plus(block.len() as u64);
+            }
+        }
+        Ok(true)
+    }
+
+    // The segment.
+
+    /// Queues what this agent's segment lacks of these logs.
+    fn persist_copies(&self, session: &Session, logs: &[(Shared, Generation)]) -> Result<Vec<Copying>> {
+        let mut pending = Vec::new();
+        if !self.disk.has_segments() {
+            return Ok(pending);
+        }
+        for (Shared { task, version, end, .. }, generation) in logs {
+            let (mut from, mut index) = (LogOffset::START, 0);
+            while from < *end {
+                let blocks = self.read(task, from)?;
+                if blocks.is_empty() {
+                    break;
+                }
+                for block in blocks {
+                    if !locked(&self.store).is_block_durable(task, index) {
+                        let record = copy_record(session, task, *generation, from, &block);
+                        let (task, version) = (task.clone(), *version);
+                        let copying = |written| Copying { task, version, index, written };
+                        pending.extend(self.disk.submit(record).map(copying));
+                    }
+                    from = from.plus(block.len() as u64);
+                    index += 1;
+                }
+            }
+        }
+        Ok(pending)
+    }
+}
+
+fn copy_record(
+    session: &Session,
+    task: &TaskId,
+    generation: Generation,
+    at: LogOffset,
+    block: &Bytes,
+) -> SegmentRecord {
+    let layout = session.grant.layout;
+    SegmentRecord {
+        task: task.clone(),
+        generation,
+        app: layout.app,
+        stage: 0,
+        tasks: None,
+        plan: None,
+        offset: at,
+        block: block.clone(),
+    }
+}
