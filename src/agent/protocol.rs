@@ -23,7 +23,7 @@ use crate::task::{PoolQuestions, PoolRows, Summary};
 /// Version of the messages; both sides of a connection must have the same.
 pub const PROTOCOL_VERSION: u32 = 13;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
-pub const PIECE_BYTES: u64 = 16 << 20;
+pub const PIECE_BYTES: u64 = 4 << 20;
 
 /// Spark has committed an epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,25 +2,19 @@
 
 use crate::determinant::FingerprintMap;
 
+/// Positions of one index: there may be millions, so each takes four bytes.
+pub(super) const POSITIONS_MAX: usize = u32::MAX as usize;
 /// No position.
-const NONE: usize = usize::MAX;
-
-/// What the recorded positions of one fingerprint hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Values {
-    Unchecked,
-    Equal,
-    /// Two positions whose recorded values differ.
-    Differ(usize, usize),
-}
+const NONE: u32 = u32::MAX;
 
 /// The recorded positions of one fingerprint, a list threaded through `Index::next`.
 #[derive(Debug, Clone, Copy)]
 struct Queue {
-    first: usize,
-    last: usize,
-    unused: usize,
-    values: Values,
+    first: u32,
+    last: u32,
+    unused: u32,
+    /// Whether their values are known to be equal.
+    is_equal: bool,
 }
 
 /// The answer to one lookup.
@@ -45,7 +39,12 @@ pub(super) enum Found {
 #[derive(Debug, Default)]
 pub(super) struct Index {
     queues: FingerprintMap<Queue>,
-    next: Vec<usize>,
+    next: Vec<u32>,
+}
+
+/// A position as it is kept; at most [`POSITIONS_MAX`] rows are read.
+fn kept(position: usize) -> u32 {
+    u32::try_from(position).unwrap_or(NONE)
 }
 
 impl Index {
@@ -61,10 +60,10 @@ impl Index {
     /// Adds the position after those added so far. `is_same`: its value is known to be that of the one of its
     /// fingerprint that was added last.
     pub(super) fn push(&mut self, fingerprint: u64, is_same: bool) {
-        let values = self.queues.get(&fingerprint).map(|queue| queue.values);
+        let before = self.queues.get(&fingerprint).map(|queue| queue.is_equal);
         self.insert(self.next.len(), fingerprint, false);
-        if let (true, Some(values), Some(queue)) = (is_same, values, self.queues.get_mut(&fingerprint)) {
-            queue.values = values;
+        if let (true, Some(is_equal), Some(queue)) = (is_same, before, self.queues.get_mut(&fingerprint)) {
+            queue.is_equal = is_equal;
         }
     }
 
@@ -73,21 +72,22 @@ impl Index {
         if self.next.len() <= position {
             self.next.resize(position + 1, NONE);
         }
+        let position = kept(position);
         let unused = if used { NONE } else { position };
         let queue = self.queues.entry(fingerprint).or_insert(Queue {
             first: position,
             last: position,
             unused,
-            values: Values::Equal,
+            is_equal: true,
         });
         if queue.last == position {
             return;
         }
-        if let Some(next) = self.next.get_mut(queue.last) {
+        if let Some(next) = self.next.get_mut(queue.last as usize) {
             *next = position;
         }
         queue.last = position;
-        queue.values = Values::Unchecked;
+        queue.is_equal = false;
         if queue.unused == NONE {
             queue.unused = unused;
         }
@@ -96,7 +96,7 @@ impl Index {
     /// The oldest position not used, over all fingerprints. Walks the whole index: for messages
     /// only.
     pub(super) fn first_unused(&self) -> Option<usize> {
-        self.queues.values().map(|q| q.unused).filter(|&p| p != NONE).min()
+        self.queues.values().map(|q| q.unused).filter(|&p| p != NONE).min().map(|p| p as usize)
     }
 
     /// Takes the oldest unused position of `fingerprint`. `same` says whether two positions hold
@@ -109,46 +109,44 @@ impl Index {
         let Some(queue) = self.queues.get_mut(&fingerprint) else {
             return Ok(Found::Unknown);
         };
-        if let Some(same) = same {
-            if queue.values == Values::Unchecked {
-                queue.values = compare(queue, &self.next, same)?;
+        if let Some(same) = same.filter(|_| !queue.is_equal) {
+            if let Some(other) = differing(queue, &self.next, same)? {
+                return Ok(Found::Ambiguous(queue.first as usize, other));
             }
-            if let Values::Differ(a, b) = queue.values {
-                return Ok(Found::Ambiguous(a, b));
-            }
+            queue.is_equal = true;
         }
         let position = queue.unused;
-        match self.next.get(position) {
+        match self.next.get(position as usize) {
             Some(&next) => {
                 queue.unused = next;
-                Ok(Found::At(position))
+                Ok(Found::At(position as usize))
             }
-            None => Ok(Found::Exhausted(queue.first)),
+            None => Ok(Found::Exhausted(queue.first as usize)),
         }
     }
 
     /// The position that was taken last of `fingerprint` is not used after all.
     pub(super) fn give_back(&mut self, fingerprint: u64, position: usize) {
         if let Some(queue) = self.queues.get_mut(&fingerprint) {
-            queue.unused = position;
+            queue.unused = kept(position);
         }
     }
 }
 
-/// Compares every position of a queue with its first.
-fn compare<E>(
+/// The first position of a queue whose value is not that of its first.
+fn differing<E>(
     queue: &Queue,
-    next: &[usize],
+    next: &[u32],
     mut same: impl FnMut(usize, usize) -> Result<bool, E>,
-) -> Result<Values, E> {
+) -> Result<Option<usize>, E> {
     let mut at = queue.first;
-    while let Some(&following) = next.get(at) {
+    while let Some(&following) = next.get(at as usize) {
         at = following;
-        if at != NONE && !same(queue.first, at)? {
-            return Ok(Values::Differ(queue.first, at));
+        if at != NONE && !same(queue.first as usize, at as usize)? {
+            return Ok(Some(at as usize));
         }
     }
-    Ok(Values::Equal)
+    Ok(None)
 }
 
 /// How many equal rows came before, per fingerprint.

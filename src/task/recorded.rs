@@ -7,6 +7,7 @@ use arrow_schema::DataType;
 use bytes::Bytes;
 
 use super::header;
+use super::matching::POSITIONS_MAX;
 use super::options::TaskMode;
 use crate::determinant::{BlockReader, Determinant, decode_results, row_fingerprints, row_numbers};
 use crate::error::{Error, Result};
@@ -84,6 +85,10 @@ impl RecordedRows {
                         let start = self.fingerprints.len();
                         fingerprints.extend_into(&mut self.fingerprints);
                         let rows = self.fingerprints.len() - start;
+                        if self.fingerprints.len() > POSITIONS_MAX {
+                            let what = format!("more than {POSITIONS_MAX} rows of one partition");
+                            return Err(Error::CorruptLog { what });
+                        }
                         if rows > 0 {
                             let arrow = block.slice_ref(arrow);
                             self.entries.push(Entry { start, rows, arrow, values: None, compared: None });
@@ -178,6 +183,10 @@ impl RecordedRows {
             if values.len() != entry.rows {
                 let what = format!("{} fingerprints but {} results", entry.rows, values.len());
                 return Err(Error::CorruptLog { what });
+            }
+            if entry.start >= self.own {
+                // Rows of others are recorded again from what they are; one form of them is enough.
+                entry.arrow = Bytes::new();
             }
             entry.values = Some(values);
         }

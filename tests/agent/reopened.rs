@@ -247,6 +247,47 @@ fn what_one_consumer_has_shown_another_with_an_older_frame_cannot_contradict() {
 }
 
 #[test]
+fn what_an_attempt_wrote_to_the_folder_and_was_not_answered_does_not_contradict_what_is_shown() {
+    let world = world(true);
+    let (a, b) = (world.process("a"), world.process("b"));
+    let (c, other) = (world.process("c"), world.process("other"));
+    let (mut on_a, mut on_c) = (worker_of(&world, &a), worker_of(&world, &c));
+    for number in 0..SENDERS {
+        let first = on_a.open(inside(&task(number), 1)).unwrap();
+        keep(&mut on_a, first.session, "one");
+        keep(&mut on_a, first.session, "old");
+        let taker = on_c.open(inside(&consumer(number), 50)).unwrap();
+        absorb(&mut on_c, taker.session, &task(number), &["one"]).unwrap();
+        fail(&mut on_c, taker.session);
+    }
+    a.kill();
+    let mut seconds: Vec<_> = (0..SENDERS)
+        .map(|number| {
+            let mut on_b = worker_of(&world, &b);
+            let second = open_when_known(&mut on_b, &task(number), 2);
+            (on_b, second.session)
+        })
+        .collect();
+    // It stands in the folder. Where the other is to have a copy, that is all: it does not come to it.
+    other.signal("-STOP");
+    for (on_b, session) in &mut seconds {
+        let _unanswered = on_b.send(*session, text("new")).unwrap();
+    }
+    sleep(Duration::from_millis(500));
+    b.kill();
+    other.kill();
+    let shown: Vec<bool> =
+        (0..SENDERS).map(|number| shows(&mut on_c, number, &task(number), &["one", "old"])).collect();
+    c.kill();
+    let (driver, config) = restarted(&world);
+    let mut worker = Client::connect(&config, driver.socket()).unwrap();
+    for (number, shown) in (0..).zip(shown) {
+        let last = worker.open(inside(&task(number), 3)).unwrap();
+        assert!(!shown || last.prior == [text("one"), text("old")], "{number}: {:?}", last.prior);
+    }
+}
+
+#[test]
 fn an_agent_that_was_declared_dead_shows_nothing() {
     let world = world(false);
     let (a, c) = (world.process("a"), world.process("c"));
@@ -321,14 +362,21 @@ fn a_peer_that_pauses_while_another_takes_the_copy_lives_on() {
         (worker_of(&world, &a), worker_of(&world, &c), worker_of(&world, &p));
     let mine = on_p.open(inside(&task(9), 1)).unwrap();
     append(&mut on_p, mine.session, &text("mine")).unwrap();
-    let taker = on_c.open(inside(&consumer(0), 60)).unwrap();
-    let first = on_a.open(inside(&task(0), 1)).unwrap();
-    keep(&mut on_a, first.session, "a");
-    close(&mut on_a, first.session);
-    absorb(&mut on_c, taker.session, &task(0), &["a"]).unwrap();
+    for number in 0..SENDERS {
+        let first = on_a.open(inside(&task(number), 1)).unwrap();
+        keep(&mut on_a, first.session, "a");
+        close(&mut on_a, first.session);
+    }
     p.signal("-STOP");
-    commit(&mut on_c, taker.session).unwrap();
+    // Some of them choose it for a peer.
+    for number in 0..SENDERS {
+        let taker = on_c.open(inside(&consumer(number), 60)).unwrap();
+        absorb(&mut on_c, taker.session, &task(number), &["a"]).unwrap();
+        commit(&mut on_c, taker.session).unwrap();
+    }
     p.signal("-CONT");
+    // Who was declared dead is told with its next beat, and ends.
+    sleep(Duration::from_millis(1_500));
     let again = open_when_known(&mut on_p, &task(9), 2);
     assert_eq!(again.prior, [text("mine")]);
 }

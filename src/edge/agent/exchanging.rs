@@ -103,6 +103,10 @@ impl Handler {
                     holders.push(peer.id);
                     continue;
                 };
+                if matches!(error, Error::StaleFrame { .. }) {
+                    // It knows of another log. Which of them counts is not for those to say who know of none.
+                    return Err(error);
+                }
                 tracing::info!(peer = %peer.addr, %error, "not a peer for absorbed logs");
                 match is_silence(&error) {
                     true => silent.push((peer, error)),

@@ -20,6 +20,9 @@ use crate::task::{PoolAnswer, PoolQuestion, PoolRows};
 /// Rows of one fingerprint that are compared each time that they are asked for.
 const COMPARED_MAX: u64 = if cfg!(test) { 4 } else { 64 };
 
+/// Bytes between two values that are read along.
+const GAP: u64 = if cfg!(test) { 8 } else { 256 };
+
 /// Recorded rows, as they were when the last log was read.
 pub(in crate::edge) struct Rows {
     run: Option<Arc<Run>>,
@@ -51,13 +54,12 @@ impl Group {
     }
 }
 
-/// Rows of one type that are to be given.
+/// Values that were read, for entries in their order.
 #[derive(Default)]
-struct Given {
-    fingerprints: Vec<u64>,
+struct Values {
     bytes: Vec<u8>,
-    /// End of each.
-    ends: Vec<usize>,
+    /// Where the value of each entry starts.
+    starts: Vec<usize>,
 }
 
 impl Rows {
@@ -87,9 +89,8 @@ impl Rows {
         bytes_max: usize,
     ) -> Result<PoolRows> {
         let own = self.numbers.get(own).copied();
-        let mut given: Vec<Given> = self.kinds.iter().map(|_| Given::default()).collect();
         let mut answers = Vec::with_capacity(questions.len());
-        let (mut bytes, mut page, mut row) = (0, Page::default(), Vec::new());
+        let (mut given, mut bytes, mut page) = (Vec::with_capacity(questions.len()), 0, Page::default());
         for question in questions {
             if bytes >= bytes_max && !answers.is_empty() {
                 break;
@@ -103,27 +104,30 @@ impl Rows {
                 true => self.differing(run, question.fingerprint, &group, &mut page)?,
                 false => None,
             };
-            if let Some(differing) = differing {
-                let of_others = |place: &u64| !group.own.contains(place);
-                let pair: Vec<u64> = [group.all.start, differing].into_iter().filter(of_others).collect();
-                for place in &pair {
-                    bytes += self.give(run.at(*place, &mut page)?, &mut row, &mut given)?;
+            let before = given.len();
+            let left = match differing {
+                Some(differing) => {
+                    for place in [group.all.start, differing] {
+                        if !group.own.contains(&place) {
+                            given.push(run.at(place, &mut page)?);
+                        }
+                    }
+                    0
                 }
-                answers.push(PoolAnswer { given: u32::try_from(pair.len()).unwrap_or(2), left: 0 });
-                continue;
-            }
-            let from = u64::from(question.from);
-            let mut count = 0;
-            while count < question.wanted && from + u64::from(count) < group.others() {
-                if bytes >= bytes_max && count > 0 {
-                    break;
+                None => {
+                    let mut next = question.from.into();
+                    let end = group.others().min(u64::from(question.from) + u64::from(question.wanted));
+                    while next < end && (bytes < bytes_max || given.len() == before) {
+                        let entry = run.at(group.place(next), &mut page)?;
+                        bytes += entry.len as usize;
+                        given.push(entry);
+                        next += 1;
+                    }
+                    group.others().saturating_sub(next)
                 }
-                let place = group.place(from + u64::from(count));
-                bytes += self.give(run.at(place, &mut page)?, &mut row, &mut given)?;
-                count += 1;
-            }
-            let left = group.others().saturating_sub(from + u64::from(count));
-            answers.push(PoolAnswer { given: count, left });
+            };
+            let given = u32::try_from(given.len() - before).unwrap_or(u32::MAX);
+            answers.push(PoolAnswer { given, left });
         }
         Ok(PoolRows { answers, blocks: self.blocks(&given)? })
     }
@@ -150,36 +154,59 @@ impl Rows {
         Ok(found)
     }
 
-    /// Reads a row; its bytes.
-    fn give(&self, entry: Entry, row: &mut Vec<u8>, given: &mut [Given]) -> Result<usize> {
-        row.resize(entry.len as usize, 0);
-        self.values.read(row, entry.offset)?;
-        let corrupt = || self.values.corrupt(entry.offset);
-        let (kind, value) = row.split_first_chunk::<KIND>().ok_or_else(corrupt)?;
-        let given = given.get_mut(usize::from(u16::from_le_bytes(*kind))).ok_or_else(corrupt)?;
-        if xxh3_64(row) != entry.value {
-            return Err(corrupt());
+    /// Reads the values of entries. Those that stand together are read together: tasks that are cut otherwise
+    /// mostly take their rows from a few places.
+    fn read(&self, given: &[Entry]) -> Result<Values> {
+        let mut order: Vec<usize> = (0..given.len()).collect();
+        let at = |index: &usize| given.get(*index).copied().unwrap_or_default();
+        order.sort_unstable_by_key(|index| at(index).offset);
+        let mut values = Values { bytes: Vec::new(), starts: vec![0; given.len()] };
+        let follows = |a: &usize, b: &usize| at(b).offset <= at(a).end() + GAP;
+        for together in order.chunk_by(follows) {
+            let (Some(first), Some(last)) = (together.first().map(at), together.last().map(at)) else {
+                continue;
+            };
+            let place = values.bytes.len();
+            let len = usize::try_from(last.end().saturating_sub(first.offset)).unwrap_or(usize::MAX);
+            values.bytes.resize(place + len, 0);
+            self.values.read(values.bytes.get_mut(place..).unwrap_or_default(), first.offset)?;
+            for index in together {
+                let within = usize::try_from(at(index).offset - first.offset).unwrap_or(usize::MAX);
+                if let Some(start) = values.starts.get_mut(*index) {
+                    *start = place + within;
+                }
+            }
         }
-        given.fingerprints.push(entry.fingerprint);
-        given.bytes.extend(value);
-        given.ends.push(given.bytes.len());
-        Ok(row.len())
+        Ok(values)
     }
 
-    fn blocks(&self, given: &[Given]) -> Result<Vec<Bytes>> {
+    /// Rows as blocks of a log: one for each type.
+    fn blocks(&self, given: &[Entry]) -> Result<Vec<Bytes>> {
         let mut blocks = self.headers.clone();
-        for (kind, given) in self.kinds.iter().zip(given) {
-            let starts = std::iter::once(&0).chain(&given.ends);
-            let rows = starts.zip(&given.ends).filter_map(|(start, end)| given.bytes.get(*start..*end));
-            if given.ends.is_empty() {
+        let values = self.read(given)?;
+        let mut of_kind: Vec<(Vec<u64>, Vec<&[u8]>)> = vec![Default::default(); self.kinds.len()];
+        for (entry, start) in given.iter().zip(&values.starts) {
+            let corrupt = || self.values.corrupt(entry.offset);
+            let row = values.bytes.get(*start..*start + entry.len as usize).ok_or_else(corrupt)?;
+            let (kind, value) = row.split_first_chunk::<KIND>().ok_or_else(corrupt)?;
+            let of_kind = of_kind.get_mut(usize::from(u16::from_le_bytes(*kind)));
+            if xxh3_64(row) != entry.value {
+                return Err(corrupt());
+            }
+            let (fingerprints, rows) = of_kind.ok_or_else(corrupt)?;
+            fingerprints.push(entry.fingerprint);
+            rows.push(value);
+        }
+        for (kind, (fingerprints, rows)) in self.kinds.iter().zip(of_kind) {
+            if rows.is_empty() {
                 continue;
             }
-            let columns = kind.converter.convert_rows(rows.map(|row| kind.parser.parse(row)))?;
+            let columns = kind.converter.convert_rows(rows.into_iter().map(|row| kind.parser.parse(row)))?;
             let [values] = columns.as_slice() else {
                 return Err(Error::Misuse { what: format!("{} columns of one", columns.len()) });
             };
             let mut builder = BlockBuilder::new();
-            builder.push_results(&given.fingerprints, &encode_results(values)?)?;
+            builder.push_results(&fingerprints, &encode_results(values)?)?;
             blocks.push(builder.finish());
         }
         Ok(blocks)
@@ -200,10 +227,11 @@ fn group(run: &Run, fingerprint: u64, own: Option<u32>, page: &mut Page) -> Resu
     if log_of(start, page)?.is_none() {
         return Ok(Group { all: start..start, own: start..start });
     }
-    let end = match log_of(start + 1, page)? {
-        None => start + 1,
-        Some(_) => run.first_of(fingerprint, u32::MAX, page)?,
-    };
+    if log_of(start + 1, page)?.is_none() {
+        let is_own = log_of(start, page)? == own;
+        return Ok(Group { all: start..start + 1, own: start..start + u64::from(is_own) });
+    }
+    let end = run.first_of(fingerprint, u32::MAX, page)?;
     let own = match own {
         Some(own) => run.first_of(fingerprint, own, page)?..run.first_of(fingerprint, own + 1, page)?,
         None => start..start,

@@ -11,9 +11,9 @@ use crate::error::Result;
 /// Bytes of an entry on disk.
 const ENTRY: usize = 32;
 /// Entries that are read at a time to find one.
-const PAGE: usize = if cfg!(test) { 4 } else { 256 };
+const PAGE: usize = if cfg!(test) { 4 } else { 128 };
 /// Pages that are written, or read to be merged, at a time.
-const PAGES: usize = if cfg!(test) { 2 } else { 8 };
+const PAGES: usize = if cfg!(test) { 2 } else { 16 };
 
 /// One recorded row. Entries are in the order of fingerprints; equal ones in that of logs and of rows in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -29,6 +29,11 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// Position behind the value.
+    pub(super) const fn end(&self) -> u64 {
+        self.offset + self.len as u64
+    }
+
     fn write(self, out: &mut Vec<u8>) {
         out.extend(self.fingerprint.to_le_bytes());
         out.extend(self.offset.to_le_bytes());
@@ -54,11 +59,11 @@ pub(super) struct Run {
     pages: Vec<(u64, u32, u32)>,
 }
 
-/// A page that was read last.
+/// The page that was read last.
 #[derive(Debug, Default)]
 pub(super) struct Page {
     number: Option<usize>,
-    entries: Vec<Entry>,
+    bytes: Vec<u8>,
 }
 
 impl Run {
@@ -79,8 +84,11 @@ impl Run {
         // A page whose first entry equals the wanted may follow others that end with it.
         let after = self.pages.partition_point(|&(fingerprint, log, _)| (fingerprint, log) < wanted);
         let Some(number) = after.checked_sub(1) else { return Ok(0) };
-        let entries = self.page(number, page)?;
-        let within = entries.partition_point(|entry| (entry.fingerprint, entry.log) < wanted);
+        let is_before = |entry: &[u8; ENTRY]| {
+            let Entry { fingerprint, log, .. } = Entry::read(entry);
+            (fingerprint, log) < wanted
+        };
+        let within = self.page(number, page)?.partition_point(is_before);
         Ok((number * PAGE + within) as u64)
     }
 
@@ -89,31 +97,29 @@ impl Run {
         let number = usize::try_from(place / PAGE as u64).unwrap_or(usize::MAX);
         let entries = self.page(number, page)?;
         let within = usize::try_from(place % PAGE as u64).unwrap_or(usize::MAX);
-        entries.get(within).copied().ok_or_else(|| self.file.corrupt(place * ENTRY as u64))
+        entries.get(within).map(Entry::read).ok_or_else(|| self.file.corrupt(place * ENTRY as u64))
     }
 
-    fn page<'a>(&self, number: usize, page: &'a mut Page) -> Result<&'a [Entry]> {
+    fn page<'a>(&self, number: usize, page: &'a mut Page) -> Result<&'a [[u8; ENTRY]]> {
         if page.number != Some(number) {
             page.number = None;
-            self.read(number, 1, &mut page.entries)?;
+            self.read(number, 1, &mut page.bytes)?;
             page.number = Some(number);
         }
-        Ok(&page.entries)
+        Ok(page.bytes.as_chunks::<ENTRY>().0)
     }
 
     /// Reads some pages.
-    fn read(&self, first: usize, pages: usize, into: &mut Vec<Entry>) -> Result<()> {
-        into.clear();
+    fn read(&self, first: usize, pages: usize, into: &mut Vec<u8>) -> Result<()> {
         let from = first * PAGE;
         let len = usize::try_from(self.len).unwrap_or(usize::MAX).saturating_sub(from).min(pages * PAGE);
-        let mut bytes = vec![0; len * ENTRY];
-        self.file.read(&mut bytes, (from * ENTRY) as u64)?;
-        for (page, number) in bytes.chunks(PAGE * ENTRY).zip(first..) {
+        into.resize(len * ENTRY, 0);
+        self.file.read(into, (from * ENTRY) as u64)?;
+        for (page, number) in into.chunks(PAGE * ENTRY).zip(first..) {
             let sum = self.pages.get(number).map(|(_, _, sum)| *sum);
             if sum != Some(crc32fast::hash(page)) {
                 return Err(self.file.corrupt((number * PAGE * ENTRY) as u64));
             }
-            into.extend(page.as_chunks::<ENTRY>().0.iter().map(Entry::read));
         }
         Ok(())
     }
@@ -183,27 +189,27 @@ struct Source {
     run: Arc<Run>,
     /// The next page that is not read.
     page: usize,
-    entries: Vec<Entry>,
+    bytes: Vec<u8>,
     at: usize,
 }
 
 impl Source {
     fn next(&mut self) -> Result<Option<Entry>> {
-        if self.at == self.entries.len() {
+        if self.at == self.bytes.as_chunks::<ENTRY>().0.len() {
             if self.page >= self.run.pages.len() {
                 return Ok(None);
             }
-            self.run.read(self.page, PAGES, &mut self.entries)?;
+            self.run.read(self.page, PAGES, &mut self.bytes)?;
             (self.page, self.at) = (self.page + PAGES, 0);
         }
         self.at += 1;
-        Ok(self.entries.get(self.at - 1).copied())
+        Ok(self.bytes.as_chunks::<ENTRY>().0.get(self.at - 1).map(Entry::read))
     }
 }
 
 impl Merge {
     pub(super) fn new(dir: &Arc<SpillDir>, runs: &[Arc<Run>]) -> Result<Self> {
-        let source = |run: &Arc<Run>| Source { run: Arc::clone(run), page: 0, entries: Vec::new(), at: 0 };
+        let source = |run: &Arc<Run>| Source { run: Arc::clone(run), page: 0, bytes: Vec::new(), at: 0 };
         let mut merge = Self {
             sources: runs.iter().map(source).collect(),
             next: BinaryHeap::new(),
