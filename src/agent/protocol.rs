@@ -23,7 +23,7 @@ use crate::task::{PoolQuestions, PoolRows, Summary};
 /// Version of the messages; both sides of a connection must have the same.
 pub const PROTOCOL_VERSION: u32 = 13;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
-pub const PIECE_BYTES: u64 = 4 << 20;
+pub const PIECE_BYTES: u64 = 1 << 20;
 
 /// Spark has committed an epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,12 +67,14 @@ pub struct Piece {
 pub struct Counting {
     /// The attempt in whose name it is written down.
     pub generation: Generation,
-    /// The agent of the newest attempt, if that was not the first: what it does not have does not count.
-    pub newest: Option<AgentInfo>,
+    /// The newest attempt and its agent, if that was not the first: what it does not have does not count.
+    pub newest: Option<(Generation, AgentInfo)>,
     /// Where something is that does, if that agent is gone or others have all that was published.
     pub holders: Vec<AgentInfo>,
     /// Whether what these do not have does not count either.
     pub whole: bool,
+    /// Whether something visible depends on the log: if nobody has it, it is in the checkpoint folder, or lost.
+    pub published: bool,
 }
 
 /// A log with fewer copies than wanted.
@@ -292,6 +294,13 @@ pub enum Request {
         agent: AgentId,
         /// The tasks; with the attempt that has vouched for what was absorbed of each.
         tasks: Vec<(TaskId, Generation)>,
+    },
+    /// Agent to registry: an attempt that was granted was never opened, as its agent says.
+    Withdrawn {
+        /// The task.
+        task: TaskId,
+        /// The attempt.
+        generation: Generation,
     },
     /// Agent to registry: logs that something visible depends on, and who holds them.
     Visible {

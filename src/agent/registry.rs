@@ -32,6 +32,8 @@ use uses::Uses;
 
 /// Commits kept for agents that have not heard of them; one that missed more keeps some memory too long.
 const COMMITS_MAX: usize = 4_096;
+/// Attempts of a task that are known by their agents.
+const ATTEMPTED_MAX: usize = 4;
 
 /// The attempt that has a task open.
 #[derive(Debug, Clone, Copy)]
@@ -90,8 +92,10 @@ struct Entry {
     ended_in: Layout,
     /// The last attempt of another stage than that.
     before: Generation,
-    /// Agent of the newest attempt.
-    at: Option<AgentId>,
+    /// The last attempts and their agents, but for those that came to nothing; the newest last.
+    attempted: VecDeque<(Generation, AgentId)>,
+    /// Agents that are about to make visible what nobody could be asked about.
+    claimants: Vec<AgentId>,
     /// What the last attempt that came to its end had taken in.
     used: Vec<(String, u64)>,
     ran_live: u64,
@@ -232,7 +236,13 @@ impl Registry {
         entry.generation = generation;
         let ended_before = entry.ended_before;
         entry.opens += 1;
-        (entry.live, entry.at) = (Some(live), Some(live.agent));
+        entry.live = Some(live);
+        entry.attempted.push_back((generation, live.agent));
+        if entry.attempted.len() > ATTEMPTED_MAX {
+            entry.attempted.pop_front();
+        }
+        // They are asked for what they have now.
+        entry.claimants.clear();
         let recording = Recording {
             same_stage: entry.layout.same_stage(&layout),
             layout_changed,
@@ -476,7 +486,8 @@ impl Entry {
             ended_before: Ended::Never,
             ended_in: layout,
             before: Generation::NONE,
-            at: None,
+            attempted: VecDeque::new(),
+            claimants: Vec::new(),
             used: Vec::new(),
             ran_live: 0,
             ran_replayed: 0,

@@ -15,6 +15,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use bytes::Bytes;
 
 use self::committed::Committed;
+pub use self::copies::Taken;
 pub use self::copying::Arriving;
 use super::protocol::{AgentInfo, AgentStats, HeldCopy, HeldStats, Layout, PIECE_BYTES, Sent};
 use crate::causal_log::{BlockRef, CausalLog, Place, SpillRef};

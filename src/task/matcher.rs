@@ -95,9 +95,10 @@ impl Matcher {
         let before = self.recorded.len();
         let headers = self.recorded.append(&rows.blocks)?;
         if let Matching::Indexed(index) = &mut self.matching {
-            for fingerprint in self.recorded.fingerprints(before..self.recorded.len()) {
+            let added = self.recorded.fingerprints(before..self.recorded.len());
+            for (position, fingerprint) in (before..).zip(added) {
                 // Whoever answers has compared all of a fingerprint when it gives the first.
-                index.push(*fingerprint, self.asked.has(*fingerprint));
+                index.push(position, *fingerprint, self.asked.has(*fingerprint));
             }
         }
         Ok((headers, self.asked.answered(questions, &rows.answers)?))
@@ -228,6 +229,11 @@ impl Matcher {
                     if let [fingerprint] = *fingerprint {
                         index.insert(position, fingerprint, place < *next);
                     }
+                }
+                // Rows of others have no numbers here.
+                let (own, all) = (self.recorded.own(), self.recorded.len());
+                for (position, fingerprint) in (own..).zip(self.recorded.fingerprints(own..all)) {
+                    index.insert(position, *fingerprint, false);
                 }
             }
             Matching::Indexed(_) => return,

@@ -57,11 +57,11 @@ impl Index {
         }
     }
 
-    /// Adds the position after those added so far. `is_same`: its value is known to be that of the one of its
-    /// fingerprint that was added last.
-    pub(super) fn push(&mut self, fingerprint: u64, is_same: bool) {
+    /// Adds an unused position. `is_same`: its value is known to be that of the one of its fingerprint that was
+    /// added last.
+    pub(super) fn push(&mut self, position: usize, fingerprint: u64, is_same: bool) {
         let before = self.queues.get(&fingerprint).map(|queue| queue.is_equal);
-        self.insert(self.next.len(), fingerprint, false);
+        self.insert(position, fingerprint, false);
         if let (true, Some(is_equal), Some(queue)) = (is_same, before, self.queues.get_mut(&fingerprint)) {
             queue.is_equal = is_equal;
         }

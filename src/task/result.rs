@@ -129,7 +129,10 @@ impl ResultTask {
         while !questions.is_empty() {
             let rows = ask(&questions, self.matcher.checks_ambiguity)?;
             let (headers, open) = self.matcher.add_pool(&questions, &rows)?;
-            header::check(&headers, &self.options, &mut self.standing)?;
+            // Each is the last of some log.
+            for recorded in &headers {
+                header::check(std::slice::from_ref(recorded), &self.options, &mut self.standing)?;
+            }
             questions = open;
         }
         Ok(())

@@ -223,6 +223,27 @@ fn an_agent_that_came_after_the_sender_was_opened_again_does_not_show_what_an_ol
 }
 
 #[test]
+fn a_consumer_whose_frame_another_on_its_agent_found_stale_does_not_show_it() {
+    let world = world(true);
+    let (a, b) = (world.process("a"), world.process("b"));
+    let mut on_a = worker_of(&world, &a);
+    let first = on_a.open(inside(&task(0), 1)).unwrap();
+    keep(&mut on_a, first.session, "old");
+    a.kill();
+    let mut on_b = worker_of(&world, &b);
+    let second = open_when_known(&mut on_b, &task(0), 2);
+    keep(&mut on_b, second.session, "new");
+    let late = world.process("late");
+    let (mut one, mut other) = (worker_of(&world, &late), worker_of(&world, &late));
+    let waits = one.open(inside(&consumer(0), 60)).unwrap();
+    absorb(&mut one, waits.session, &task(0), &["old"]).unwrap();
+    assert!(shows(&mut other, 1, &task(0), &["new"]));
+    assert_eq!(commit(&mut one, waits.session).unwrap_err().condition(), "STALE_FRAME");
+    // Who has absorbed what counts goes on, also where its copy was made anew.
+    assert!(shows(&mut one, 0, &task(0), &["new"]));
+}
+
+#[test]
 fn what_one_consumer_has_shown_another_with_an_older_frame_cannot_contradict() {
     let world = world(true);
     let (a, b) = (world.process("a"), world.process("b"));

@@ -106,18 +106,20 @@ impl Cluster {
         };
         self.count.registry += 1;
         let counting = self.registry_of(host)?.counting(own, &asked)?;
-        for ((task, _), Counting { generation, newest, holders, whole }) in asked.iter().zip(counting) {
+        for ((task, _), Counting { generation, newest, holders, whole, .. }) in asked.iter().zip(counting) {
             let ours = blocks(&self.hosts[host].store, task);
             let end = self.hosts[host].store.end(task).unwrap_or_default();
             let has_all = whole || newest.is_some();
-            let mut others: Vec<_> = newest.iter().chain(&holders).map(|agent| agent.id).collect();
+            let mut others: Vec<_> = holders.iter().map(|agent| agent.id).collect();
+            others.extend(newest.iter().map(|(_, agent)| agent.id));
             if others.contains(&own) && has_all {
                 others.clear();
             }
             others.retain(|other| *other != own);
             let asked = others.iter().copied().find(|other| self.reaches(host, *other));
             let theirs = asked.and_then(|other| self.agent(other)).map(|store| {
-                let withdrawn = store.has_withdrawn(task, generation);
+                let by = newest.as_ref().map_or(generation, |(by, _)| *by);
+                let withdrawn = store.has_withdrawn(task, by);
                 (!withdrawn).then(|| blocks(store, task))
             });
             match theirs {

@@ -57,30 +57,41 @@ impl Registry {
             let reason = "it was declared dead".to_owned();
             return Err(Error::AgentUnreachable { agent: agent.to_string(), reason });
         }
-        Ok(tasks.iter().map(|(task, vouched)| self.counting_of(task, *vouched)).collect())
+        Ok(tasks.iter().map(|(task, vouched)| self.counting_of(agent, task, *vouched)).collect())
     }
 
-    fn counting_of(&mut self, task: &TaskId, vouched: Generation) -> Counting {
+    fn counting_of(&mut self, agent: AgentId, task: &TaskId, vouched: Generation) -> Counting {
         let Some(entry) = self.tasks.get(task) else { return Counting::default() };
-        let generation = entry.generation;
-        let first = Counting { generation, ..Counting::default() };
+        let (generation, published) = (entry.generation, entry.published);
+        let first = Counting { generation, published, ..Counting::default() };
         if entry.opens < 2 || vouched == generation {
-            return first;
+            return Counting { published: false, ..first };
         }
-        let newest = entry.at.and_then(|at| self.agents.info(at)).cloned();
-        let holders = || self.infos(&entry.holders);
-        match newest {
-            _ if entry.whole => Counting { holders: holders(), whole: true, ..first },
-            Some(_) => Counting { newest, ..first },
-            None => {
-                let holders = if entry.published { holders() } else { Vec::new() };
-                self.newest = self.newest.next();
-                let generation = self.newest;
-                if let Some(entry) = self.tasks.get_mut(task) {
-                    entry.generation = generation;
-                }
-                Counting { generation, newest: None, holders, whole: false }
+        if entry.whole {
+            return Counting { holders: self.infos(&entry.holders), whole: true, ..first };
+        }
+        let newest = entry.attempted.back().and_then(|(by, at)| Some((*by, self.agents.info(*at)?.clone())));
+        if newest.is_some() {
+            return Counting { newest, ..first };
+        }
+        let known = if published { entry.holders.iter().copied().collect() } else { Vec::new() };
+        let claimants = entry.claimants.iter().filter(|claimant| **claimant != agent);
+        let holders = self.infos(known.iter().chain(claimants));
+        self.newest = self.newest.next();
+        let generation = self.newest;
+        if let Some(entry) = self.tasks.get_mut(task) {
+            entry.generation = generation;
+            if !entry.claimants.contains(&agent) {
+                entry.claimants.push(agent);
             }
+        }
+        Counting { generation, newest: None, holders, whole: false, published }
+    }
+
+    /// An attempt that was granted came to nothing, as its agent says.
+    pub fn withdrawn(&mut self, task: &TaskId, generation: Generation) {
+        if let Some(entry) = self.tasks.get_mut(task) {
+            entry.attempted.retain(|(by, _)| *by != generation);
         }
     }
 

@@ -6,13 +6,30 @@ use bytes::Bytes;
 
 use super::{Absorbed, Held, Reopened, Store};
 use crate::agent::protocol::{AgentInfo, Code, HeldCopy, Layout};
-use crate::causal_log::CausalLog;
+use crate::causal_log::{CausalLog, Place, block_hash};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 
 /// A copy's layout: of no stage, until the task is opened here.
 const NO_CODE: Code = Code { fingerprint: 0, python: 0 };
 const NO_LAYOUT: Layout = Layout { app: 0, stage: 0, tasks: None, code: NO_CODE, plan: None };
+
+/// The beginning of a log, as a task has taken it in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    version: u64,
+    end: LogOffset,
+    /// Over its blocks.
+    hash: u128,
+}
+
+impl Taken {
+    /// How much of it.
+    #[must_use]
+    pub const fn end(&self) -> LogOffset {
+        self.end
+    }
+}
 
 impl Store {
     /// Holds a block that came with a frame.
@@ -66,16 +83,23 @@ impl Store {
         let absorbed = self.absorb(task, generation, from, block);
         if matches!(absorbed, Err(Error::LogFork { .. })) {
             // What a task that ran here has recorded counts, and so does what a new attempt has confirmed.
-            if self.is_own(task) || self.reopened.contains_key(task) {
+            let newest = self.newest(task).cloned();
+            let is_vouched = newest.as_ref().is_some_and(|newest| self.vouched(task).0 >= newest.generation);
+            // A copy that its sender went on with is whole, though it came with frames at first.
+            if self.is_own(task) || self.is_whole(task) || is_vouched {
                 return Err(Error::StaleFrame { upstream: task.clone() });
             }
             self.remove(task);
+            if let Some(newest) = newest {
+                return Ok(Absorbed::Unconfirmed(newest));
+            }
         }
         let end = from.plus(block.len() as u64);
         if matches!(absorbed, Ok(Absorbed::At(_)))
-            && let Some(held) = self.held.get_mut(task).filter(|held| held.vouched == (by, from))
+            && let Some(held) = self.held.get_mut(task)
+            && (held.vouched == (by, from) || (from == LogOffset::START && by > held.vouched.0))
         {
-            held.vouched.1 = end;
+            held.vouched = (by, end);
         }
         // Also where the sender ran here and its log is no news: others may not have it.
         if matches!(absorbed, Ok(Absorbed::At(_)))
@@ -126,6 +150,13 @@ impl Store {
     #[must_use]
     pub fn has_withdrawn(&self, task: &TaskId, generation: Generation) -> bool {
         self.withdrawn.get(task).is_some_and(|all| all.contains(&generation))
+    }
+
+    /// Whether an attempt of this generation, or a newer one, was heard of here; its log may be discarded.
+    #[must_use]
+    pub fn has_begun(&self, task: &TaskId, generation: Generation) -> bool {
+        let forgotten = self.forgotten.get(task).is_some_and(|forgotten| *forgotten >= generation);
+        forgotten || self.generation(task) >= Some(generation)
     }
 
     /// Raises the fence for a new attempt; `reopened_at` is its agent, where its determinants travel in frames.
@@ -183,6 +214,30 @@ impl Store {
             all.entry(held.born).or_default().push(task.clone());
         }
         all
+    }
+
+    /// What a task has taken in of a log, given what it had before: up to `end`.
+    #[must_use]
+    pub fn taken(&self, task: &TaskId, before: Option<Taken>, end: LogOffset) -> Option<Taken> {
+        let held = self.held.get(task)?;
+        let before = before.filter(|before| before.version == held.version && before.end <= end);
+        let (mut at, mut hash) = before.map_or((LogOffset::START, 0), |before| (before.end, before.hash));
+        for block in held.log.blocks(at).iter().take_while(|block| block.end() <= end) {
+            let own = match &block.place {
+                Place::Memory(bytes) => block_hash(bytes),
+                Place::Spilled(_) => block.hash?,
+            };
+            hash = block_hash(&[hash.to_le_bytes(), own.to_le_bytes()].concat());
+            at = block.end();
+        }
+        (at == end).then_some(Taken { version: held.version, end, hash })
+    }
+
+    /// Whether what a task has taken in of a log is what stands here: a copy may have been replaced since.
+    #[must_use]
+    pub fn has(&self, task: &TaskId, taken: &Taken) -> bool {
+        self.version(task) == Some(taken.version)
+            || self.taken(task, None, taken.end).is_some_and(|now| now.hash == taken.hash)
     }
 
     /// The attempt whose log what is here is known to be a part of, and how far.

@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use super::handler::{Handler, Session, unexpected};
 use crate::agent::protocol::{AgentInfo, Counting, Reply, Request};
+use crate::agent::store::Taken;
 use crate::edge::disk::segment::{Pending, SegmentRecord};
 use crate::edge::locked;
 use crate::error::{Error, Result};
@@ -23,6 +24,32 @@ struct Shared {
     version: Option<u64>,
     end: LogOffset,
     vouched: (Generation, LogOffset),
+}
+
+/// What one agent says of it.
+enum Answer {
+    Same,
+    Other,
+    /// Its attempt came to nothing.
+    Withdrawn,
+}
+
+/// The blocks of an absorbed log, read as they are compared.
+#[derive(Default)]
+struct Ours {
+    read: VecDeque<Bytes>,
+    last: Option<Bytes>,
+}
+
+impl Ours {
+    /// The block that starts at `from`, the next; none if there is none any more.
+    fn next(&mut self, handler: &Handler, log: &Shared, from: LogOffset) -> Option<&Bytes> {
+        if self.read.is_empty() {
+            self.read = handler.read(&log.task, from).unwrap_or_default().into();
+        }
+        self.last = self.read.pop_front();
+        self.last.as_ref()
+    }
 }
 
 /// What came of comparing it with what counts.
@@ -46,6 +73,7 @@ impl Handler {
     pub(in crate::edge) fn share(&self, session: &Session) -> Result<()> {
         let epoch = session.task.epoch_key();
         let _turn = self.sharing.take(epoch.clone());
+        self.has_what_it_absorbed(session)?;
         let tasks = locked(&self.store).take_fresh(&epoch);
         if tasks.is_empty() {
             return Ok(());
@@ -55,6 +83,19 @@ impl Handler {
             locked(&self.store).not_shared(&epoch, tasks);
         }
         shared
+    }
+
+    /// That no log which the session has absorbed was replaced by another since: it was found to be of another run,
+    /// perhaps for another task's sake.
+    fn has_what_it_absorbed(&self, session: &Session) -> Result<()> {
+        let store = locked(&self.store);
+        let stands =
+            |task: &TaskId, taken: &Option<Taken>| taken.is_some_and(|taken| store.has(task, &taken));
+        let replaced = session.absorbed.iter().find(|(task, taken)| !stands(task, taken));
+        match replaced {
+            Some((task, _)) => Err(Error::StaleFrame { upstream: task.clone() }),
+            None => Ok(()),
+        }
     }
 
     fn share_all(&self, session: &Session, tasks: &[TaskId]) -> Result<()> {
@@ -69,7 +110,14 @@ impl Handler {
             let place = written.wait()?;
             locked(&self.store).durable(&task, version, index, place);
         }
-        self.registrar.tell(&self.connections, Request::Visible { tasks: tasks.to_vec(), holders })
+        // What was written and sent is what was compared.
+        if let Some((log, _)) =
+            logs.iter().find(|(log, _)| locked(&self.store).version(&log.task) != log.version)
+        {
+            return Err(Error::StaleFrame { upstream: log.task.clone() });
+        }
+        let tasks = logs.into_iter().map(|(log, _)| log.task).collect();
+        self.registrar.tell(&self.connections, Request::Visible { tasks, holders })
     }
 
     // What counts.
@@ -114,31 +162,81 @@ impl Handler {
 
     /// Compares a log with what counts of it.
     fn compare(&self, log: &Shared, counting: &Counting) -> Result<Compared> {
-        let Counting { generation, newest, holders, whole } = counting;
+        let Counting { generation, newest, holders, whole, published } = counting;
         let from = match log.vouched {
             (by, upto) if by == *generation => upto,
             _ => LogOffset::START,
         };
         let is_here = |agent: &AgentInfo| agent.id == self.info.id;
-        if let Some(newest) = newest.as_ref().filter(|newest| !is_here(newest)) {
-            let confirm = |from| Request::Confirm { task: log.task.clone(), generation: *generation, from };
-            let asked = |newest: &AgentInfo| self.is_same(log, newest, from, true, confirm);
-            let same = self.first_of(std::slice::from_ref(newest), asked)?;
-            // Without an answer it is dead, or has no such log.
-            return match same {
-                Some(true) => Ok(Compared::Same),
-                None if self.is_dead(newest) => Ok(Compared::Nobody),
-                Some(false) | None => Ok(Compared::Other),
-            };
+        if let Some((by, newest)) = newest {
+            return self.compare_with(log, *by, newest, from);
         }
-        if newest.is_some() || holders.is_empty() || (*whole && holders.iter().any(is_here)) {
+        if *whole && holders.iter().any(is_here) {
             return Ok(Compared::Same);
         }
         let others: Vec<AgentInfo> = holders.iter().filter(|holder| !is_here(holder)).cloned().collect();
         let read = |from| Request::Read { task: log.task.clone(), from, whole: *whole };
-        let same = self.first_of(&others, |holder| self.is_same(log, holder, from, *whole, read))?;
-        // If nobody is left who could say anything else, nothing else counts.
-        Ok(if same.unwrap_or(true) { Compared::Same } else { Compared::Other })
+        let same = match self.first_of(&others, |holder| self.is_same(log, holder, from, *whole, read))? {
+            Some(answer) => !matches!(answer, Answer::Other),
+            None if *published && !holders.iter().any(is_here) => self.is_in_folder(log, *whole)?,
+            // Nothing else counts.
+            None => true,
+        };
+        Ok(if same { Compared::Same } else { Compared::Other })
+    }
+
+    /// Compares a log with that of the newest attempt.
+    fn compare_with(
+        &self,
+        log: &Shared,
+        by: Generation,
+        newest: &AgentInfo,
+        from: LogOffset,
+    ) -> Result<Compared> {
+        let withdrawn = || {
+            // The attempt before it counts.
+            let told = Request::Withdrawn { task: log.task.clone(), generation: by };
+            self.registrar.tell(&self.connections, told).map(|()| Compared::Nobody)
+        };
+        if newest.id == self.info.id {
+            return if locked(&self.store).has_withdrawn(&log.task, by) {
+                withdrawn()
+            } else {
+                Ok(Compared::Same)
+            };
+        }
+        let confirm = |from| Request::Confirm { task: log.task.clone(), generation: by, from };
+        let asked = |newest: &AgentInfo| self.is_same(log, newest, from, true, confirm);
+        // Without an answer it is dead, or has no such log.
+        match self.first_of(std::slice::from_ref(newest), asked)? {
+            Some(Answer::Same) => Ok(Compared::Same),
+            Some(Answer::Withdrawn) => withdrawn(),
+            None if self.is_dead(newest) => Ok(Compared::Nobody),
+            Some(Answer::Other) | None => Ok(Compared::Other),
+        }
+    }
+
+    /// Whether what stands in the checkpoint folder is what is here: nobody else has it any more.
+    fn is_in_folder(&self, log: &Shared, has_all: bool) -> Result<bool> {
+        let lost = || Error::CausalLogLost { task: log.task.clone() };
+        let rescued = self.disk.rescue(&log.task)?.ok_or_else(lost)?;
+        let mut ours = Ours::default();
+        let mut from = LogOffset::START;
+        loop {
+            let blocks = rescued.piece(from)?;
+            if blocks.is_empty() {
+                return Ok(!has_all || from >= log.end);
+            }
+            for block in blocks {
+                if from >= log.end {
+                    return Ok(true);
+                }
+                if ours.next(self, log, from) != Some(&block) {
+                    return Ok(false);
+                }
+                from = from.plus(block.len() as u64);
+            }
+        }
     }
 
     /// Whether an agent has what is here; if it is not said to have all, only as far as it has something.
@@ -149,31 +247,30 @@ impl Handler {
         mut from: LogOffset,
         has_all: bool,
         read: impl Fn(LogOffset) -> Request,
-    ) -> Result<bool> {
-        let mut ours: VecDeque<Bytes> = VecDeque::new();
+    ) -> Result<Answer> {
+        let mut ours = Ours::default();
         while from < log.end {
-            let blocks = match self.connections.call(&holder.addr, &read(from))? {
-                Reply::Blocks(blocks) => blocks,
-                Reply::Withdrawn => return Ok(true),
-                _ => return Err(unexpected()),
+            let blocks = match self.connections.call(&holder.addr, &read(from)) {
+                Ok(Reply::Blocks(blocks)) => blocks,
+                Ok(Reply::Withdrawn) => return Ok(Answer::Withdrawn),
+                Ok(_) => return Err(unexpected()),
+                Err(Error::LogFork { .. }) => return Ok(Answer::Other),
+                Err(error) => return Err(error),
             };
             if blocks.is_empty() {
-                return Ok(!has_all);
+                return Ok(if has_all { Answer::Other } else { Answer::Same });
             }
             for block in blocks {
                 if from >= log.end {
                     break;
                 }
-                if ours.is_empty() {
-                    ours = self.read(&log.task, from)?.into();
-                }
-                if ours.pop_front().is_none_or(|own| own != block) {
-                    return Ok(false);
+                if ours.next(self, log, from) != Some(&block) {
+                    return Ok(Answer::Other);
                 }
                 from = from.plus(block.len() as u64);
             }
         }
-        Ok(true)
+        Ok(Answer::Same)
     }
 
     // The segment.

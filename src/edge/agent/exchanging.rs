@@ -19,6 +19,8 @@ use crate::error::{Error, Result};
 use crate::frame::Group;
 use crate::id::{AgentId, Generation, LogOffset, TaskId};
 
+/// How long an answer of the registry may be on its way.
+const GRANT_PATIENCE: Duration = Duration::from_millis(500);
 /// How often it is looked whether a task is open.
 const OPENING_PAUSE: Duration = Duration::from_millis(20);
 
@@ -52,7 +54,14 @@ impl Handler {
             };
             let (nobody, born) = (Generation::NONE, session.grant.generation);
             self.hold_all(&task, nobody, born, group.from, &group.blocks)?;
-            session.absorbed.insert(task);
+            let before = session.absorbed.get(&task).copied().flatten();
+            if before.is_some_and(|before| !locked(&self.store).has(&task, &before)) {
+                return Err(Error::StaleFrame { upstream: task });
+            }
+            let end = group.blocks.iter().fold(group.from, |end, block| end.plus(block.len() as u64));
+            let end = before.map_or(end, |before| before.end().max(end));
+            let taken = locked(&self.store).taken(&task, before, end);
+            session.absorbed.insert(task, taken);
         }
         Ok(())
     }
@@ -63,7 +72,7 @@ impl Handler {
     pub(in crate::edge) fn spread(&self, session: &Session) -> Result<()> {
         let depth = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
         let own = |task: &&TaskId| locked(&self.store).is_own(task);
-        let (here, elsewhere): (Vec<_>, Vec<_>) = session.absorbed.iter().partition(own);
+        let (here, elsewhere): (Vec<_>, Vec<_>) = session.absorbed.keys().partition(own);
         // Of several that take a copy, one may be the sender's agent, which has it.
         let (few, many) = (if depth > 1 { depth } else { 0 }, depth);
         if (here.is_empty() || many == 0) && (elsewhere.is_empty() || few == 0) {
@@ -103,10 +112,6 @@ impl Handler {
                     holders.push(peer.id);
                     continue;
                 };
-                if matches!(error, Error::StaleFrame { .. }) {
-                    // It knows of another log. Which of them counts is not for those to say who know of none.
-                    return Err(error);
-                }
                 tracing::info!(peer = %peer.addr, %error, "not a peer for absorbed logs");
                 match is_silence(&error) {
                     true => silent.push((peer, error)),
@@ -204,7 +209,7 @@ impl Handler {
                 locked(&self.store).drop_reopened(task, *generation);
                 return Ok(());
             }
-            Ok(_) | Err(Error::CausalLogLost { .. }) => return Err(stale()),
+            Ok(_) | Err(Error::CausalLogLost { .. } | Error::LogFork { .. }) => return Err(stale()),
             Err(error) => {
                 let refused = nobody_listens(&holder.addr);
                 if !self.registrar.is_dead(&self.connections, holder.id, refused) {
@@ -233,10 +238,25 @@ impl Handler {
             }
             sleep(OPENING_PAUSE);
         }
-        if locked(&self.store).has_withdrawn(task, generation) {
+        if !self.has_begun(task, generation) {
             return Ok(Reply::Withdrawn);
         }
         self.read(task, from).map(Reply::Blocks)
+    }
+
+    /// Whether an attempt was opened here, and not in vain. The answer that granted it may be on its way, or lost.
+    fn has_begun(&self, task: &TaskId, generation: Generation) -> bool {
+        let deadline = Instant::now() + GRANT_PATIENCE;
+        loop {
+            let (began, withdrawn) = {
+                let store = locked(&self.store);
+                (store.has_begun(task, generation), store.has_withdrawn(task, generation))
+            };
+            if began || withdrawn || Instant::now() >= deadline {
+                return began && !withdrawn;
+            }
+            sleep(OPENING_PAUSE);
+        }
     }
 
     /// Sends a peer what it lacks of these logs, in messages of bounded size.

@@ -1,6 +1,6 @@
 //! What an agent does for each request; opening and publishing have files of their own.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::turns::Turns;
 use super::values::Tables;
 use crate::agent::members::Members;
 use crate::agent::protocol::{AgentInfo, AgentStats, Commit, Ending, Grant, Reply, Request, Sent};
-use crate::agent::store::{Arriving, Store};
+use crate::agent::store::{Arriving, Store, Taken};
 use crate::config::SessionConfig;
 use crate::edge::disk::Disk;
 use crate::edge::locked;
@@ -43,15 +43,15 @@ pub(in crate::edge) struct Session {
     pub(super) copies: Copies,
     /// Whether its in-flight log was begun.
     pub(in crate::edge) sends: bool,
-    /// Tasks whose logs it has absorbed.
-    pub(in crate::edge) absorbed: BTreeSet<TaskId>,
+    /// Tasks whose logs it has absorbed, and what of each.
+    pub(in crate::edge) absorbed: BTreeMap<TaskId, Option<Taken>>,
     /// Rows of other partitions, since they were asked for.
     pub(super) pool: Option<PoolView>,
 }
 
 impl Session {
     pub(super) fn new(task: TaskId, grant: Grant, lost: bool, inside: bool, copies: Copies) -> Self {
-        let (peers, absorbed, pool) = (Vec::new(), BTreeSet::new(), None);
+        let (peers, absorbed, pool) = (Vec::new(), BTreeMap::new(), None);
         let (is_publishing, published, failed, sends) = (false, false, None, false);
         Self {
             task,
@@ -216,6 +216,10 @@ impl Handler {
     pub(in crate::edge) fn read(&self, task: &TaskId, from: LogOffset) -> Result<Vec<Bytes>> {
         let piece = locked(&self.store).piece(task, from);
         let piece = piece.ok_or_else(|| Error::CausalLogLost { task: task.clone() })?;
+        if piece.first().is_some_and(|first| first.offset != from) {
+            // Whoever asks has another log, whose blocks end elsewhere.
+            return Err(Error::LogFork { at: from });
+        }
         self.disk.read(&piece)
     }
 

@@ -110,6 +110,8 @@ impl Pools {
             app: session.grant.layout.app,
             stage: session.grant.layout.stage,
         };
+        // The driver's agent has no beat with which to look.
+        self.sweep();
         let new = || {
             let (work, begun, done) = (Mutex::default(), AtomicU64::new(0), Mutex::default());
             Arc::new(Pool { work, begun, done, asked: Mutex::new(Instant::now()) })

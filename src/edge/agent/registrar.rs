@@ -206,6 +206,10 @@ impl LocalRegistry {
                 closed.map(|()| Reply::Done)
             }
             Request::Counting { agent, tasks } => registry.counting(*agent, tasks).map(Reply::CountingAre),
+            Request::Withdrawn { task, generation } => {
+                registry.withdrawn(task, *generation);
+                Ok(Reply::Done)
+            }
             Request::Visible { tasks, holders } => {
                 registry.visible(tasks, holders);
                 Ok(Reply::Done)

@@ -16,7 +16,7 @@ mod run;
 mod tests;
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -34,8 +34,8 @@ use crate::error::{Error, Result};
 use crate::id::{LogOffset, TaskId};
 use crate::task::TaskMode;
 
-/// Entries that are sorted in memory: 8 MiB of them.
-const SORTED_MAX: usize = if cfg!(test) { 64 } else { 1 << 18 };
+/// Entries that are sorted in memory: some megabytes of them.
+const SORTED_MAX: usize = if cfg!(test) { 64 } else { 1 << 16 };
 /// Runs of one size that are merged, so that each entry is written a few times at most.
 const RUNS: usize = if cfg!(test) { 3 } else { 32 };
 /// Bytes before a row.
@@ -52,9 +52,17 @@ struct Kind {
 struct Log {
     /// How much of it was added.
     end: LogOffset,
-    has_header: bool,
+    /// The last header of each Python version and mode, as places in `Builder::headers`.
+    headers: Vec<usize>,
     /// Whether it is of another grammar: whoever reads its header refuses it.
     is_foreign: bool,
+}
+
+/// What a log may begin with, or go on with.
+struct Header {
+    block: Bytes,
+    mode: u8,
+    python: String,
 }
 
 /// Takes logs in.
@@ -62,8 +70,8 @@ pub(in crate::edge) struct Builder {
     dir: Arc<SpillDir>,
     logs: Vec<Log>,
     numbers: HashMap<TaskId, u32>,
-    /// Blocks of one header each, as they were met.
-    headers: Vec<Bytes>,
+    /// All that were met.
+    headers: Vec<Header>,
     kinds: Vec<Arc<Kind>>,
     values: Arc<Scratch>,
     entries: Vec<Entry>,
@@ -108,15 +116,15 @@ impl Builder {
     pub(in crate::edge) fn add(&mut self, task: &TaskId, block: &Bytes) -> Result<()> {
         let number = self.number(task);
         let at = number as usize;
-        let known = self.logs.get(at).map_or((false, false), |log| (log.has_header, log.is_foreign));
-        let (mut has_header, mut is_foreign) = known;
+        let known = self.logs.get(at).map(|log| (log.headers.clone(), log.is_foreign));
+        let (mut headers, mut is_foreign) = known.unwrap_or_default();
         let before = self.entries.len();
-        if let Err(error) = self.read(number, block, &mut has_header, &mut is_foreign) {
+        if let Err(error) = self.read(number, block, &mut headers, &mut is_foreign) {
             self.entries.truncate(before);
             return Err(error);
         }
         if let Some(log) = self.logs.get_mut(at) {
-            (log.has_header, log.is_foreign) = (has_header, is_foreign);
+            (log.headers, log.is_foreign) = (headers, is_foreign);
             log.end = log.end.plus(block.len() as u64);
         }
         Ok(())
@@ -127,24 +135,32 @@ impl Builder {
             return *number;
         }
         let number = u32::try_from(self.logs.len()).unwrap_or(u32::MAX);
-        let (has_header, is_foreign) = (false, false);
-        self.logs.push(Log { end: LogOffset::START, has_header, is_foreign });
+        self.logs.push(Log { end: LogOffset::START, headers: Vec::new(), is_foreign: false });
         self.numbers.insert(task.clone(), number);
         number
     }
 
-    fn read(&mut self, log: u32, block: &Bytes, has_header: &mut bool, is_foreign: &mut bool) -> Result<()> {
+    fn read(
+        &mut self,
+        log: u32,
+        block: &Bytes,
+        headers: &mut Vec<usize>,
+        is_foreign: &mut bool,
+    ) -> Result<()> {
         for determinant in BlockReader::new(block)? {
             if *is_foreign {
                 return Ok(());
             }
             match determinant? {
-                header @ Determinant::Header { mode, .. } => {
-                    *has_header = true;
+                header @ Determinant::Header { mode, python, .. } => {
                     *is_foreign = mode != TaskMode::Result.code();
-                    self.keep_header(&header)?;
+                    let place = self.header(&header, mode, python)?;
+                    let of =
+                        |place: &usize| self.headers.get(*place).map(|known| (known.mode, &*known.python));
+                    headers.retain(|known| of(known) != Some((mode, python)));
+                    headers.push(place);
                 }
-                _ if !*has_header => {
+                _ if headers.is_empty() => {
                     return Err(Error::CorruptLog { what: "a log without a header".to_owned() });
                 }
                 Determinant::Results { fingerprints, arrow } => {
@@ -165,14 +181,16 @@ impl Builder {
         Ok(())
     }
 
-    fn keep_header(&mut self, header: &Determinant<'_>) -> Result<()> {
+    /// Place of a header among those that were met: there are few.
+    fn header(&mut self, header: &Determinant<'_>, mode: u8, python: &str) -> Result<usize> {
         let mut builder = BlockBuilder::new();
         builder.push(header)?;
-        let header = builder.finish();
-        if !self.headers.contains(&header) {
-            self.headers.push(header);
+        let block = builder.finish();
+        if let Some(place) = self.headers.iter().position(|known| known.block == block) {
+            return Ok(place);
         }
-        Ok(())
+        self.headers.push(Header { block, mode, python: python.to_owned() });
+        Ok(self.headers.len() - 1)
     }
 
     fn add_rows(&mut self, log: u32, fingerprints: &[u64], values: &ArrayRef) -> Result<()> {
@@ -279,13 +297,10 @@ impl Builder {
     }
 
     fn rows(&self, run: Option<Arc<Run>>) -> Rows {
-        Rows::new(
-            run,
-            Arc::clone(&self.values),
-            self.numbers.clone(),
-            self.headers.clone(),
-            self.kinds.clone(),
-        )
+        let last: BTreeSet<usize> = self.logs.iter().flat_map(|log| &log.headers).copied().collect();
+        let headers = last.into_iter().filter_map(|place| self.headers.get(place));
+        let headers = headers.map(|header| header.block.clone()).collect();
+        Rows::new(run, Arc::clone(&self.values), self.numbers.clone(), headers, self.kinds.clone())
     }
 }
 

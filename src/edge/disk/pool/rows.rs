@@ -109,7 +109,9 @@ impl Rows {
                 Some(differing) => {
                     for place in [group.all.start, differing] {
                         if !group.own.contains(&place) {
-                            given.push(run.at(place, &mut page)?);
+                            let entry = run.at(place, &mut page)?;
+                            bytes += entry.len as usize;
+                            given.push(entry);
                         }
                     }
                     0
