@@ -1,6 +1,8 @@
 //! Finds the recorded rows of a task in result mode: by order, and once order fails, by
 //! fingerprint.
 
+use arrow_array::{Array, ArrayRef};
+
 use super::divergence::misuse;
 use super::header;
 use super::matching::{Found, Index};
@@ -9,7 +11,6 @@ use super::pool::{Asked, PoolQuestion, PoolRows};
 use super::recorded::RecordedRows;
 use crate::determinant::row_fingerprints;
 use crate::error::Result;
-use arrow_array::{Array, ArrayRef};
 
 /// Equal rows that can't be told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

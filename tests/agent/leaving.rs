@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use clonos::agent::protocol::{OpenTask, Reply, Request};
 use clonos::edge::agent::Agent;
+use clonos::edge::net::client::Client;
 use clonos::frame::Group;
 use clonos::id::{Epoch, LogOffset, TaskId};
 
@@ -94,29 +95,36 @@ fn a_task_that_ends_on_a_leaving_executor_is_copied_then() {
     assert_eq!(open(&mut world.worker_of(&stays), &task(0), 1, 2).prior, [text("a")]);
 }
 
-#[test]
-fn what_only_leaving_agents_absorbed_is_given_to_one_that_stays() {
-    let world = World::with(|config, _| config.sharing_depth = 1);
-    let (one, two) = (world.executor("one"), world.executor("two"));
-    let inside = |task: &TaskId| OpenTask { inside: true, ..opening(task, 1, 1) };
-    let mut sender = world.worker_of(&one);
-    let session = sender.open(inside(&task(0))).unwrap().session;
+fn inside(task: &TaskId, attempt: u64) -> OpenTask {
+    OpenTask { inside: true, ..opening(task, 1, attempt) }
+}
+
+/// A sender's log comes to its consumer's agent with a frame.
+fn rides(sender: &mut Client, consumer: &mut Client, task: &TaskId, attempt: u64) {
+    let session = sender.open(inside(task, attempt)).unwrap().session;
     let kept = sender.start(&Request::Keep { session, block: text("rides") }).unwrap();
     sender.wait(kept).unwrap();
-    close(&mut sender, session);
-    // Its consumer's output stays inside, too: two agents have the log, and the registry knows neither.
-    let mut consumer = world.worker_of(&two);
-    let session = consumer.open(inside(&TaskId { operator: "g".into(), ..task(0) })).unwrap().session;
+    close(sender, session);
+    let taker = TaskId { operator: "g".into(), ..task.clone() };
+    let session = consumer.open(inside(&taker, 10 + attempt)).unwrap().session;
     let group = Group {
         operator: "f".into(),
-        partition: task(0).partition,
+        partition: task.partition,
         hops: 1,
         from: LogOffset::START,
         blocks: vec![text("rides")],
     };
     let absorbed = consumer.start(&Request::Absorb { session, groups: vec![group] }).unwrap();
     consumer.wait(absorbed).unwrap();
-    close(&mut consumer, session);
+    close(consumer, session);
+}
+
+#[test]
+fn what_only_leaving_agents_absorbed_is_given_to_one_that_stays() {
+    let world = World::with(|config, _| config.sharing_depth = 1);
+    let (one, two) = (world.executor("one"), world.executor("two"));
+    // Its consumer's output stays inside, too: two agents have the log, and the registry knows neither.
+    rides(&mut world.worker_of(&one), &mut world.worker_of(&two), &task(0), 1);
     let stays = world.executor("stays");
     for agent in [&one, &two] {
         assert!(!agent.is_needed());
@@ -125,7 +133,7 @@ fn what_only_leaving_agents_absorbed_is_given_to_one_that_stays() {
     two.hand_over().unwrap();
     one.stop();
     two.stop();
-    let again = world.worker_of(&stays).open(OpenTask { inside: true, ..opening(&task(0), 1, 2) }).unwrap();
+    let again = world.worker_of(&stays).open(inside(&task(0), 2)).unwrap();
     assert_eq!(again.prior, [text("rides")]);
 }
 
@@ -133,28 +141,12 @@ fn what_only_leaving_agents_absorbed_is_given_to_one_that_stays() {
 fn a_commit_that_a_leaving_agent_has_not_heard_of_does_not_keep_it_from_giving_on_the_rest() {
     let world = World::with(|config, _| config.sharing_depth = 1);
     let (one, two, stays) = (world.executor("one"), world.executor("two"), world.executor("stays"));
-    let inside = |task: &TaskId, attempt| OpenTask { inside: true, ..opening(task, 1, attempt) };
     let (mut sender, mut consumer, mut other) =
         (world.worker_of(&one), world.worker_of(&two), world.worker_of(&stays));
     let queries: Vec<TaskId> =
         ["q", "r"].map(|query| TaskId { query: query.into(), ..task_in(Epoch::Batch(1), 0) }).into();
     for (attempt, task) in (1..).zip(&queries) {
-        let session = sender.open(inside(task, attempt)).unwrap().session;
-        let kept = sender.start(&Request::Keep { session, block: text("rides") }).unwrap();
-        sender.wait(kept).unwrap();
-        close(&mut sender, session);
-        let taker = TaskId { operator: "g".into(), ..task.clone() };
-        let session = consumer.open(inside(&taker, 10 + attempt)).unwrap().session;
-        let group = Group {
-            operator: "f".into(),
-            partition: task.partition,
-            hops: 1,
-            from: LogOffset::START,
-            blocks: vec![text("rides")],
-        };
-        let absorbed = consumer.start(&Request::Absorb { session, groups: vec![group] }).unwrap();
-        consumer.wait(absorbed).unwrap();
-        close(&mut consumer, session);
+        rides(&mut sender, &mut consumer, task, attempt);
     }
     // The next batch of the first query begins, and so is the one before committed, as those hear at once who open
     // something.

@@ -9,6 +9,7 @@ mod failures;
 mod hostile;
 mod leaving;
 mod life;
+mod lost_answers;
 mod naming;
 mod pooling;
 mod process;

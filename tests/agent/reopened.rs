@@ -1,19 +1,14 @@
 //! Senders that are opened again while consumers have frames of the attempt before in hand: what one consumer has
 //! shown is what every later attempt finds, whoever died in between, and nobody fails for ever.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{sleep, spawn};
+use std::thread::sleep;
 use std::time::Duration;
 
-use clonos::agent::protocol::{Ending, OpenTask, Opened, Request, Sent};
-use clonos::edge::agent::{Agent, AgentConfig, Role};
+use clonos::agent::protocol::{Ending, OpenTask, Opened, Request};
 use clonos::edge::net::client::Client;
 use clonos::error::Result;
 use clonos::frame::Group;
-use clonos::id::{AgentId, Generation, LogOffset, TaskId};
+use clonos::id::{LogOffset, TaskId};
 use clonos::task::Summary;
 
 use crate::world::{AgentProcess, World, append, close, eventually, opening, restarted, task, text};
@@ -21,11 +16,11 @@ use crate::world::{AgentProcess, World, append, close, eventually, opening, rest
 /// Senders of a test: which of their peers is which host's neighbour depends on their names.
 const SENDERS: u32 = 6;
 
-fn inside(task: &TaskId, attempt: u64) -> OpenTask {
+pub(super) fn inside(task: &TaskId, attempt: u64) -> OpenTask {
     OpenTask { inside: true, ..opening(task, 1, attempt) }
 }
 
-fn world(checkpoint: bool) -> World {
+pub(super) fn world(checkpoint: bool) -> World {
     World::with(|config, folder| {
         config.sharing_depth = 1;
         let root = folder.path().join("checkpoint").display().to_string();
@@ -33,11 +28,11 @@ fn world(checkpoint: bool) -> World {
     })
 }
 
-fn worker_of(world: &World, process: &AgentProcess) -> Client {
+pub(super) fn worker_of(world: &World, process: &AgentProcess) -> Client {
     Client::connect(&world.config, &process.socket).unwrap()
 }
 
-fn keep(worker: &mut Client, session: u64, block: &str) {
+pub(super) fn keep(worker: &mut Client, session: u64, block: &str) {
     let kept = worker.start(&Request::Keep { session, block: text(block) }).unwrap();
     worker.wait(kept).unwrap();
 }
@@ -47,11 +42,11 @@ fn fail(worker: &mut Client, session: u64) {
     worker.close(session, Summary::default(), Ending::default()).unwrap();
 }
 
-fn consumer(partition: u32) -> TaskId {
+pub(super) fn consumer(partition: u32) -> TaskId {
     TaskId { operator: "g".into(), ..task(partition) }
 }
 
-fn absorb(worker: &mut Client, session: u64, sender: &TaskId, blocks: &[&str]) -> Result<()> {
+pub(super) fn absorb(worker: &mut Client, session: u64, sender: &TaskId, blocks: &[&str]) -> Result<()> {
     let group = Group {
         operator: sender.operator.to_string(),
         partition: sender.partition,
@@ -69,7 +64,7 @@ fn commit(worker: &mut Client, session: u64) -> Result<()> {
 }
 
 /// A consumer with one frame in hand, tried again until something comes of it; whether it has shown its output.
-fn shows(worker: &mut Client, partition: u32, sender: &TaskId, blocks: &[&str]) -> bool {
+pub(super) fn shows(worker: &mut Client, partition: u32, sender: &TaskId, blocks: &[&str]) -> bool {
     let mut shown = None;
     let mut attempt = 1_000;
     eventually("something comes of a consumer", || {
@@ -88,13 +83,27 @@ fn shows(worker: &mut Client, partition: u32, sender: &TaskId, blocks: &[&str]) 
     shown.unwrap()
 }
 
-fn open_when_known(worker: &mut Client, task: &TaskId, attempt: u64) -> Opened {
+pub(super) fn open_when_known(worker: &mut Client, task: &TaskId, attempt: u64) -> Opened {
     let mut opened = None;
     eventually("the dead are known", || {
         opened = worker.open(inside(task, attempt)).ok();
         opened.is_some()
     });
     opened.unwrap()
+}
+
+/// A sender whose first attempt sent something and died with its agent, and whose second sends something else: its
+/// agent, a worker there, and the open task.
+pub(super) fn opened_again(world: &World) -> (AgentProcess, Client, u64) {
+    let (a, b) = (world.process("a"), world.process("b"));
+    let mut on_a = worker_of(world, &a);
+    let first = on_a.open(inside(&task(0), 1)).unwrap();
+    keep(&mut on_a, first.session, "old");
+    a.kill();
+    let mut on_b = worker_of(world, &b);
+    let second = open_when_known(&mut on_b, &task(0), 2);
+    keep(&mut on_b, second.session, "new");
+    (b, on_b, second.session)
 }
 
 #[test]
@@ -204,20 +213,13 @@ fn old_frames_after_an_attempt_that_published_something_else() {
 fn an_agent_that_came_after_the_sender_was_opened_again_does_not_show_what_an_old_frame_says() {
     for checkpoint in [false, true] {
         let world = world(checkpoint);
-        let (a, b) = (world.process("a"), world.process("b"));
-        let mut on_a = worker_of(&world, &a);
-        let first = on_a.open(inside(&task(0), 1)).unwrap();
-        keep(&mut on_a, first.session, "old");
-        a.kill();
-        let mut on_b = worker_of(&world, &b);
-        let second = open_when_known(&mut on_b, &task(0), 2);
-        keep(&mut on_b, second.session, "new");
+        let (_b, mut on_b, second) = opened_again(&world);
         let late = world.process("late");
         let mut on_late = worker_of(&world, &late);
         assert!(!shows(&mut on_late, 0, &task(0), &["old"]));
         // What the attempt that counts has sent is shown, at once and once more.
         assert!(shows(&mut on_late, 0, &task(0), &["new"]));
-        keep(&mut on_b, second.session, "more");
+        keep(&mut on_b, second, "more");
         assert!(shows(&mut on_late, 1, &task(0), &["new", "more"]));
     }
 }
@@ -225,14 +227,7 @@ fn an_agent_that_came_after_the_sender_was_opened_again_does_not_show_what_an_ol
 #[test]
 fn a_consumer_whose_frame_another_on_its_agent_found_stale_does_not_show_it() {
     let world = world(true);
-    let (a, b) = (world.process("a"), world.process("b"));
-    let mut on_a = worker_of(&world, &a);
-    let first = on_a.open(inside(&task(0), 1)).unwrap();
-    keep(&mut on_a, first.session, "old");
-    a.kill();
-    let mut on_b = worker_of(&world, &b);
-    let second = open_when_known(&mut on_b, &task(0), 2);
-    keep(&mut on_b, second.session, "new");
+    let (_b, _on_b, _second) = opened_again(&world);
     let late = world.process("late");
     let (mut one, mut other) = (worker_of(&world, &late), worker_of(&world, &late));
     let waits = one.open(inside(&consumer(0), 60)).unwrap();
@@ -246,14 +241,7 @@ fn a_consumer_whose_frame_another_on_its_agent_found_stale_does_not_show_it() {
 #[test]
 fn what_one_consumer_has_shown_another_with_an_older_frame_cannot_contradict() {
     let world = world(true);
-    let (a, b) = (world.process("a"), world.process("b"));
-    let mut on_a = worker_of(&world, &a);
-    let first = on_a.open(inside(&task(0), 1)).unwrap();
-    keep(&mut on_a, first.session, "old");
-    a.kill();
-    let mut on_b = worker_of(&world, &b);
-    let second = open_when_known(&mut on_b, &task(0), 2);
-    keep(&mut on_b, second.session, "new");
+    let (b, _on_b, _second) = opened_again(&world);
     let (c, late) = (world.process("c"), world.process("late"));
     assert!(shows(&mut worker_of(&world, &c), 0, &task(0), &["new"]));
     b.kill();
@@ -306,6 +294,29 @@ fn what_an_attempt_wrote_to_the_folder_and_was_not_answered_does_not_contradict_
         let last = worker.open(inside(&task(number), 3)).unwrap();
         assert!(!shown || last.prior == [text("one"), text("old")], "{number}: {:?}", last.prior);
     }
+}
+
+#[test]
+fn what_stands_in_the_folder_alone_is_not_contradicted_by_an_old_frame() {
+    let world = World::with(|config, folder| {
+        config.sharing_depth = 0;
+        config.checkpoint_dir = Some(folder.path().join("checkpoint").display().to_string());
+    });
+    let (a, b, c) = (world.process("a"), world.process("b"), world.process("c"));
+    let (mut on_a, mut on_c) = (worker_of(&world, &a), worker_of(&world, &c));
+    let first = on_a.open(inside(&task(0), 1)).unwrap();
+    keep(&mut on_a, first.session, "one");
+    keep(&mut on_a, first.session, "old");
+    let taker = on_c.open(inside(&consumer(0), 50)).unwrap();
+    absorb(&mut on_c, taker.session, &task(0), &["one"]).unwrap();
+    a.kill();
+    let mut on_b = worker_of(&world, &b);
+    let second = open_when_known(&mut on_b, &task(0), 2);
+    append(&mut on_b, second.session, &text("new")).unwrap();
+    b.kill();
+    assert!(!shows(&mut on_c, 0, &task(0), &["one", "old"]));
+    let third = open_when_known(&mut on_c, &task(0), 3);
+    assert_eq!(third.prior, [text("one"), text("new")]);
 }
 
 #[test]
@@ -400,75 +411,4 @@ fn a_peer_that_pauses_while_another_takes_the_copy_lives_on() {
     sleep(Duration::from_millis(1_500));
     let again = open_when_known(&mut on_p, &task(9), 2);
     assert_eq!(again.prior, [text("mine")]);
-}
-
-/// Forwards to the driver. The answer to the first `Holding` is lost.
-fn loses_an_answer(driver: String) -> String {
-    let sent = Sent { by: AgentId(1), number: 1 };
-    let (generation, holders) = (Generation(1), Vec::new());
-    let holding = Request::Holding { task: task(0), generation, holders, adopted: None, whole: true, sent };
-    let kind = postcard::to_allocvec(&holding).unwrap()[0];
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap().to_string();
-    let is_lost = Arc::new(AtomicBool::new(false));
-    spawn(move || {
-        for client in listener.incoming() {
-            let (mut client, mut server) = (client.unwrap(), TcpStream::connect(&driver).unwrap());
-            let (mut back, mut answers) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-            let is_mute = Arc::new(AtomicBool::new(false));
-            let (mute, is_lost) = (Arc::clone(&is_mute), Arc::clone(&is_lost));
-            spawn(move || {
-                let mut buffer = vec![0; 1 << 16];
-                while let Ok(read @ 1..) = client.read(&mut buffer) {
-                    let is_holding = read > 20 && buffer[4] == kind;
-                    if is_holding && !is_lost.swap(true, Ordering::SeqCst) {
-                        mute.store(true, Ordering::SeqCst);
-                    }
-                    if server.write_all(&buffer[..read]).is_err() {
-                        break;
-                    }
-                }
-                server.shutdown(Shutdown::Both).ok();
-            });
-            spawn(move || {
-                let mut buffer = vec![0; 1 << 16];
-                while let Ok(read @ 1..) = answers.read(&mut buffer) {
-                    if !is_mute.load(Ordering::SeqCst) && back.write_all(&buffer[..read]).is_err() {
-                        break;
-                    }
-                }
-                back.shutdown(Shutdown::Both).ok();
-            });
-        }
-    });
-    addr
-}
-
-#[test]
-fn an_open_whose_answer_was_lost_is_not_contradicted_by_an_old_frame() {
-    for checkpoint in [false, true] {
-        let world = world(checkpoint);
-        let (a, c) = (world.process("a"), world.process("c"));
-        let _others: Vec<_> = (0..3).map(|number| world.process(&format!("other{number}"))).collect();
-        let mut config = world.config.clone();
-        config.driver_addr = loses_an_answer(world.driver.addr().to_owned());
-        let role = Role::Executor { id: "b".into() };
-        let socket = world.folder.path().join("b.sock");
-        let b = Agent::start(AgentConfig { session: config, role, socket }).unwrap();
-        let (mut on_a, mut on_c) = (worker_of(&world, &a), worker_of(&world, &c));
-        let first = on_a.open(inside(&task(0), 1)).unwrap();
-        keep(&mut on_a, first.session, "one");
-        keep(&mut on_a, first.session, "old");
-        close(&mut on_a, first.session);
-        let taker = on_c.open(inside(&consumer(0), 50)).unwrap();
-        absorb(&mut on_c, taker.session, &task(0), &["one"]).unwrap();
-        a.kill();
-        sleep(Duration::from_secs(2));
-        if let Ok(second) = world.worker_of(&b).open(inside(&task(0), 2)) {
-            assert_eq!(second.prior, [text("one")]);
-        }
-        let shown = shows(&mut on_c, 0, &task(0), &["one", "old"]);
-        let third = open_when_known(&mut world.worker(), &task(0), 3);
-        assert!(!shown || third.prior == [text("one"), text("old")], "{:?}", third.prior);
-    }
 }

@@ -282,6 +282,9 @@ impl Handler {
             return Ok(pending);
         }
         for (Shared { task, version, end, .. }, generation) in logs {
+            if locked(&self.store).is_durable(task) {
+                continue;
+            }
             let (mut from, mut index) = (LogOffset::START, 0);
             while from < *end {
                 let blocks = self.read(task, from)?;

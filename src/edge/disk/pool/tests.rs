@@ -214,6 +214,22 @@ fn rows_of_another_grammar_are_left_to_whoever_reads_their_header() {
     assert_eq!((answer.answers, answer.blocks), (vec![PoolAnswer { given: 0, left: 0 }], vec![foreign]));
 }
 
+#[test]
+fn of_each_log_the_last_header_is_told() {
+    let (_folder, dir) = folder();
+    let mut builder = Builder::new(&dir).unwrap();
+    let of = |code| values_header(&TaskOptions::new(task(0), TaskMode::Result, code)).unwrap();
+    for (partition, codes) in [(1, [7, 8]), (2, [9, 8])] {
+        for code in codes {
+            add(&mut builder, partition, &of(code));
+        }
+    }
+    add(&mut builder, 3, &of(9));
+    let rows = settled(&mut builder);
+    let answer = rows.answer(&task(0), &[ask(5, 0, 1)], true, 1 << 20).unwrap();
+    assert_eq!(answer.blocks, [of(8), of(9)]);
+}
+
 proptest! {
     #[test]
     fn the_same_is_found_as_in_memory(

@@ -86,6 +86,21 @@ fn where_order_holds_rows_of_others_are_looked_for_once_one_is_missing() {
 }
 
 #[test]
+fn rows_of_others_are_found_beside_own_ones_with_gaps_between_them() {
+    let mut first = Attempt::new(Vec::new(), 1);
+    let mut plan = first.task.offer(&[words(&["a", "b", "c"])]).unwrap();
+    // Of three calls under way one was answered when the attempt died.
+    first.task.keep(&mut plan, &[2], &numbers([3])).unwrap();
+    first.log.extend(first.task.take_block());
+    let pooled = TaskOptions { pooled: true, ..result_options() };
+    let mut second = Attempt::with(pooled, first.log, 100);
+    second.others = others(&["b", "d", "e", "f"]);
+    assert_eq!(second.run(&words(&["a", "b", "c"])).unwrap(), [100, 10, 3]);
+    assert_eq!(second.run(&words(&["f", "x", "e"])).unwrap(), [13, 101, 12]);
+    assert_eq!(second.run(&words(&["d"])).unwrap(), [11]);
+}
+
+#[test]
 fn a_batch_taken_whole_from_others_is_recorded_whole() {
     let mut second = Attempt::with(other_layout(), Vec::new(), 100);
     second.others = others(&["c", "d"]);

@@ -1,0 +1,124 @@
+//! Answers of the registry that are lost while a sender is opened again: what consumers show stays so, and they go on.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{sleep, spawn};
+use std::time::Duration;
+
+use clonos::agent::members::Members;
+use clonos::agent::protocol::{Reply, Request, Sent};
+use clonos::edge::agent::{Agent, AgentConfig, Role};
+use clonos::id::{AgentId, Generation};
+
+use crate::reopened::{
+    absorb, consumer, inside, keep, open_when_known, opened_again, shows, worker_of, world,
+};
+use crate::world::{Peer, World, close, task, text};
+
+/// Grants an attempt to an agent that never hears of it: the answer is lost.
+fn granted_in_vain(world: &World, agent: &Agent, attempt: u64) {
+    let mut driver = Peer::of(world, world.driver.addr());
+    let Reply::AgentsAre(news) = driver.ask(&Request::Agents { seen: 0 }) else { panic!("who is alive?") };
+    let mut members = Members::default();
+    members.hear(news);
+    let agent = members.all().iter().find(|known| known.addr == agent.addr()).unwrap().id;
+    let grant = Request::Grant { open: inside(&task(0), attempt), agent, commits_seen: 0 };
+    assert!(matches!(driver.ask(&grant), Reply::Granted(_)));
+}
+
+#[test]
+fn an_attempt_of_which_its_agent_never_heard_does_not_keep_consumers_from_going_on() {
+    let world = world(false);
+    let (a, b) = (world.process("a"), world.executor("b"));
+    let mut on_a = worker_of(&world, &a);
+    let first = on_a.open(inside(&task(0), 1)).unwrap();
+    keep(&mut on_a, first.session, "one");
+    granted_in_vain(&world, &b, 2);
+    let c = world.process("c");
+    assert!(shows(&mut worker_of(&world, &c), 0, &task(0), &["one"]));
+}
+
+#[test]
+fn behind_an_attempt_that_came_to_nothing_the_one_before_counts() {
+    let world = world(false);
+    let (_b, _on_b, _second) = opened_again(&world);
+    let (c, late) = (world.process("c"), world.process("late"));
+    assert!(shows(&mut worker_of(&world, &c), 0, &task(0), &["new"]));
+    granted_in_vain(&world, &world.executor("e"), 3);
+    let mut on_late = worker_of(&world, &late);
+    assert!(!shows(&mut on_late, 1, &task(0), &["old"]));
+    assert!(shows(&mut on_late, 1, &task(0), &["new"]));
+}
+
+/// Forwards to the driver. The answer to the first `Holding` is lost.
+fn loses_an_answer(driver: String) -> String {
+    let sent = Sent { by: AgentId(1), number: 1 };
+    let (generation, holders) = (Generation(1), Vec::new());
+    let holding = Request::Holding { task: task(0), generation, holders, adopted: None, whole: true, sent };
+    let kind = postcard::to_allocvec(&holding).unwrap()[0];
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    let is_lost = Arc::new(AtomicBool::new(false));
+    spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, mut server) = (client.unwrap(), TcpStream::connect(&driver).unwrap());
+            let (mut back, mut answers) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            let is_mute = Arc::new(AtomicBool::new(false));
+            let (mute, is_lost) = (Arc::clone(&is_mute), Arc::clone(&is_lost));
+            spawn(move || {
+                let mut buffer = vec![0; 1 << 16];
+                while let Ok(read @ 1..) = client.read(&mut buffer) {
+                    let is_holding = read > 20 && buffer[4] == kind;
+                    if is_holding && !is_lost.swap(true, Ordering::SeqCst) {
+                        mute.store(true, Ordering::SeqCst);
+                    }
+                    if server.write_all(&buffer[..read]).is_err() {
+                        break;
+                    }
+                }
+                server.shutdown(Shutdown::Both).ok();
+            });
+            spawn(move || {
+                let mut buffer = vec![0; 1 << 16];
+                while let Ok(read @ 1..) = answers.read(&mut buffer) {
+                    if !is_mute.load(Ordering::SeqCst) && back.write_all(&buffer[..read]).is_err() {
+                        break;
+                    }
+                }
+                back.shutdown(Shutdown::Both).ok();
+            });
+        }
+    });
+    addr
+}
+
+#[test]
+fn an_open_whose_answer_was_lost_is_not_contradicted_by_an_old_frame() {
+    for checkpoint in [false, true] {
+        let world = world(checkpoint);
+        let (a, c) = (world.process("a"), world.process("c"));
+        let _others: Vec<_> = (0..3).map(|number| world.process(&format!("other{number}"))).collect();
+        let mut config = world.config.clone();
+        config.driver_addr = loses_an_answer(world.driver.addr().to_owned());
+        let role = Role::Executor { id: "b".into() };
+        let socket = world.folder.path().join("b.sock");
+        let b = Agent::start(AgentConfig { session: config, role, socket }).unwrap();
+        let (mut on_a, mut on_c) = (worker_of(&world, &a), worker_of(&world, &c));
+        let first = on_a.open(inside(&task(0), 1)).unwrap();
+        keep(&mut on_a, first.session, "one");
+        keep(&mut on_a, first.session, "old");
+        close(&mut on_a, first.session);
+        let taker = on_c.open(inside(&consumer(0), 50)).unwrap();
+        absorb(&mut on_c, taker.session, &task(0), &["one"]).unwrap();
+        a.kill();
+        sleep(Duration::from_secs(2));
+        if let Ok(second) = world.worker_of(&b).open(inside(&task(0), 2)) {
+            assert_eq!(second.prior, [text("one")]);
+        }
+        let shown = shows(&mut on_c, 0, &task(0), &["one", "old"]);
+        let third = open_when_known(&mut world.worker(), &task(0), 3);
+        assert!(!shown || third.prior == [text("one"), text("old")], "{:?}", third.prior);
+    }
+}
