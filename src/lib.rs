@@ -12,6 +12,7 @@
 //! frame               the buffers that cross Spark's shuffle
 //! exchange            scatter, gather, and which determinants each frame carries
 //! source              logs of what can be received only once
+//! state               what operators remember of their keys, by version
 //! agent               logs of many tasks; registry, placement, protocol
 //! edge                files, sockets, threads, clocks: disk, net, agent, source
 //! python              PyO3
@@ -32,4 +33,5 @@ pub mod id;
 #[cfg(feature = "python")]
 mod python;
 pub mod source;
+pub mod state;
 pub mod task;

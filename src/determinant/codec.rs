@@ -3,11 +3,11 @@
 use crate::error::{Error, Result};
 
 /// Bytes of the longest varint.
-pub(super) const VARINT_MAX: usize = 10;
+pub(crate) const VARINT_MAX: usize = 10;
 
 /// Appends an unsigned varint.
 #[inline]
-pub(super) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push((value as u8) | 0x80);
         value >>= 7;
@@ -17,51 +17,51 @@ pub(super) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 
 /// Appends a signed varint, small for small magnitudes.
 #[inline]
-pub(super) fn put_zigzag(out: &mut Vec<u8>, value: i64) {
+pub(crate) fn put_zigzag(out: &mut Vec<u8>, value: i64) {
     put_varint(out, ((value << 1) ^ (value >> 63)) as u64);
 }
 
 /// Appends a length and the bytes.
-pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
 /// Reads fields from a body, never past its end.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
-    pub(super) const fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    pub(super) fn raw(&mut self, len: usize) -> Result<&'a [u8]> {
+    pub(crate) fn raw(&mut self, len: usize) -> Result<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(len).ok_or_else(|| corrupt("a field is cut off"))?;
         self.rest = rest;
         Ok(taken)
     }
 
-    pub(super) fn byte(&mut self) -> Result<u8> {
+    pub(crate) fn byte(&mut self) -> Result<u8> {
         let (first, rest) = self.rest.split_first().ok_or_else(|| corrupt("a field is cut off"))?;
         self.rest = rest;
         Ok(*first)
     }
 
-    pub(super) fn fixed(&mut self) -> Result<u64> {
+    pub(crate) fn fixed(&mut self) -> Result<u64> {
         let (number, rest) =
             self.rest.split_first_chunk::<8>().ok_or_else(|| corrupt("a number is cut off"))?;
         self.rest = rest;
         Ok(u64::from_le_bytes(*number))
     }
 
-    pub(super) fn varint(&mut self) -> Result<u64> {
+    pub(crate) fn varint(&mut self) -> Result<u64> {
         let mut value = 0_u64;
         for place in 0..VARINT_MAX {
             let byte = self.byte()?;
@@ -77,25 +77,25 @@ impl<'a> Fields<'a> {
         Err(corrupt("a varint is too long"))
     }
 
-    pub(super) fn small<T: TryFrom<u64>>(&mut self) -> Result<T> {
+    pub(crate) fn small<T: TryFrom<u64>>(&mut self) -> Result<T> {
         T::try_from(self.varint()?).map_err(|_| corrupt("a number is out of range"))
     }
 
-    pub(super) fn zigzag(&mut self) -> Result<i64> {
+    pub(crate) fn zigzag(&mut self) -> Result<i64> {
         let value = self.varint()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    pub(super) fn bytes(&mut self) -> Result<&'a [u8]> {
+    pub(crate) fn bytes(&mut self) -> Result<&'a [u8]> {
         let len = self.small::<usize>()?;
         self.raw(len)
     }
 
-    pub(super) fn text(&mut self) -> Result<&'a str> {
+    pub(crate) fn text(&mut self) -> Result<&'a str> {
         std::str::from_utf8(self.bytes()?).map_err(|_| corrupt("a name is not UTF-8"))
     }
 }
 
-pub(super) fn corrupt(reason: &str) -> Error {
+pub(crate) fn corrupt(reason: &str) -> Error {
     Error::CorruptBlock { reason: reason.into() }
 }

@@ -27,7 +27,7 @@
 //! | 15 | Service | name u64, text `bytes`; what people call the service of this name |
 
 mod block;
-mod codec;
+pub(crate) mod codec;
 mod fingerprint;
 mod fingerprint_map;
 mod kind;
