@@ -8,7 +8,9 @@ mod opening;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-pub use self::opening::{AgentInfo, AgentStanding, Grant, HeldCopy, Layout, OpenTask, Opened, Recording};
+pub use self::opening::{
+    AgentInfo, AgentStanding, Beginning, Grant, HeldCopy, Layout, OpenTask, Opened, Recording,
+};
 pub use super::code::{Code, Execution, Placed, Plan, Use};
 use super::members::News;
 pub use super::stats::{
@@ -21,7 +23,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::{PoolQuestions, PoolRows, Summary};
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 13;
+pub const PROTOCOL_VERSION: u32 = 14;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 1 << 20;
 
@@ -304,8 +306,8 @@ pub enum Request {
     },
     /// Agent to registry: logs that something visible depends on, and who holds them.
     Visible {
-        /// The tasks.
-        tasks: Vec<TaskId>,
+        /// The tasks; with the attempt that each was compared with.
+        tasks: Vec<(TaskId, Generation, Beginning)>,
         /// Agents that hold copies.
         holders: Vec<AgentId>,
     },
@@ -350,6 +352,8 @@ pub enum Request {
         generation: Generation,
         /// Who has the log from now on, if its determinants travel in frames.
         reopened_at: Option<AgentInfo>,
+        /// What something visible depends on.
+        shown: Beginning,
     },
     /// Agent to agent: hold a copy.
     Replicate {

@@ -20,8 +20,8 @@ use figures::Figures;
 use repair::Short;
 
 use super::protocol::{
-    Commit, Ending, Grant, Layout, OpenTask, OperatorStats, Placed, Recording, Recovery, Sent, TaskStats,
-    Totals,
+    Beginning, Commit, Ending, Grant, Layout, OpenTask, OperatorStats, Placed, Recording, Recovery, Sent,
+    TaskStats, Totals,
 };
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, TaskId};
@@ -53,12 +53,16 @@ struct CameBack {
 #[derive(Debug)]
 struct Entry {
     generation: Generation,
+    /// That of the last attempt; what agents have of the log may have taken its place since, as newer.
+    granted: Generation,
     holders: HashSet<AgentId>,
     /// The request that said so last.
     told: Option<Sent>,
     published: bool,
     /// Whether its holders have it whole, as it was published and not only absorbed from frames.
     whole: bool,
+    /// What something visible depends on, of what was absorbed from frames.
+    shown: Beginning,
     layout: Layout,
     /// How much of the log stood when the current layout opened it first.
     before_layout: LogOffset,
@@ -228,12 +232,13 @@ impl Registry {
         let alive = |id: &AgentId| agents.info(*id).filter(|_| agents.is_alive(*id)).cloned();
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
         let (reopened, discarded) = (entry.opens > 0 || entry.published, entry.discarded);
+        let (has_several, shown) = (entry.opens > 1, entry.shown);
         let frames = entry.frames.as_ref().and_then(alive);
         entry.discarded = false;
         if !entry.ended_in.same_stage(&layout) {
             (entry.ended_before, entry.ended_in, entry.before) = (entry.ended, layout, entry.generation);
         }
-        entry.generation = generation;
+        (entry.generation, entry.granted) = (generation, generation);
         let ended_before = entry.ended_before;
         entry.opens += 1;
         entry.live = Some(live);
@@ -262,6 +267,8 @@ impl Registry {
             holders: self.infos(&holders),
             published,
             whole,
+            shown,
+            has_several,
             reopened,
             discarded,
             frames,
@@ -461,10 +468,12 @@ impl Entry {
     fn new(layout: Layout) -> Self {
         Self {
             generation: Generation::NONE,
+            granted: Generation::NONE,
             holders: HashSet::new(),
             told: None,
             published: false,
             whole: false,
+            shown: Beginning::default(),
             layout,
             before_layout: LogOffset::START,
             relaid: false,

@@ -219,7 +219,7 @@ impl Store {
     pub fn fence(&mut self, task: &TaskId, generation: Generation) -> Option<HeldCopy> {
         let held = self.held.get_mut(task)?;
         held.generation = held.generation.max(generation);
-        Some(HeldCopy { end: held.log.end(), whole: held.whole })
+        Some(HeldCopy { end: held.log.end(), whole: held.whole, is_shown: false })
     }
 
     /// The log of this generation has all that was published of it.

@@ -16,6 +16,7 @@ mod process;
 mod reopened;
 mod restart;
 mod sharing;
+mod shown;
 mod silence;
 mod values;
 mod world;

@@ -156,20 +156,30 @@ impl Cluster {
                 let (generation, skip) = (grant.generation, self.mutation == Mutation::NoFence);
                 if all_count && !skip {
                     let (task, reopened_at) = (task.clone(), Some(own.clone()));
-                    self.carry_out(Some(holder.id), Request::Fence { task, generation, reopened_at })?;
+                    let shown = grant.shown;
+                    let fence = Request::Fence { task, generation, reopened_at, shown };
+                    self.carry_out(Some(holder.id), fence)?;
                 }
                 let Some(store) = self.agent(holder.id) else { continue };
-                let copy = match (skip, all_count) {
-                    (true, _) => store.end(task).map(|end| HeldCopy { end, whole: true }),
-                    (false, true) => store.reopened(task, generation, own.clone()),
-                    (false, false) => store.fence(task, generation),
+                let copy = match skip {
+                    true => store.end(task).map(|end| HeldCopy { end, whole: true, is_shown: true }),
+                    false => {
+                        let reopened_at = all_count.then(|| own.clone());
+                        store.fence_for(task, generation, reopened_at, grant.shown)
+                    }
                 };
                 let counts = |copy: &HeldCopy| match &grant.whole {
                     Some(holders) if all_count => copy.whole && holders.contains(&holder.id),
                     _ => copy.whole || all_count,
                 };
-                let Some(HeldCopy { end, .. }) = copy.filter(counts) else { continue };
-                copies.push((holder.id, end));
+                let Some(HeldCopy { end, is_shown, .. }) = copy.filter(counts) else { continue };
+                let is_absorbed = all_count && grant.whole.is_none();
+                if !is_absorbed || !grant.has_several || (is_shown && end == grant.shown.end) {
+                    copies.push((holder.id, end));
+                }
+                if is_absorbed && !is_shown && self.mutation != Mutation::AnyCopy {
+                    continue;
+                }
                 let is_better = |longest| match self.mutation {
                     Mutation::ShortestCopy => end < longest,
                     _ => end > longest || (end == longest && holder.id == own.id),

@@ -110,8 +110,8 @@ impl Cluster {
                     store.complete(&task, generation);
                 }
             }
-            Request::Fence { task, generation, reopened_at } => {
-                store.fence_for(&task, generation, reopened_at);
+            Request::Fence { task, generation, reopened_at, shown } => {
+                store.fence_for(&task, generation, reopened_at, shown);
             }
             Request::Forget { task, generation } => store.forget(&task, generation),
             other => unreachable!("{other:?}"),

@@ -79,21 +79,25 @@ impl Cluster {
         let agents = self.registry_of(session.host)?.alive(now);
         let mut peers = placement::candidates(&session.task, own.id, &own.host, &agents);
         peers.retain(|peer| self.reaches(session.host, peer.id));
-        self.compare(session.host, tasks)?;
+        let compared = self.compare(session.host, tasks)?;
         let mut holders = self.share_with_some(session, &peers, tasks, self.depth)?;
         holders.push(own.id);
         self.count.registry += 1;
-        self.registry_of(session.host)?.visible(tasks, &holders);
-        Ok(())
+        let store = &self.hosts[session.host].store;
+        let beginning = |task: &TaskId| store.beginning(task, store.end(task)?);
+        let shown =
+            tasks.iter().zip(compared).filter_map(|(task, by)| Some((task.clone(), by, beginning(task)?)));
+        let shown: Vec<_> = shown.collect();
+        self.registry_of(session.host)?.visible(&shown, &holders)
     }
 
     /// As `Handler::compared`.
-    fn compare(&mut self, host: usize, tasks: &[TaskId]) -> Result<()> {
+    fn compare(&mut self, host: usize, tasks: &[TaskId]) -> Result<Vec<Generation>> {
         use Mutation::{NoConfirmation, NobodyHasCopies, StaleCounts};
         // What these let pass would be seen here.
         let is_skipped = [NoConfirmation, NobodyHasCopies, StaleCounts].contains(&self.mutation);
         if is_skipped {
-            return Ok(());
+            return Ok(vec![Generation(u64::MAX); tasks.len()]);
         }
         let own = self.hosts[host].info.id;
         let asked: Vec<_> = {
@@ -106,6 +110,7 @@ impl Cluster {
         };
         self.count.registry += 1;
         let counting = self.registry_of(host)?.counting(own, &asked)?;
+        let compared = counting.iter().map(|counting| counting.generation).collect();
         for ((task, _), Counting { generation, newest, holders, whole, .. }) in asked.iter().zip(counting) {
             let ours = blocks(&self.hosts[host].store, task);
             let end = self.hosts[host].store.end(task).unwrap_or_default();
@@ -142,7 +147,7 @@ impl Cluster {
             let version = store.version(task);
             store.vouch(task, version, generation, end);
         }
-        Ok(())
+        Ok(compared)
     }
 
     /// As `Handler::share_with`.

@@ -116,6 +116,15 @@ pub struct AgentInfo {
     pub driver: bool,
 }
 
+/// How a log begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beginning {
+    /// How much of it this is.
+    pub end: LogOffset,
+    /// Over its blocks.
+    pub hash: u128,
+}
+
 /// A log as one agent has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldCopy {
@@ -124,6 +133,8 @@ pub struct HeldCopy {
     /// Whether it has all that was published while the registry counted on it. One that is being made again
     /// has not.
     pub whole: bool,
+    /// Whether it begins with what was shown, as far as whoever asks has said what that is.
+    pub is_shown: bool,
 }
 
 /// What the registry takes an agent for.
@@ -150,6 +161,10 @@ pub struct Grant {
     pub published: bool,
     /// Who has all of the log, if it was published, and not only absorbed from frames: no other copy counts then.
     pub whole: Option<Vec<AgentId>>,
+    /// What something visible depends on, of what was absorbed from frames: no copy counts that does not begin so.
+    pub shown: Beginning,
+    /// Whether there were several attempts: what agents have besides may be of one that does not count.
+    pub has_several: bool,
     /// Whether an attempt opened the task before this one: any agent may have absorbed its log.
     pub reopened: bool,
     /// Whether what agents have of the log is to be disregarded: it belongs to inputs that are gone.

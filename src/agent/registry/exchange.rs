@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Entry, Registry};
-use crate::agent::protocol::{Counting, Ending, Recovery};
+use crate::agent::protocol::{Beginning, Counting, Ending, Recovery};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, EpochKey, Generation, TaskId};
 use crate::task::Ended;
@@ -30,18 +30,33 @@ impl Entry {
 }
 
 impl Registry {
-    /// Something visible depends on these logs, which `holders` have: losing them all is a loss from now on.
-    pub fn visible(&mut self, tasks: &[TaskId], holders: &[AgentId]) {
-        for task in tasks {
+    /// Something visible depends on these logs, as far as they are told, which `holders` have: losing them all is a
+    /// loss from now on.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] if one of them was opened since it was compared: it may go on otherwise. Nothing has become
+    /// visible then.
+    pub fn visible(&mut self, tasks: &[(TaskId, Generation, Beginning)], holders: &[AgentId]) -> Result<()> {
+        for (task, compared, _) in tasks {
+            let newer = self.tasks.get(task).map(|entry| entry.granted).filter(|granted| granted > compared);
+            if let Some(newer) = newer {
+                return Err(Error::Fenced { task: task.clone(), newer, ours: *compared });
+            }
+        }
+        for (task, _, beginning) in tasks {
             // A commit may have been faster; then nobody needs the log any more.
             self.change(task, |entry| {
                 entry.published = true;
                 // Who has it whole is known; these have no more of it than what rode in frames.
                 if !entry.whole {
                     entry.holders.extend(holders);
+                    if beginning.end > entry.shown.end {
+                        entry.shown = *beginning;
+                    }
                 }
             });
         }
+        Ok(())
     }
 
     /// What counts of logs that were absorbed at `agent`. Each is given with the attempt that has vouched for what

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::{Absorbed, Held, Reopened, Store};
-use crate::agent::protocol::{AgentInfo, Code, HeldCopy, Layout};
+use crate::agent::protocol::{AgentInfo, Beginning, Code, HeldCopy, Layout};
 use crate::causal_log::{CausalLog, Place, block_hash};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
@@ -18,16 +18,14 @@ const NO_LAYOUT: Layout = Layout { app: 0, stage: 0, tasks: None, code: NO_CODE,
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
     version: u64,
-    end: LogOffset,
-    /// Over its blocks.
-    hash: u128,
+    beginning: Beginning,
 }
 
 impl Taken {
     /// How much of it.
     #[must_use]
     pub const fn end(&self) -> LogOffset {
-        self.end
+        self.beginning.end
     }
 }
 
@@ -159,17 +157,20 @@ impl Store {
         forgotten || self.generation(task) >= Some(generation)
     }
 
-    /// Raises the fence for a new attempt; `reopened_at` is its agent, where its determinants travel in frames.
+    /// Raises the fence for a new attempt; `reopened_at` is its agent, where its determinants travel in frames, of
+    /// which something visible depends on `shown`.
     pub fn fence_for(
         &mut self,
         task: &TaskId,
         generation: Generation,
         reopened_at: Option<AgentInfo>,
+        shown: Beginning,
     ) -> Option<HeldCopy> {
-        match reopened_at {
+        let copy = match reopened_at {
             Some(holder) => self.reopened(task, generation, holder),
             None => self.fence(task, generation),
-        }
+        };
+        copy.map(|copy| HeldCopy { is_shown: self.begins_with(task, &shown), ..copy })
     }
 
     /// The attempt whose log counts since its task was opened again, if that is `agent`'s.
@@ -220,8 +221,8 @@ impl Store {
     #[must_use]
     pub fn taken(&self, task: &TaskId, before: Option<Taken>, end: LogOffset) -> Option<Taken> {
         let held = self.held.get(task)?;
-        let before = before.filter(|before| before.version == held.version && before.end <= end);
-        let (mut at, mut hash) = before.map_or((LogOffset::START, 0), |before| (before.end, before.hash));
+        let before = before.filter(|before| before.version == held.version && before.end() <= end);
+        let Beginning { end: mut at, mut hash } = before.map(|before| before.beginning).unwrap_or_default();
         for block in held.log.blocks(at).iter().take_while(|block| block.end() <= end) {
             let own = match &block.place {
                 Place::Memory(bytes) => block_hash(bytes),
@@ -230,14 +231,25 @@ impl Store {
             hash = block_hash(&[hash.to_le_bytes(), own.to_le_bytes()].concat());
             at = block.end();
         }
-        (at == end).then_some(Taken { version: held.version, end, hash })
+        (at == end).then_some(Taken { version: held.version, beginning: Beginning { end, hash } })
     }
 
     /// Whether what a task has taken in of a log is what stands here: a copy may have been replaced since.
     #[must_use]
     pub fn has(&self, task: &TaskId, taken: &Taken) -> bool {
-        self.version(task) == Some(taken.version)
-            || self.taken(task, None, taken.end).is_some_and(|now| now.hash == taken.hash)
+        self.version(task) == Some(taken.version) || self.begins_with(task, &taken.beginning)
+    }
+
+    /// Whether the log here begins so.
+    #[must_use]
+    pub fn begins_with(&self, task: &TaskId, beginning: &Beginning) -> bool {
+        self.beginning(task, beginning.end) == Some(*beginning)
+    }
+
+    /// The first part of the log here, up to `end`.
+    #[must_use]
+    pub fn beginning(&self, task: &TaskId, end: LogOffset) -> Option<Beginning> {
+        self.taken(task, None, end).map(|taken| taken.beginning)
     }
 
     /// The attempt whose log what is here is known to be a part of, and how far.

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::handler::{Handler, Session, unexpected};
-use crate::agent::protocol::{AgentInfo, Counting, Reply, Request};
+use crate::agent::protocol::{AgentInfo, Beginning, Counting, Reply, Request};
 use crate::agent::store::Taken;
 use crate::edge::disk::segment::{Pending, SegmentRecord};
 use crate::edge::locked;
@@ -23,6 +23,7 @@ struct Shared {
     task: TaskId,
     version: Option<u64>,
     end: LogOffset,
+    beginning: Beginning,
     vouched: (Generation, LogOffset),
 }
 
@@ -116,8 +117,12 @@ impl Handler {
         {
             return Err(Error::StaleFrame { upstream: log.task.clone() });
         }
-        let tasks = logs.into_iter().map(|(log, _)| log.task).collect();
-        self.registrar.tell(&self.connections, Request::Visible { tasks, holders })
+        let visible = logs.into_iter().map(|(log, compared)| (log.task, compared, log.beginning)).collect();
+        match self.registrar.tell(&self.connections, Request::Visible { tasks: visible, holders }) {
+            // Whoever opened one of them meanwhile may have found another: what counts now is another question.
+            Err(Error::Fenced { .. }) => self.share_all(session, tasks),
+            told => told,
+        }
     }
 
     // What counts.
@@ -130,7 +135,8 @@ impl Handler {
             let of = |task: &TaskId| {
                 let (version, vouched) = (store.version(task), store.vouched(task));
                 let end = store.end(task)?;
-                Some(Shared { task: task.clone(), version, end, vouched })
+                let beginning = store.beginning(task, end)?;
+                Some(Shared { task: task.clone(), version, end, beginning, vouched })
             };
             tasks.iter().filter_map(of).collect()
         };

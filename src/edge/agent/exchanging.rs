@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::asking::{SILENCE_PAUSE, is_silence};
-use super::handler::{Handler, Session, unexpected};
+use super::handler::{Handler, Session};
 use super::publishing::channel;
 use crate::agent::placement;
 use crate::agent::protocol::{AgentInfo, Grant, PIECE_BYTES, Piece, Reply, Request};
@@ -331,13 +331,7 @@ impl Handler {
         let log = session.task.in_flight();
         let holder = session.grant.frames.as_ref();
         let holder = holder.ok_or_else(|| Error::CausalLogLost { task: session.task.clone() })?;
-        if holder.id == self.info.id {
-            return self.read(&log, from).map(Reply::Blocks);
-        }
-        match self.connections.call(&holder.addr, &Request::Read { task: log, from, whole: false })? {
-            reply @ Reply::Blocks(_) => Ok(reply),
-            _ => Err(unexpected()),
-        }
+        self.read_at(holder, &log, from).map(Reply::Blocks)
     }
 
     /// The log was recorded with inputs that are gone.

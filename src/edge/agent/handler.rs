@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::claiming::Claims;
-use super::opening::Copies;
+use super::gathering::Copies;
 use super::pooling::{PoolView, Pools};
 use super::registrar::{LocalRegistry, Registrar};
 use super::turns::Turns;

@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! handler          state, sessions; closing, reading, committing
-//! opening          fencing older attempts, finding the longest copy
+//! opening          taking over what counts of a log, for a new attempt
+//! gathering        fencing older attempts, finding what counts
 //! asking           holders that may be slow
 //! publishing       blocks made stable
 //! exchanging       determinants that travel in frames
@@ -28,6 +29,7 @@ mod asking;
 mod claiming;
 mod committing;
 mod exchanging;
+mod gathering;
 pub(super) mod handler;
 mod heartbeat;
 mod memory;

@@ -1,4 +1,4 @@
-//! Opening a task: fence every older attempt, find the longest copy of its log, hold it here.
+//! Opening a task: fence every older attempt, take over what counts of its log, hold it here.
 //!
 //! No copy that the registry counts on is given up before the new generation's holders are told: if
 //! this agent dies halfway, the next open finds what there was.
@@ -7,37 +7,20 @@ use std::collections::HashMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::handler::{Handler, Session, unexpected};
+use super::gathering::{Copies, Found};
+use super::handler::{Handler, Session};
 use super::publishing::channel;
 use crate::agent::placement;
-use crate::agent::protocol::{AgentInfo, Ending, Grant, HeldCopy, OpenTask, Reply, Request};
-use crate::edge::disk::Rescued;
+use crate::agent::protocol::{AgentInfo, Ending, Grant, OpenTask, Reply, Request};
 use crate::edge::locked;
 use crate::error::{Error, Result};
-use crate::id::{AgentId, LogOffset, TaskId};
+use crate::id::LogOffset;
 use crate::task::Summary;
 
 /// How long an open waits for an attempt of another stage, or this attempt's part before, to end.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 /// How often it asks.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
-
-/// Where a task's log was found.
-enum Found {
-    /// Nothing was published so far.
-    Nothing,
-    /// Something was published, and no copy of it can be read.
-    Lost,
-    /// This agent's copy is as long as any.
-    Here,
-    /// Another agent's copy is longer.
-    There(AgentInfo, LogOffset),
-    /// In the checkpoint folder only.
-    Rescued(Rescued),
-}
-
-/// Copies by holder, with their lengths.
-pub(super) type Copies = Vec<(AgentId, LogOffset)>;
 
 impl Handler {
     /// Opens a task for a worker.
@@ -121,64 +104,6 @@ impl Handler {
         }
     }
 
-    /// Fences the holders, and finds the longest copy that counts.
-    ///
-    /// Of a log whose blocks are acknowledged one by one, each holder has all that was, so one answer
-    /// suffices: it was also asked for each block, and takes none from older attempts any more. What consumers
-    /// have absorbed from frames differs from one to the other: all are to answer. Where the log was published as
-    /// well, that is no more than a part of it, as is what an earlier attempt published elsewhere.
-    fn gather(&self, task: &TaskId, grant: &Grant, inside: bool) -> Result<(Found, Copies)> {
-        let counts = |holder: &AgentInfo, copy: &HeldCopy| match &grant.whole {
-            Some(holders) if inside => copy.whole && holders.contains(&holder.id),
-            _ => copy.whole || inside,
-        };
-        let answers = self.ask_all(
-            &grant.holders,
-            |holder| self.fence(task, grant, holder, inside),
-            |copy| !inside && copy.is_some_and(|copy| copy.whole),
-        )?;
-        let mut copies = Copies::new();
-        let mut best: Option<(LogOffset, AgentInfo)> = None;
-        for (holder, copy) in answers {
-            let Some(HeldCopy { end, .. }) = copy.filter(|copy| counts(&holder, copy)) else { continue };
-            copies.push((holder.id, end));
-            // This agent's own copy wins a tie: nothing needs to be moved then.
-            let better = |(longest, _): &(LogOffset, AgentInfo)| {
-                end > *longest || (end == *longest && holder.id == self.info.id)
-            };
-            if best.as_ref().is_none_or(better) {
-                best = Some((end, holder));
-            }
-        }
-        let found = match best {
-            Some((end, holder)) if end > LogOffset::START && holder.id == self.info.id => Found::Here,
-            Some((end, holder)) if end > LogOffset::START => Found::There(holder, end),
-            _ if !grant.published => Found::Nothing,
-            _ => self.disk.rescue(task)?.map_or(Found::Lost, Found::Rescued),
-        };
-        Ok((found, copies))
-    }
-
-    /// Raises the fence at a holder; its copy, if it has one. With `inside` the holder takes what consumers
-    /// absorb of this log only from here from now on.
-    pub(super) fn fence(
-        &self,
-        task: &TaskId,
-        grant: &Grant,
-        holder: &AgentInfo,
-        inside: bool,
-    ) -> Result<Option<HeldCopy>> {
-        let (generation, reopened_at) = (grant.generation, inside.then(|| self.info.clone()));
-        if holder.id == self.info.id {
-            return Ok(locked(&self.store).fence_for(task, generation, reopened_at));
-        }
-        let fence = Request::Fence { task: task.clone(), generation, reopened_at };
-        match self.connections.call(&holder.addr, &fence)? {
-            Reply::Fenced(copy) => Ok(copy),
-            _ => Err(unexpected()),
-        }
-    }
-
     /// Makes the log that was found this agent's, under the new generation.
     fn take_over(&self, session: &Session, found: &Found) -> Result<()> {
         self.move_here(session, found)?;
@@ -233,10 +158,7 @@ impl Handler {
     ) -> Result<()> {
         let (task, generation) = (&session.task, session.grant.generation);
         while from < end {
-            let read = Request::Read { task: task.clone(), from, whole: false };
-            let Reply::Blocks(blocks) = self.connections.call(&holder.addr, &read)? else {
-                return Err(unexpected());
-            };
+            let blocks = self.read_at(holder, task, from)?;
             if blocks.is_empty() {
                 return Err(Error::CausalLogLost { task: task.clone() });
             }

@@ -1,7 +1,6 @@
 //! The way to the registry: in this process, if it is the driver's, else over a connection.
 
 use std::collections::{BTreeMap, HashMap};
-use std::slice;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -10,8 +9,8 @@ use super::claiming::before_first;
 use crate::agent::members::News;
 use crate::agent::permits::RateLimits;
 use crate::agent::protocol::{
-    AgentInfo, Counting, Execution, Grant, Layout, OpenTask, Placed, PoolEntry, Recording, Repair, Reply,
-    Request,
+    AgentInfo, Beginning, Counting, Execution, Grant, Layout, OpenTask, Placed, PoolEntry, Recording, Repair,
+    Reply, Request,
 };
 use crate::agent::registry::{Granted, Registry};
 use crate::edge::locked;
@@ -159,7 +158,8 @@ impl LocalRegistry {
         drop(registry);
         if !grant.reopened && (self.was_lost)(open.stage, open.task.partition) {
             // What an earlier job read of this task was recorded then, and its epoch is over: a loss.
-            locked(&self.registry).visible(slice::from_ref(&grant.task), &[]);
+            let lost = (grant.task.clone(), grant.generation, Beginning::default());
+            locked(&self.registry).visible(&[lost], &[])?;
             grant.published = true;
         }
         let Recording { ended, .. } = &mut grant.recording;
@@ -210,10 +210,7 @@ impl LocalRegistry {
                 registry.withdrawn(task, *generation);
                 Ok(Reply::Done)
             }
-            Request::Visible { tasks, holders } => {
-                registry.visible(tasks, holders);
-                Ok(Reply::Done)
-            }
+            Request::Visible { tasks, holders } => registry.visible(tasks, holders).map(|()| Reply::Done),
             Request::Discarded { task, generation } => {
                 registry.discarded(task, *generation).map(|()| Reply::Done)
             }

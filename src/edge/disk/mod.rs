@@ -40,6 +40,11 @@ pub(super) struct Rescued {
 }
 
 impl Rescued {
+    /// Position after its last block.
+    pub(super) fn end(&self) -> LogOffset {
+        self.blocks.last().map_or(LogOffset::START, BlockRef::end)
+    }
+
     /// One piece of it; nothing at its end.
     pub(super) fn piece(&self, from: LogOffset) -> Result<Vec<Bytes>> {
         let first = self.blocks.partition_point(|block| block.end() <= from);

@@ -240,8 +240,8 @@ impl Server {
             }
             Request::Confirm { task, generation, from } => handler.confirmed(&task, generation, from),
             Request::Read { task, from, whole } => handler.read_copy(&task, from, whole).map(Reply::Blocks),
-            Request::Fence { task, generation, reopened_at } => {
-                Ok(Reply::Fenced(locked(&handler.store).fence_for(&task, generation, reopened_at)))
+            Request::Fence { task, generation, reopened_at, shown } => {
+                Ok(Reply::Fenced(locked(&handler.store).fence_for(&task, generation, reopened_at, shown)))
             }
             Request::Replicate { .. } => handler.replicated(request).map(|()| Reply::Done),
             Request::Permits { .. } => handler.registrar.permits(&handler.connections, &request),

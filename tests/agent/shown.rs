@@ -1,0 +1,109 @@
+//! What consumers have shown of a sender's log comes before what others only have from its frames.
+
+use clonos::edge::net::client::Client;
+use clonos::id::TaskId;
+
+use crate::reopened::{
+    absorb, consumer, inside, keep, open_when_known, opened_again, shows, worker_of, world,
+};
+use crate::world::{AgentProcess, World, eventually, task, text};
+
+/// A consumer that takes in a frame, and shows nothing yet.
+fn takes(world: &World, process: &AgentProcess, partition: u32, blocks: &[&str]) -> (Client, u64) {
+    let mut taken = None;
+    let mut attempt = 60;
+    // Another copy there makes way for it at the second try.
+    eventually("a consumer takes its frame", || {
+        attempt += 1;
+        let mut worker = worker_of(world, process);
+        let session = worker.open(inside(&consumer(partition), attempt)).unwrap().session;
+        let absorbed = absorb(&mut worker, session, &task(0), blocks);
+        taken = absorbed.is_ok().then_some((worker, session));
+        taken.is_some()
+    });
+    taken.unwrap()
+}
+
+fn depth_none(checkpoint: bool) -> World {
+    World::with(|config, folder| {
+        config.sharing_depth = 0;
+        let root = folder.path().join("checkpoint").display().to_string();
+        config.checkpoint_dir = checkpoint.then_some(root);
+    })
+}
+
+#[test]
+fn what_was_shown_is_found_also_beside_a_copy_as_long_that_was_not() {
+    let world = world(false);
+    let (b, _on_b, _second) = opened_again(&world);
+    let (c, late) = (world.process("c"), world.process("late"));
+    assert!(shows(&mut worker_of(&world, &c), 0, &task(0), &["new"]));
+    let (mut on_late, _) = takes(&world, &late, 1, &["old"]);
+    b.kill();
+    assert_eq!(open_when_known(&mut on_late, &task(0), 3).prior, [text("new")]);
+}
+
+#[test]
+fn of_longer_copies_only_those_count_that_go_on_from_what_was_shown() {
+    let world = world(false);
+    let (b, mut on_b, second) = opened_again(&world);
+    let (c, d, late) = (world.process("c"), world.process("d"), world.process("late"));
+    assert!(shows(&mut worker_of(&world, &c), 0, &task(0), &["new"]));
+    keep(&mut on_b, second, "more");
+    let _old = takes(&world, &late, 1, &["old", "older", "oldest"]);
+    let _new = takes(&world, &d, 2, &["new", "more"]);
+    b.kill();
+    assert_eq!(open_when_known(&mut world.worker(), &task(0), 3).prior, [text("new"), text("more")]);
+}
+
+#[test]
+fn what_an_agent_has_behind_what_it_has_shown_is_not_taken_for_shown() {
+    let world = world(false);
+    let (a, b) = (world.process("a"), world.process("b"));
+    let mut on_a = worker_of(&world, &a);
+    let first = on_a.open(inside(&task(0), 1)).unwrap();
+    keep(&mut on_a, first.session, "one");
+    keep(&mut on_a, first.session, "old");
+    let (mut on_b, _) = takes(&world, &b, 9, &["one"]);
+    a.kill();
+    let second = open_when_known(&mut on_b, &task(0), 2);
+    assert_eq!(second.prior, [text("one")]);
+    keep(&mut on_b, second.session, "new");
+    let (c, late) = (world.process("c"), world.process("late"));
+    let mut on_late = worker_of(&world, &late);
+    assert!(shows(&mut on_late, 1, &task(0), &["one"]));
+    // It was not told of the second attempt, and has this from a frame of the first.
+    let _old = takes(&world, &late, 2, &["one", "old"]);
+    assert!(shows(&mut worker_of(&world, &c), 0, &task(0), &["one", "new"]));
+    b.kill();
+    assert_eq!(open_when_known(&mut on_late, &task(0), 3).prior, [text("one"), text("new")]);
+}
+
+/// Two consumers have shown something, one of them more; that one dies, as does the sender.
+fn shown_and_gone(world: &World) -> (AgentProcess, TaskId) {
+    let (a, less, more) = (world.process("a"), world.process("less"), world.process("more"));
+    let mut on_a = worker_of(world, &a);
+    let first = on_a.open(inside(&task(0), 1)).unwrap();
+    keep(&mut on_a, first.session, "one");
+    keep(&mut on_a, first.session, "two");
+    assert!(shows(&mut worker_of(world, &less), 0, &task(0), &["one"]));
+    assert!(shows(&mut worker_of(world, &more), 1, &task(0), &["one", "two"]));
+    a.kill();
+    more.kill();
+    (less, task(0))
+}
+
+#[test]
+fn what_is_shorter_than_was_shown_is_not_the_log() {
+    let world = depth_none(false);
+    let (_less, sender) = shown_and_gone(&world);
+    assert!(open_when_known(&mut world.worker(), &sender, 2).lost);
+}
+
+#[test]
+fn what_was_shown_and_stands_in_the_folder_alone_is_found_beside_shorter_copies() {
+    let world = depth_none(true);
+    let (_less, sender) = shown_and_gone(&world);
+    let again = open_when_known(&mut world.worker(), &sender, 2);
+    assert_eq!(again.prior, [text("one"), text("two")]);
+}
