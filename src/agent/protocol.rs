@@ -69,6 +69,8 @@ pub struct Piece {
 pub struct Counting {
     /// The attempt in whose name it is written down.
     pub generation: Generation,
+    /// The stage in which it was recorded.
+    pub layout: Layout,
     /// The newest attempt and its agent, if that was not the first: what it does not have does not count.
     pub newest: Option<(Generation, AgentInfo)>,
     /// Where something is that does, if that agent is gone or others have all that was published.

@@ -98,7 +98,7 @@ struct Entry {
     before: Generation,
     /// The last attempts and their agents, but for those that came to nothing; the newest last.
     attempted: VecDeque<(Generation, AgentId)>,
-    /// Agents that are about to make visible what nobody could be asked about.
+    /// Agents that are about to make visible what nobody could be asked about; the newest last.
     claimants: Vec<AgentId>,
     /// What the last attempt that came to its end had taken in.
     used: Vec<(String, u64)>,

@@ -8,12 +8,12 @@ use std::thread::{sleep, spawn};
 use std::time::Duration;
 
 use clonos::agent::members::Members;
-use clonos::agent::protocol::{Reply, Request, Sent};
+use clonos::agent::protocol::{AgentInfo, Reply, Request, Sent};
 use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::id::{AgentId, Generation};
 
 use crate::reopened::{
-    absorb, consumer, inside, keep, open_when_known, opened_again, shows, worker_of, world,
+    absorb, commit, consumer, inside, keep, open_when_known, opened_again, shows, worker_of, world,
 };
 use crate::world::{Peer, World, close, task, text};
 
@@ -50,6 +50,45 @@ fn behind_an_attempt_that_came_to_nothing_the_one_before_counts() {
     let mut on_late = worker_of(&world, &late);
     assert!(!shows(&mut on_late, 1, &task(0), &["old"]));
     assert!(shows(&mut on_late, 1, &task(0), &["new"]));
+}
+
+#[test]
+fn a_consumer_does_not_wait_for_what_another_on_its_agent_has_taken_in() {
+    let world = world(false);
+    let (a, c) = (world.process("a"), world.process("c"));
+    let (mut on_a, mut on_c) = (worker_of(&world, &a), worker_of(&world, &c));
+    for number in 0..2 {
+        let first = on_a.open(inside(&task(number), 1)).unwrap();
+        keep(&mut on_a, first.session, "one");
+    }
+    // The second attempt of one of them is said to be where nobody gets to, though it is alive.
+    let unreachable = AgentInfo {
+        id: AgentId(77),
+        addr: "127.0.0.1:1".to_owned(),
+        host: "elsewhere".to_owned(),
+        driver: false,
+    };
+    let mut driver = Peer::of(&world, world.driver.addr());
+    driver.ask(&Request::Register { info: unreachable, executor: String::new() });
+    let grant = Request::Grant { open: inside(&task(0), 2), agent: AgentId(77), commits_seen: 0 };
+    assert!(matches!(driver.ask(&grant), Reply::Granted(_)));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let lives = Arc::clone(&is_over);
+    let beats = spawn(move || {
+        while !lives.load(Ordering::SeqCst) {
+            driver.ask(&Request::Heartbeat { agent: AgentId(77), commits_seen: 0 });
+            sleep(Duration::from_millis(200));
+        }
+    });
+    let waits = on_c.open(inside(&consumer(0), 50)).unwrap();
+    absorb(&mut on_c, waits.session, &task(0), &["one"]).unwrap();
+    let goes_on = on_c.open(inside(&consumer(1), 51)).unwrap();
+    absorb(&mut on_c, goes_on.session, &task(1), &["one"]).unwrap();
+    commit(&mut on_c, goes_on.session).unwrap();
+    let error = commit(&mut on_c, waits.session).unwrap_err();
+    assert_eq!(error.condition(), "TIMEOUT", "nothing is decided without it: {error}");
+    is_over.store(true, Ordering::SeqCst);
+    beats.join().unwrap();
 }
 
 /// Forwards to the driver. The answer to the first `Holding` is lost.

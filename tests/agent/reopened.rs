@@ -58,7 +58,7 @@ pub(super) fn absorb(worker: &mut Client, session: u64, sender: &TaskId, blocks:
     worker.wait(absorbed).map(drop)
 }
 
-fn commit(worker: &mut Client, session: u64) -> Result<()> {
+pub(super) fn commit(worker: &mut Client, session: u64) -> Result<()> {
     let visible = worker.start(&Request::Commit { session })?;
     worker.wait(visible).map(drop)
 }

@@ -1,12 +1,14 @@
 //! What consumers have shown of a sender's log comes before what others only have from its frames.
 
+use clonos::agent::protocol::{Ending, OpenTask};
 use clonos::edge::net::client::Client;
 use clonos::id::TaskId;
+use clonos::task::Summary;
 
 use crate::reopened::{
     absorb, consumer, inside, keep, open_when_known, opened_again, shows, worker_of, world,
 };
-use crate::world::{AgentProcess, World, eventually, task, text};
+use crate::world::{AgentProcess, World, eventually, opening, restarted, task, text};
 
 /// A consumer that takes in a frame, and shows nothing yet.
 fn takes(world: &World, process: &AgentProcess, partition: u32, blocks: &[&str]) -> (Client, u64) {
@@ -106,4 +108,22 @@ fn what_was_shown_and_stands_in_the_folder_alone_is_found_beside_shorter_copies(
     let (_less, sender) = shown_and_gone(&world);
     let again = open_when_known(&mut world.worker(), &sender, 2);
     assert_eq!(again.prior, [text("one"), text("two")]);
+}
+
+#[test]
+fn what_only_consumers_wrote_down_says_how_many_tasks_recorded_it() {
+    let world = world(true);
+    let (a, c) = (world.process("a"), world.process("c"));
+    let mut on_a = worker_of(&world, &a);
+    let sender = |stage, attempt| OpenTask { inside: true, ..opening(&task(0), stage, attempt) };
+    let first = on_a.open(sender(104, 1)).unwrap();
+    keep(&mut on_a, first.session, "one");
+    assert!(shows(&mut worker_of(&world, &c), 0, &task(0), &["one"]));
+    let (driver, config) = restarted(&world);
+    let mut worker = Client::connect(&config, driver.socket()).unwrap();
+    let same = worker.open(sender(114, 2)).unwrap();
+    assert_eq!(same.prior, [text("one")]);
+    assert!(same.recording.layout_changed, "by 4 tasks, and asked for by 14");
+    worker.close(same.session, Summary::default(), Ending::default()).unwrap();
+    assert!(!worker.open(sender(104, 3)).unwrap().recording.layout_changed);
 }

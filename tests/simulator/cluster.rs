@@ -177,7 +177,7 @@ impl Cluster {
                 if !is_absorbed || !grant.has_several || (is_shown && end == grant.shown.end) {
                     copies.push((holder.id, end));
                 }
-                if is_absorbed && !is_shown && self.mutation != Mutation::AnyCopy {
+                if is_absorbed && !is_shown {
                     continue;
                 }
                 let is_better = |longest| match self.mutation {

@@ -59,8 +59,6 @@ pub(crate) enum Mutation {
     RetryIsAnother,
     /// Of several copies the shortest is gone on with.
     ShortestCopy,
-    /// A copy counts also if it does not begin with what something visible depends on.
-    AnyCopy,
     /// The first holder that answers decides, also where consumers have absorbed more.
     FirstAnswer,
     /// What is published is not copied.
@@ -337,11 +335,6 @@ fn the_oracle_notices_that_a_repeated_open_is_another() {
 #[test]
 fn the_oracle_notices_that_a_shorter_copy_is_gone_on_with() {
     noticed(Mutation::ShortestCopy);
-}
-
-#[test]
-fn the_oracle_notices_that_any_copy_counts() {
-    noticed_beyond(Mutation::AnyCopy);
 }
 
 #[test]

@@ -63,7 +63,8 @@ impl Cluster {
             return Ok(());
         }
         let own = self.hosts[session.host].info.clone();
-        let tasks = self.hosts[session.host].store.take_fresh(&epoch());
+        let tasks =
+            self.hosts[session.host].store.take_fresh(&epoch(), |task| session.absorbed.contains(task));
         if tasks.is_empty() {
             return Ok(());
         }

@@ -75,7 +75,7 @@ pub struct Recording {
 }
 
 /// Under which stage a log was recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Layout {
     /// Hash of the application id.
     pub app: u64,

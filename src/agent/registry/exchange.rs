@@ -77,8 +77,8 @@ impl Registry {
 
     fn counting_of(&mut self, agent: AgentId, task: &TaskId, vouched: Generation) -> Counting {
         let Some(entry) = self.tasks.get(task) else { return Counting::default() };
-        let (generation, published) = (entry.generation, entry.published);
-        let first = Counting { generation, published, ..Counting::default() };
+        let (generation, layout, published) = (entry.generation, entry.layout, entry.published);
+        let first = Counting { generation, layout, published, ..Counting::default() };
         if entry.opens < 2 || vouched == generation {
             return Counting { published: false, ..first };
         }
@@ -92,15 +92,19 @@ impl Registry {
         let known = if published { entry.holders.iter().copied().collect() } else { Vec::new() };
         let claimants = entry.claimants.iter().filter(|claimant| **claimant != agent);
         let holders = self.infos(known.iter().chain(claimants));
+        // With the number that it has, it need not compare again what it has compared.
+        let is_newest = generation > entry.granted && entry.claimants.last() == Some(&agent);
+        if is_newest {
+            return Counting { holders, ..first };
+        }
         self.newest = self.newest.next();
         let generation = self.newest;
         if let Some(entry) = self.tasks.get_mut(task) {
             entry.generation = generation;
-            if !entry.claimants.contains(&agent) {
-                entry.claimants.push(agent);
-            }
+            entry.claimants.retain(|claimant| *claimant != agent);
+            entry.claimants.push(agent);
         }
-        Counting { generation, newest: None, holders, whole: false, published }
+        Counting { generation, holders, ..first }
     }
 
     /// An attempt that was granted came to nothing, as its agent says.
@@ -161,5 +165,107 @@ impl Registry {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::protocol::{AgentInfo, OpenTask, Use};
+    use crate::agent::registry::Granted;
+    use crate::id::{Epoch, LogOffset, Partition};
+
+    fn task() -> TaskId {
+        TaskId { query: "q".into(), operator: "f".into(), epoch: Epoch::Batch(1), partition: Partition(0) }
+    }
+
+    fn with_three() -> Registry {
+        let mut registry = Registry::new();
+        for id in [1, 2, 3] {
+            let (addr, host) = (format!("{id}"), format!("{id}"));
+            registry.register(AgentInfo { id: AgentId(id), addr, host, driver: false }, "", 0);
+        }
+        registry
+    }
+
+    fn open(registry: &mut Registry, agent: u64, attempt: u64) -> Generation {
+        let open = OpenTask {
+            task: task(),
+            used: Use::default(),
+            execution: None,
+            app: 1,
+            stage: 1,
+            attempt,
+            worker: attempt,
+            inside: true,
+        };
+        match registry.grant(&open, AgentId(agent), 0, None, 0) {
+            Granted::Yes(grant) => grant.generation,
+            refused => panic!("{refused:?}"),
+        }
+    }
+
+    fn counting(registry: &mut Registry, agent: u64) -> Counting {
+        registry.counting(AgentId(agent), &[(task(), Generation::NONE)]).unwrap().remove(0)
+    }
+
+    fn beginning(end: u64) -> Beginning {
+        Beginning { end: LogOffset(end), hash: u128::from(end) }
+    }
+
+    #[test]
+    fn what_an_agent_has_takes_the_place_of_the_newest_attempt_once_until_another_agents_does() {
+        let mut registry = with_three();
+        open(&mut registry, 1, 1);
+        let second = open(&mut registry, 1, 2);
+        assert_eq!(counting(&mut registry, 2).newest.map(|(by, _)| by), Some(second));
+        assert!(registry.is_dead(AgentId(1), false, 60_000));
+        let claimed = counting(&mut registry, 2);
+        assert!(claimed.newest.is_none() && claimed.generation > second);
+        assert_eq!(counting(&mut registry, 2), claimed, "it need not compare again what it has compared");
+        let other = counting(&mut registry, 3);
+        assert!(other.generation > claimed.generation);
+        assert_eq!(other.holders.iter().map(|holder| holder.id).collect::<Vec<_>>(), [AgentId(2)]);
+        let again = counting(&mut registry, 2);
+        assert!(again.generation > other.generation);
+        assert_eq!(again.holders.iter().map(|holder| holder.id).collect::<Vec<_>>(), [AgentId(3)]);
+        let third = open(&mut registry, 3, 3);
+        assert!(third > again.generation);
+    }
+
+    #[test]
+    fn nothing_becomes_visible_that_was_compared_before_the_newest_attempt() {
+        let mut registry = with_three();
+        let first = open(&mut registry, 1, 1);
+        registry.visible(&[(task(), first, beginning(5))], &[AgentId(2)]).unwrap();
+        let second = open(&mut registry, 1, 2);
+        let late = registry.visible(&[(task(), first, beginning(9))], &[AgentId(2)]);
+        assert!(matches!(late, Err(Error::Fenced { newer, .. }) if newer == second), "{late:?}");
+        assert_eq!(registry.tasks[&task()].shown, beginning(5));
+        registry.visible(&[(task(), second, beginning(7))], &[AgentId(3)]).unwrap();
+        registry.visible(&[(task(), second, beginning(6))], &[AgentId(3)]).unwrap();
+        assert_eq!(registry.tasks[&task()].shown, beginning(7), "the longest of them");
+        // What became visible when nobody could be asked any more is newer than the attempt.
+        assert!(registry.is_dead(AgentId(1), false, 60_000));
+        let claimed = counting(&mut registry, 2).generation;
+        registry.visible(&[(task(), claimed, beginning(8))], &[AgentId(2)]).unwrap();
+    }
+
+    #[test]
+    fn who_was_declared_dead_is_not_told_what_counts_and_counts_nowhere() {
+        let mut registry = with_three();
+        let first = open(&mut registry, 1, 1);
+        registry.visible(&[(task(), first, beginning(5))], &[AgentId(1), AgentId(2)]).unwrap();
+        assert!(registry.is_dead(AgentId(2), false, 60_000));
+        assert!(registry.counting(AgentId(2), &[(task(), first)]).is_err());
+        // It says that it is there, and registers again.
+        registry.heartbeat(AgentId(2), 0, 60_001);
+        let info = AgentInfo { id: AgentId(2), addr: "2".into(), host: "2".into(), driver: false };
+        registry.register(info, "", 60_002);
+        assert!(registry.counting(AgentId(2), &[(task(), first)]).is_err());
+        let holders = registry.tasks[&task()].holders.clone();
+        assert_eq!(registry.infos(&holders).iter().map(|info| info.id).collect::<Vec<_>>(), [AgentId(1)]);
+        assert!(registry.is_dead(AgentId(2), false, 60_003), "for good");
+        assert!(!registry.is_alive(AgentId(2), 60_003) && registry.repairs(AgentId(2), 2, 60_003).is_empty());
     }
 }

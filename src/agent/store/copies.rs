@@ -1,18 +1,14 @@
 //! Copies of other tasks' logs, absorbed from frames.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
 use super::{Absorbed, Held, Reopened, Store};
-use crate::agent::protocol::{AgentInfo, Beginning, Code, HeldCopy, Layout};
+use crate::agent::protocol::{AgentInfo, Beginning, HeldCopy, Layout};
 use crate::causal_log::{CausalLog, Place, block_hash};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
-
-/// A copy's layout: of no stage, until the task is opened here.
-const NO_CODE: Code = Code { fingerprint: 0, python: 0 };
-const NO_LAYOUT: Layout = Layout { app: 0, stage: 0, tasks: None, code: NO_CODE, plan: None };
 
 /// The beginning of a log, as a task has taken it in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +66,9 @@ impl Store {
         self.refuse_committed(task, born)?;
         if !self.held.contains_key(task) {
             self.versions += 1;
-            let mut held = Held::new(CausalLog::new(), task, Generation::NONE, NO_LAYOUT, self.versions);
+            // Of no stage, until the task is opened here.
+            let layout = Layout::default();
+            let mut held = Held::new(CausalLog::new(), task, Generation::NONE, layout, self.versions);
             held.absorbed = true;
             self.held.insert(task.clone(), held);
         }
@@ -273,9 +271,15 @@ impl Store {
         }
     }
 
-    /// Absorbed logs of an epoch with blocks that were not shared yet; they count as shared from now on.
-    pub fn take_fresh(&mut self, epoch: &EpochKey) -> Vec<TaskId> {
-        self.fresh.remove(epoch).unwrap_or_default().into_iter().collect()
+    /// Those of an epoch's absorbed logs that are meant and have blocks which were not shared yet; they count as shared
+    /// from now on.
+    pub fn take_fresh(&mut self, epoch: &EpochKey, is_meant: impl Fn(&TaskId) -> bool) -> Vec<TaskId> {
+        let fresh = self.fresh.remove(epoch).unwrap_or_default();
+        let (taken, left): (BTreeSet<_>, BTreeSet<_>) = fresh.into_iter().partition(|task| is_meant(task));
+        if !left.is_empty() {
+            self.fresh.insert(epoch.clone(), left);
+        }
+        taken.into_iter().collect()
     }
 
     /// They could not be shared. Those that were dropped meanwhile need not be.

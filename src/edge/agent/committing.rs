@@ -70,12 +70,13 @@ struct Copying {
 }
 
 impl Handler {
-    /// Output commit of what was absorbed here in the session's epoch: returns when it is stable.
+    /// Output commit of what the session has absorbed: returns when it is stable.
     pub(in crate::edge) fn share(&self, session: &Session) -> Result<()> {
         let epoch = session.task.epoch_key();
         let _turn = self.sharing.take(epoch.clone());
         self.has_what_it_absorbed(session)?;
-        let tasks = locked(&self.store).take_fresh(&epoch);
+        // Not for the sake of others: what they have taken in may be of a log that nobody can be asked about now.
+        let tasks = locked(&self.store).take_fresh(&epoch, |task| session.absorbed.contains_key(task));
         if tasks.is_empty() {
             return Ok(());
         }
@@ -103,7 +104,7 @@ impl Handler {
         let wanted = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
         let candidates = self.peers_for(&session.task);
         let logs = self.compared(tasks)?;
-        let pending = self.persist_copies(session, &logs)?;
+        let pending = self.persist_copies(&logs)?;
         let mut holders =
             self.share_with_some(&candidates, tasks, session.grant.generation, wanted, self.patience())?;
         holders.push(self.info.id);
@@ -117,7 +118,8 @@ impl Handler {
         {
             return Err(Error::StaleFrame { upstream: log.task.clone() });
         }
-        let visible = logs.into_iter().map(|(log, compared)| (log.task, compared, log.beginning)).collect();
+        let visible =
+            logs.into_iter().map(|(log, counting)| (log.task, counting.generation, log.beginning)).collect();
         match self.registrar.tell(&self.connections, Request::Visible { tasks: visible, holders }) {
             // Whoever opened one of them meanwhile may have found another: what counts now is another question.
             Err(Error::Fenced { .. }) => self.share_all(session, tasks),
@@ -128,7 +130,7 @@ impl Handler {
     // What counts.
 
     /// Compares what is here of some logs with what counts; with the attempt that each is a part of.
-    fn compared(&self, tasks: &[TaskId]) -> Result<Vec<(Shared, Generation)>> {
+    fn compared(&self, tasks: &[TaskId]) -> Result<Vec<(Shared, Counting)>> {
         // Before it is asked what counts: whoever opens a task after that is told of what is here.
         let shared: Vec<Shared> = {
             let store = locked(&self.store);
@@ -161,14 +163,14 @@ impl Handler {
                 }
             }
             locked(&self.store).vouch(&log.task, log.version, counting.generation, log.end);
-            logs.push((log, counting.generation));
+            logs.push((log, counting));
         }
         Ok(logs)
     }
 
     /// Compares a log with what counts of it.
     fn compare(&self, log: &Shared, counting: &Counting) -> Result<Compared> {
-        let Counting { generation, newest, holders, whole, published } = counting;
+        let Counting { generation, newest, holders, whole, published, .. } = counting;
         let from = match log.vouched {
             (by, upto) if by == *generation => upto,
             _ => LogOffset::START,
@@ -282,12 +284,12 @@ impl Handler {
     // The segment.
 
     /// Queues what this agent's segment lacks of these logs.
-    fn persist_copies(&self, session: &Session, logs: &[(Shared, Generation)]) -> Result<Vec<Copying>> {
+    fn persist_copies(&self, logs: &[(Shared, Counting)]) -> Result<Vec<Copying>> {
         let mut pending = Vec::new();
         if !self.disk.has_segments() {
             return Ok(pending);
         }
-        for (Shared { task, version, end, .. }, generation) in logs {
+        for (Shared { task, version, end, .. }, counting) in logs {
             if locked(&self.store).is_durable(task) {
                 continue;
             }
@@ -299,7 +301,7 @@ impl Handler {
                 }
                 for block in blocks {
                     if !locked(&self.store).is_block_durable(task, index) {
-                        let record = copy_record(session, task, *generation, from, &block);
+                        let record = copy_record(task, counting, from, &block);
                         let (task, version) = (task.clone(), *version);
                         let copying = |written| Copying { task, version, index, written };
                         pending.extend(self.disk.submit(record).map(copying));
@@ -313,21 +315,15 @@ impl Handler {
     }
 }
 
-fn copy_record(
-    session: &Session,
-    task: &TaskId,
-    generation: Generation,
-    at: LogOffset,
-    block: &Bytes,
-) -> SegmentRecord {
-    let layout = session.grant.layout;
+fn copy_record(task: &TaskId, counting: &Counting, at: LogOffset, block: &Bytes) -> SegmentRecord {
+    let Counting { generation, layout, .. } = counting;
     SegmentRecord {
         task: task.clone(),
-        generation,
+        generation: *generation,
         app: layout.app,
-        stage: 0,
-        tasks: None,
-        plan: None,
+        stage: layout.stage,
+        tasks: layout.tasks,
+        plan: layout.plan,
         offset: at,
         block: block.clone(),
     }

@@ -50,7 +50,7 @@ fn a_fork_drops_the_copy_so_that_the_next_try_takes_the_new_one() {
         store.absorb_copy(&up, Generation::NONE, LogOffset(0), &block(9, 10)).unwrap(),
         Absorbed::At(0)
     );
-    assert_eq!(store.take_fresh(&epoch(1)), [up]);
+    assert_eq!(store.take_fresh(&epoch(1), |_| true), [up]);
     // Places of the dropped copy in the queue are not mistaken for the new one's.
     assert_eq!(bytes_of(&store.make_room(MEMORY)), [(task("up", 1, 0), vec![0])]);
 }
@@ -105,16 +105,16 @@ fn what_was_absorbed_is_shared_once_unless_that_failed() {
         store.absorb_copy(task, Generation::NONE, LogOffset(0), &block(number as u8, 5)).unwrap();
     }
     assert!(store.has_fresh(&epoch(1)));
-    let taken = store.take_fresh(&epoch(1));
+    let taken = store.take_fresh(&epoch(1), |_| true);
     assert_eq!(taken, [a.clone(), b.clone()]);
     assert!(!store.has_fresh(&epoch(1)) && store.has_fresh(&epoch(2)));
-    assert_eq!(store.take_fresh(&epoch(1)), []);
+    assert_eq!(store.take_fresh(&epoch(1), |_| true), []);
     // Nothing new came, so nothing is to be shared.
     store.absorb_copy(&a, Generation::NONE, LogOffset(0), &block(1, 5)).unwrap();
     assert!(!store.has_fresh(&epoch(1)));
     store.not_shared(&epoch(1), taken);
     store.absorb_copy(&b, Generation::NONE, LogOffset(5), &block(8, 5)).unwrap();
-    assert_eq!(store.take_fresh(&epoch(1)), [a, b]);
+    assert_eq!(store.take_fresh(&epoch(1), |_| true), [a, b]);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_task_that_is_opened_here_records_on_a_copy_but_its_own_blocks_are_not_fresh
     let mut store = Store::new(MEMORY);
     let up = task("up", 1, 0);
     store.absorb_copy(&up, Generation::NONE, LogOffset(0), &block(1, 5)).unwrap();
-    store.take_fresh(&epoch(1));
+    store.take_fresh(&epoch(1), |_| true);
     store.reopen(&up, Generation(4), LAYOUT).unwrap();
     store.absorb(&up, Generation(4), LogOffset(5), &block(2, 5)).unwrap();
     assert!(!store.has_fresh(&epoch(1)));

@@ -25,7 +25,7 @@ fn late_news_of_a_commit_spares_what_was_absorbed_for_the_next_use_of_the_name()
     store.commit(&old.epoch_key(), Generation(7));
     assert_eq!(store.end(&old), None);
     assert_eq!(store.end(&new), Some(LogOffset(5)));
-    assert_eq!(store.take_fresh(&old.epoch_key()), [new], "its output waits until it is shared");
+    assert_eq!(store.take_fresh(&old.epoch_key(), |_| true), [new], "its output waits until it is shared");
 }
 
 #[test]
