@@ -312,6 +312,8 @@ pub enum Request {
         tasks: Vec<(TaskId, Generation, Beginning)>,
         /// Agents that hold copies.
         holders: Vec<AgentId>,
+        /// Who says so.
+        by: AgentId,
     },
     /// Agent to registry: the task's log is to be disregarded.
     Discarded {

@@ -32,8 +32,8 @@ use uses::Uses;
 
 /// Commits kept for agents that have not heard of them; one that missed more keeps some memory too long.
 const COMMITS_MAX: usize = 4_096;
-/// Attempts of a task that are known by their agents.
-const ATTEMPTED_MAX: usize = 4;
+/// Attempts of a task that are known by their agents. Many in a row may come to nothing, and the one before counts.
+const ATTEMPTED_MAX: usize = 64;
 
 /// The attempt that has a task open.
 #[derive(Debug, Clone, Copy)]
@@ -235,6 +235,9 @@ impl Registry {
         let (has_several, shown) = (entry.opens > 1, entry.shown);
         let frames = entry.frames.as_ref().and_then(alive);
         entry.discarded = false;
+        if discarded {
+            entry.attempted.clear();
+        }
         if !entry.ended_in.same_stage(&layout) {
             (entry.ended_before, entry.ended_in, entry.before) = (entry.ended, layout, entry.generation);
         }

@@ -18,14 +18,15 @@ use crate::reopened::{
 use crate::world::{Peer, World, close, task, text};
 
 /// Grants an attempt to an agent that never hears of it: the answer is lost.
-fn granted_in_vain(world: &World, agent: &Agent, attempt: u64) {
+pub(super) fn granted_in_vain(world: &World, agent: &Agent, attempt: u64) -> Generation {
     let mut driver = Peer::of(world, world.driver.addr());
     let Reply::AgentsAre(news) = driver.ask(&Request::Agents { seen: 0 }) else { panic!("who is alive?") };
     let mut members = Members::default();
     members.hear(news);
     let agent = members.all().iter().find(|known| known.addr == agent.addr()).unwrap().id;
     let grant = Request::Grant { open: inside(&task(0), attempt), agent, commits_seen: 0 };
-    assert!(matches!(driver.ask(&grant), Reply::Granted(_)));
+    let Reply::Granted(grant) = driver.ask(&grant) else { panic!("not granted") };
+    grant.generation
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 mod budget;
 mod crowd;
+mod disputed;
 mod failures;
 mod hostile;
 mod leaving;

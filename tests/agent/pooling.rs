@@ -2,16 +2,21 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use arrow_array::{Array, ArrayRef, StringArray};
 use bytes::Bytes;
 use clonos::agent::protocol::{Code, Layout, Reply, Request};
 use clonos::determinant::{BlockBuilder, BlockReader, Determinant, decode_results, encode_results};
+use clonos::edge::net::Connection;
 use clonos::edge::net::client::Client;
 use clonos::error::{Error, Result};
-use clonos::task::{PoolQuestion, TaskMode, TaskOptions, values_header};
+use clonos::id::LogOffset;
+use clonos::task::{PoolQuestion, PoolQuestions, TaskMode, TaskOptions, values_header};
 
-use crate::world::{APP, Peer, World, append, close, open, opening, restarted, start_driver, task};
+use crate::world::{
+    APP, Peer, SECRET, World, append, close, eventually, open, opening, restarted, start_driver, task,
+};
 
 /// A log's block: rows of these fingerprints, each with a value that says where it was recorded.
 fn rows(keys: Range<u64>, value: &str) -> Bytes {
@@ -202,4 +207,92 @@ fn rows_of_an_application_that_is_gone_are_found_in_its_checkpoint() {
     assert!(worker.open(opening).unwrap().recording.layout_changed);
     let others = told(&[(1, "before"), (2, "before"), (3, "before")]);
     assert_eq!(found(&mut worker, 0, 0..4).unwrap(), others);
+}
+
+/// An open task that asks for rows of others, one step at a time.
+struct Asking {
+    connection: Connection,
+    session: u64,
+}
+
+impl Asking {
+    fn of(world: &World, stage: u32) -> Self {
+        let mut connection =
+            Connection::unix(world.driver.socket(), &SECRET, Duration::from_secs(20)).unwrap();
+        connection.write(&Request::Open(opening(&task(0), stage, 900 + u64::from(stage)))).unwrap();
+        let Reply::Opened { session, .. } = connection.read().unwrap() else { panic!("not opened") };
+        Self { connection, session }
+    }
+
+    fn step(&mut self) -> Reply {
+        let questions = PoolQuestions::new(&[PoolQuestion { fingerprint: 1, from: 0, wanted: 1 }]);
+        let pool = Request::Pool { session: self.session, questions, checks_ambiguity: false };
+        self.connection.write(&pool).unwrap();
+        self.connection.read().unwrap()
+    }
+
+    fn all(&mut self) -> Reply {
+        loop {
+            match self.step() {
+                Reply::PoolIsRead => {}
+                reply => return reply,
+            }
+        }
+    }
+}
+
+#[test]
+fn a_log_that_has_moved_since_the_registry_told_of_it_is_not_lost() {
+    let world = World::with(|config, _| config.sharing_depth = 0);
+    let one = world.executor("one");
+    let mut worker = world.worker_of(&one);
+    let recorded = open(&mut worker, &task(9), 110, 1);
+    append(&mut worker, recorded.session, &rows(1..2, "recorded")).unwrap();
+    close(&mut worker, recorded.session);
+    let mut asking = Asking::of(&world, 102);
+    assert!(matches!(asking.step(), Reply::PoolIsRead));
+    // Its executor is let go, as nobody needs it: what it holds is elsewhere before it ends.
+    let stays = world.executor("stays");
+    let listed = |names: &[&str]| {
+        world.driver.executors_are(names.iter().map(|name| (*name).to_owned()).collect()).unwrap();
+    };
+    listed(&["one", "stays"]);
+    listed(&["stays"]);
+    let read = Request::Read { task: task(9), from: LogOffset::START, whole: true };
+    eventually("it is copied", || {
+        let reply = Peer::of(&world, stays.addr()).ask(&read);
+        matches!(reply, Reply::Blocks(blocks) if !blocks.is_empty()) && !one.is_needed()
+    });
+    one.stop();
+    let answer = asking.all();
+    let Reply::Pool(found) = answer else { panic!("{answer:?}") };
+    assert_eq!(found.answers[0].given, 1);
+}
+
+#[test]
+fn a_holder_that_does_not_answer_is_waited_for_once() {
+    let world = World::with(|config, _| config.sharing_depth = 1);
+    let (p, q) = (world.process("p"), world.process("q"));
+    let mut worker = Client::connect(&world.config, &p.socket).unwrap();
+    for partition in 9..17_u32 {
+        let recorded = open(&mut worker, &task(partition), 110, partition.into());
+        append(&mut worker, recorded.session, &rows(1..2, "recorded")).unwrap();
+        close(&mut worker, recorded.session);
+    }
+    let mut took = Vec::new();
+    for (stage, holder) in [(102, &p), (103, &q)] {
+        let mut asking = Asking::of(&world, stage);
+        holder.signal("-STOP");
+        let began = Instant::now();
+        let answer = asking.all();
+        took.push(began.elapsed());
+        holder.signal("-CONT");
+        let Reply::Pool(found) = answer else { panic!("{answer:?}, {took:?}") };
+        assert_eq!(found.answers[0].given, 1);
+        assert!(took.iter().all(|took| *took < Duration::from_secs(8)), "{took:?}");
+        // Who was asked in vain for long is dead.
+        if took.last().is_some_and(|took| *took > Duration::from_secs(2)) {
+            break;
+        }
+    }
 }

@@ -38,7 +38,7 @@ pub(super) fn keep(worker: &mut Client, session: u64, block: &str) {
 }
 
 /// Ends an attempt whose function raised.
-fn fail(worker: &mut Client, session: u64) {
+pub(super) fn fail(worker: &mut Client, session: u64) {
     worker.close(session, Summary::default(), Ending::default()).unwrap();
 }
 

@@ -5,12 +5,13 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use clonos::agent::protocol::{AgentInfo, OpenTask, Request};
+use clonos::agent::protocol::{AgentInfo, Ending, OpenTask, Request};
 use clonos::edge::agent::Agent;
 use clonos::edge::net::Connection;
 use clonos::edge::net::client::Client;
 use clonos::frame::Group;
 use clonos::id::{AgentId, Epoch, LogOffset, Partition, TaskId};
+use clonos::task::Summary;
 
 use crate::world::{SECRET, World, close, eventually, open, opening, task, task_in, text};
 
@@ -120,4 +121,33 @@ fn a_copy_on_the_senders_agent_is_not_another_one() {
         });
         assert_eq!(found.unwrap().prior, [text("rides")], "partition {partition}");
     }
+}
+
+#[test]
+fn a_task_whose_end_failed_is_not_open_for_ever() {
+    let world = World::with(|config, _| config.sharing_depth = 1);
+    let inside = |operator: &str, stage, attempt| {
+        let task = TaskId { operator: operator.into(), ..task(0) };
+        OpenTask { inside: true, ..opening(&task, stage, attempt) }
+    };
+    let mut worker = world.worker();
+    with_a_silent_agent(&world, || {
+        let sender = worker.open(inside("f", 1, 1)).unwrap().session;
+        let kept = worker.start(&Request::Keep { session: sender, block: text("rides") }).unwrap();
+        worker.wait(kept).unwrap();
+        let session = worker.open(inside("g", 2, 2)).unwrap().session;
+        let group = Group {
+            operator: "f".to_owned(),
+            partition: Partition(0),
+            hops: 1,
+            from: LogOffset::START,
+            blocks: vec![text("rides")],
+        };
+        let absorbed = worker.start(&Request::Absorb { session, groups: vec![group] }).unwrap();
+        worker.wait(absorbed).unwrap();
+        // Nobody else has what it absorbed, nor can have it.
+        worker.close(session, Summary::default(), Ending { done: true, ..Ending::default() }).unwrap_err();
+    });
+    // The job is run again, in other stages.
+    worker.open(inside("g", 7, 3)).unwrap();
 }

@@ -1,6 +1,6 @@
 //! What the registry knows of exchanges: what became visible, what was taken in, and whether it fits together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Entry, Registry};
 use crate::agent::protocol::{Beginning, Counting, Ending, Recovery};
@@ -30,6 +30,21 @@ impl Entry {
 }
 
 impl Registry {
+    /// As [`Self::visible`], as an agent says before it lets go what depends on them.
+    ///
+    /// # Errors
+    /// As [`Self::visible`]; [`Error::AgentUnreachable`] if it was declared dead meanwhile: others have gone on
+    /// without it.
+    pub fn visible_at(
+        &mut self,
+        agent: AgentId,
+        tasks: &[(TaskId, Generation, Beginning)],
+        holders: &[AgentId],
+    ) -> Result<()> {
+        self.is_not_dead(agent)?;
+        self.visible(tasks, holders)
+    }
+
     /// Something visible depends on these logs, as far as they are told, which `holders` have: losing them all is a
     /// loss from now on.
     ///
@@ -68,11 +83,16 @@ impl Registry {
     /// # Errors
     /// [`Error::AgentUnreachable`] if the agent was declared dead: others have gone on without it.
     pub fn counting(&mut self, agent: AgentId, tasks: &[(TaskId, Generation)]) -> Result<Vec<Counting>> {
-        if self.agents.info(agent).is_none() {
-            let reason = "it was declared dead".to_owned();
-            return Err(Error::AgentUnreachable { agent: agent.to_string(), reason });
-        }
+        self.is_not_dead(agent)?;
         Ok(tasks.iter().map(|(task, vouched)| self.counting_of(agent, task, *vouched)).collect())
+    }
+
+    fn is_not_dead(&self, agent: AgentId) -> Result<()> {
+        if self.agents.info(agent).is_some() {
+            return Ok(());
+        }
+        let reason = "it was declared dead".to_owned();
+        Err(Error::AgentUnreachable { agent: agent.to_string(), reason })
     }
 
     fn counting_of(&mut self, agent: AgentId, task: &TaskId, vouched: Generation) -> Counting {
@@ -89,9 +109,14 @@ impl Registry {
         if newest.is_some() {
             return Counting { newest, ..first };
         }
-        let known = if published { entry.holders.iter().copied().collect() } else { Vec::new() };
-        let claimants = entry.claimants.iter().filter(|claimant| **claimant != agent);
-        let holders = self.infos(known.iter().chain(claimants));
+        let mut known: BTreeSet<AgentId> = BTreeSet::new();
+        if published {
+            known.extend(&entry.holders);
+        }
+        known.extend(entry.claimants.iter().filter(|claimant| **claimant != agent));
+        // What attempts before the newest have was taken over by it, or counts itself if that one never began.
+        known.extend(entry.attempted.iter().map(|(_, at)| at).filter(|at| **at != agent));
+        let holders = self.infos(&known);
         // With the number that it has, it need not compare again what it has compared.
         let is_newest = generation > entry.granted && entry.claimants.last() == Some(&agent);
         if is_newest {

@@ -148,11 +148,12 @@ impl Store {
         self.withdrawn.get(task).is_some_and(|all| all.contains(&generation))
     }
 
-    /// Whether an attempt of this generation, or a newer one, was heard of here; its log may be discarded.
+    /// Whether an attempt of this generation, or a newer one, was begun here; its log may be discarded. A fence that
+    /// was raised for one at a copy says nothing of the copy.
     #[must_use]
     pub fn has_begun(&self, task: &TaskId, generation: Generation) -> bool {
         let forgotten = self.forgotten.get(task).is_some_and(|forgotten| *forgotten >= generation);
-        forgotten || self.generation(task) >= Some(generation)
+        forgotten || (self.is_own(task) && self.generation(task) >= Some(generation))
     }
 
     /// Raises the fence for a new attempt; `reopened_at` is its agent, where its determinants travel in frames, of

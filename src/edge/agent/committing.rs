@@ -6,6 +6,7 @@
 //! agent. So the registry is asked which attempt counts, and what others have of its log is read and compared.
 //! What then goes to the segment is written in that attempt's name, so that it overrules what older ones wrote.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use bytes::Bytes;
@@ -30,6 +31,8 @@ struct Shared {
 /// What one agent says of it.
 enum Answer {
     Same,
+    /// It has no more than the beginning.
+    SoFar,
     Other,
     /// Its attempt came to nothing.
     Withdrawn,
@@ -120,7 +123,10 @@ impl Handler {
         }
         let visible =
             logs.into_iter().map(|(log, counting)| (log.task, counting.generation, log.beginning)).collect();
-        match self.registrar.tell(&self.connections, Request::Visible { tasks: visible, holders }) {
+        match self
+            .registrar
+            .tell(&self.connections, Request::Visible { tasks: visible, holders, by: self.info.id })
+        {
             // Whoever opened one of them meanwhile may have found another: what counts now is another question.
             Err(Error::Fenced { .. }) => self.share_all(session, tasks),
             told => told,
@@ -151,21 +157,26 @@ impl Handler {
         if counting.len() != shared.len() {
             return Err(unexpected());
         }
-        let mut logs = Vec::with_capacity(shared.len());
+        let (mut logs, mut stale) = (Vec::with_capacity(shared.len()), None);
         for (log, counting) in shared.into_iter().zip(counting) {
             match self.compare(&log, &counting)? {
                 Compared::Same => {}
                 // What counts now is another question.
                 Compared::Nobody => return self.compared(tasks),
+                // The others, too, so that the next try has none of them.
                 Compared::Other => {
                     locked(&self.store).drop_stale(&log.task, log.version);
-                    return Err(Error::StaleFrame { upstream: log.task });
+                    stale = Some(log.task);
+                    continue;
                 }
             }
             locked(&self.store).vouch(&log.task, log.version, counting.generation, log.end);
             logs.push((log, counting));
         }
-        Ok(logs)
+        match stale {
+            Some(upstream) => Err(Error::StaleFrame { upstream }),
+            None => Ok(logs),
+        }
     }
 
     /// Compares a log with what counts of it.
@@ -184,9 +195,21 @@ impl Handler {
         }
         let others: Vec<AgentInfo> = holders.iter().filter(|holder| !is_here(holder)).cloned().collect();
         let read = |from| Request::Read { task: log.task.clone(), from, whole: *whole };
-        let same = match self.first_of(&others, |holder| self.is_same(log, holder, from, *whole, read))? {
+        // Who has no more than the beginning cannot speak for another who has more.
+        let agrees = Cell::new(holders.iter().any(is_here));
+        let asked = |holder: &AgentInfo| match self.is_same(log, holder, from, *whole, read)? {
+            Answer::SoFar => {
+                agrees.set(true);
+                Err(Error::CausalLogLost { task: log.task.clone() })
+            }
+            answer => Ok(answer),
+        };
+        let same = match self.first_of(&others, asked)? {
             Some(answer) => !matches!(answer, Answer::Other),
-            None if *published && !holders.iter().any(is_here) => self.is_in_folder(log, *whole)?,
+            // Whoever had more may be gone: all that was visible stands in the folder, if there is one.
+            None if *published && (self.disk.has_segments() || !agrees.get()) => {
+                self.is_in_folder(log, *whole)?
+            }
             // Nothing else counts.
             None => true,
         };
@@ -207,11 +230,8 @@ impl Handler {
             self.registrar.tell(&self.connections, told).map(|()| Compared::Nobody)
         };
         if newest.id == self.info.id {
-            return if locked(&self.store).has_withdrawn(&log.task, by) {
-                withdrawn()
-            } else {
-                Ok(Compared::Same)
-            };
+            let opened = self.first_of(std::slice::from_ref(newest), |_| self.has_opened(&log.task, by))?;
+            return if opened == Some(true) { Ok(Compared::Same) } else { withdrawn() };
         }
         let confirm = |from| Request::Confirm { task: log.task.clone(), generation: by, from };
         let asked = |newest: &AgentInfo| self.is_same(log, newest, from, true, confirm);
@@ -220,7 +240,7 @@ impl Handler {
             Some(Answer::Same) => Ok(Compared::Same),
             Some(Answer::Withdrawn) => withdrawn(),
             None if self.is_dead(newest) => Ok(Compared::Nobody),
-            Some(Answer::Other) | None => Ok(Compared::Other),
+            Some(Answer::Other | Answer::SoFar) | None => Ok(Compared::Other),
         }
     }
 
@@ -266,7 +286,7 @@ impl Handler {
                 Err(error) => return Err(error),
             };
             if blocks.is_empty() {
-                return Ok(if has_all { Answer::Other } else { Answer::Same });
+                return Ok(if has_all { Answer::Other } else { Answer::SoFar });
             }
             for block in blocks {
                 if from >= log.end {

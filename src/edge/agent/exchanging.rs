@@ -230,30 +230,36 @@ impl Handler {
         generation: Generation,
         from: LogOffset,
     ) -> Result<Reply> {
-        let millis = self.config.io_timeout_ms / 2;
-        let deadline = Instant::now() + Duration::from_millis(millis);
-        while locked(&self.opening).contains(&(task.clone(), generation)) {
-            if Instant::now() > deadline {
-                return Err(Error::Timeout { what: format!("opening {task}"), millis });
-            }
-            sleep(OPENING_PAUSE);
-        }
-        if !self.has_begun(task, generation) {
+        if !self.has_opened(task, generation)? {
             return Ok(Reply::Withdrawn);
         }
         self.read(task, from).map(Reply::Blocks)
     }
 
-    /// Whether an attempt was opened here, and not in vain. The answer that granted it may be on its way, or lost.
-    fn has_begun(&self, task: &TaskId, generation: Generation) -> bool {
-        let deadline = Instant::now() + GRANT_PATIENCE;
+    /// Whether an attempt was opened here, and not in vain. Who opens it still is waited for. The answer that granted
+    /// it may be on its way, or lost: one that comes after this has said no is not gone on with.
+    pub(super) fn has_opened(&self, task: &TaskId, generation: Generation) -> Result<bool> {
+        let millis = self.config.io_timeout_ms / 2;
+        let deadline = Instant::now() + Duration::from_millis(millis);
+        let grant_deadline = Instant::now() + GRANT_PATIENCE;
         loop {
-            let (began, withdrawn) = {
-                let store = locked(&self.store);
-                (store.has_begun(task, generation), store.has_withdrawn(task, generation))
-            };
-            if began || withdrawn || Instant::now() >= deadline {
-                return began && !withdrawn;
+            {
+                let opening = locked(&self.opening);
+                let is_opening = opening.contains(&(task.clone(), generation));
+                let mut store = locked(&self.store);
+                if store.has_withdrawn(task, generation) {
+                    return Ok(false);
+                }
+                if !is_opening && store.has_begun(task, generation) {
+                    return Ok(true);
+                }
+                if !is_opening && Instant::now() >= grant_deadline {
+                    store.withdraw(task, generation);
+                    return Ok(false);
+                }
+            }
+            if Instant::now() > deadline {
+                return Err(Error::Timeout { what: format!("opening {task}"), millis });
             }
             sleep(OPENING_PAUSE);
         }

@@ -51,11 +51,14 @@ impl Handler {
         from: LogOffset,
         block: &Bytes,
     ) -> Result<()> {
+        let mut is_again = false;
         loop {
-            let held = self.hold_with(block, |store| store.absorb_confirmed(task, by, born, from, block))?;
-            match held {
-                Held::At(_) => return Ok(()),
-                Held::Unconfirmed(newest) => self.confirm(task, born, &newest)?,
+            match self.hold_with(block, |store| store.absorb_confirmed(task, by, born, from, block)) {
+                Ok(Held::At(_)) => return Ok(()),
+                Ok(Held::Unconfirmed(newest)) => self.confirm(task, born, &newest)?,
+                // What was here was of another run, and is dropped. Whose consumer had it is told when it commits.
+                Err(Error::LogFork { .. }) if from == LogOffset::START && !is_again => is_again = true,
+                Err(error) => return Err(error),
             }
         }
     }

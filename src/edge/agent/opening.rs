@@ -33,7 +33,15 @@ impl Handler {
         let (task, generation) = (grant.task.clone(), grant.generation);
         let opening = (task.clone(), generation);
         locked(&self.opening).insert(opening.clone());
-        let opened = self.open_granted(open, grant, sessions);
+        let is_withdrawn = locked(&self.store).has_withdrawn(&task, generation);
+        let opened = match is_withdrawn {
+            // The grant came so late that others were told of none, and go on with the attempt before.
+            true => Err(Error::Timeout {
+                what: format!("the grant to open {task}"),
+                millis: self.config.io_timeout_ms,
+            }),
+            false => self.open_granted(open, grant, sessions),
+        };
         if opened.is_err() {
             // Whoever was told to ask here goes on with the attempt before.
             locked(&self.store).withdraw(&task, generation);
@@ -133,11 +141,13 @@ impl Handler {
                 }
             }
             Found::There(holder, end) => {
-                // A shorter copy that counts is gone on with; any other is of another log.
+                // A shorter copy that counts is gone on with; any other is of another log. Where consumers have
+                // absorbed it from frames, that is seen when both are compared.
                 let own = copies.iter().find(|(id, _)| *id == self.info.id).map(|(_, length)| *length);
                 if let Some(length) = own {
+                    let from = if session.inside { LogOffset::START } else { length };
                     locked(&self.store).reopen(task, grant.generation, grant.layout)?;
-                    match self.fetch(session, holder, length, *end) {
+                    match self.fetch(session, holder, from, *end) {
                         Err(Error::LogFork { .. }) => {}
                         fetched => return fetched,
                     }

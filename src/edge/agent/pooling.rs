@@ -79,6 +79,8 @@ struct Reading {
     /// The last of those that the registry has told of.
     last: Option<TaskId>,
     is_whole: bool,
+    /// The last log that was read.
+    before: Option<TaskId>,
     /// A log that was found in the checkpoint folder.
     rescued: Option<(TaskId, Rescued)>,
     lost: Vec<TaskId>,
@@ -202,8 +204,8 @@ impl Handler {
         let begun = work.reading.take();
         let mut reading = begun.unwrap_or_else(|| {
             let number = pool.begun.fetch_add(1, Ordering::AcqRel) + 1;
-            let (entries, last, is_whole, rescued) = (VecDeque::new(), None, false, None);
-            Reading { number, entries, last, is_whole, rescued, lost: Vec::new() }
+            let (entries, last, is_whole, before) = (VecDeque::new(), None, false, None);
+            Reading { number, entries, last, is_whole, before, rescued: None, lost: Vec::new() }
         });
         match self.read_step(session, work, &mut reading)? {
             Step::Some => {
@@ -242,8 +244,7 @@ impl Handler {
             if reading.is_whole {
                 return Ok(Step::All);
             }
-            let (task, layout) = (&session.task, session.grant.layout);
-            let next = self.registrar.pool(&self.connections, task, layout, reading.last.clone())?;
+            let next = self.entries_behind(session, reading.last.clone())?;
             reading.is_whole = next.is_empty();
             reading.last = next.last().map(|entry| entry.task.clone());
             reading.entries = next.into();
@@ -256,6 +257,16 @@ impl Handler {
         }
         let blocks = match self.pooled(entry, from, &mut reading.rescued) {
             Err(Error::CausalLogLost { task }) => {
+                // It may be elsewhere since the registry told of it.
+                let now = self.entries_behind(session, reading.before.clone())?;
+                let is_elsewhere = now.first().is_some_and(|now| {
+                    now.task == task && now.holders.iter().any(|holder| !entry.holders.contains(holder))
+                });
+                if is_elsewhere {
+                    reading.last = now.last().map(|entry| entry.task.clone());
+                    reading.entries = now.into();
+                    return Ok(Step::Some);
+                }
                 reading.lost.push(task);
                 Vec::new()
             }
@@ -265,9 +276,14 @@ impl Handler {
             builder.add(&entry.task, block)?;
         }
         if blocks.is_empty() {
-            reading.entries.pop_front();
+            reading.before = reading.entries.pop_front().map(|entry| entry.task);
         }
         Ok(Step::Some)
+    }
+
+    /// The next logs that the registry tells of.
+    fn entries_behind(&self, session: &Session, last: Option<TaskId>) -> Result<Vec<PoolEntry>> {
+        self.registrar.pool(&self.connections, &session.task, session.grant.layout, last)
     }
 
     /// One piece of a log, from whoever has it; none at its end.
@@ -300,10 +316,13 @@ impl Handler {
         Ok(blocks)
     }
 
-    /// One piece of a log from one of its holders, this agent before others; `None` if all are gone.
+    /// One piece of a log from one of its holders, this agent before others and who did not answer lately last; `None`
+    /// if all are gone.
     fn read_anywhere(&self, entry: &PoolEntry, from: LogOffset) -> Result<Option<Vec<Bytes>>> {
         let mut holders: Vec<AgentInfo> = entry.holders.clone();
-        holders.sort_by_key(|holder| holder.id != self.info.id);
+        holders.sort_by_cached_key(|holder| {
+            (holder.id != self.info.id, self.connections.failed_lately(&holder.addr))
+        });
         self.first_of(&holders, |holder| {
             if holder.id == self.info.id {
                 return self.read_copy(&entry.task, from, true);

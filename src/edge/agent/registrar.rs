@@ -210,7 +210,9 @@ impl LocalRegistry {
                 registry.withdrawn(task, *generation);
                 Ok(Reply::Done)
             }
-            Request::Visible { tasks, holders } => registry.visible(tasks, holders).map(|()| Reply::Done),
+            Request::Visible { tasks, holders, by } => {
+                registry.visible_at(*by, tasks, holders).map(|()| Reply::Done)
+            }
             Request::Discarded { task, generation } => {
                 registry.discarded(task, *generation).map(|()| Reply::Done)
             }

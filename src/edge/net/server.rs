@@ -17,7 +17,7 @@ use super::connecting;
 use super::door::{Door, Place};
 use super::messages::{Connection, Stream};
 use crate::agent::protocol::{Ending, Reply, Request};
-use crate::edge::agent::handler::{Session, Shared};
+use crate::edge::agent::handler::{Handler, Session, Shared};
 use crate::edge::agent::registrar::Registrar;
 use crate::edge::locked;
 use crate::error::{Error, Result};
@@ -212,10 +212,7 @@ impl Server {
             }
             Request::Close { session, summary, ending } => {
                 let session = sessions.remove(&session).ok_or_else(|| not_open(session))?;
-                if ending.done && session.inside {
-                    handler.spread(&session)?;
-                }
-                handler.close(&session, summary, ending).map(|()| Reply::Done)
+                close(handler, &session, summary, ending)
             }
             Request::Keep { session, block } => {
                 guarded(sessions, session, |session| handler.keep(session, &block))
@@ -293,6 +290,21 @@ impl Server {
         // It may be gone already.
         let _ = std::fs::remove_file(socket);
     }
+}
+
+/// Ends a session. Where what it absorbed could not be spread it has failed, and is over all the same: attempts of
+/// other stages wait for its end.
+fn close(handler: &Handler, session: &Session, summary: Summary, ending: Ending) -> Result<Reply> {
+    if ending.done
+        && session.inside
+        && let Err(error) = handler.spread(session)
+    {
+        if let Err(untold) = handler.close(session, Summary::default(), Ending::default()) {
+            tracing::info!(error = %untold, "a session's end could not be told");
+        }
+        return Err(error);
+    }
+    handler.close(session, summary, ending).map(|()| Reply::Done)
 }
 
 /// Does something for a session of which nothing has failed before: what follows a failure depends on it.

@@ -203,6 +203,38 @@ fn a_block_that_fails_leaves_nothing_and_its_space_is_free_in_the_end() {
 }
 
 #[test]
+#[ignore = "bytes of its first determinants stay out of the budget until the pool is dropped"]
+fn a_block_that_fails_again_and_again_takes_no_more_space() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = Arc::new(SpillDir::create(folder.path(), 2_000).unwrap());
+    let mut builder = Builder::new(&dir).unwrap();
+    add(&mut builder, 1, &header());
+    let mut block = BlockBuilder::new();
+    block.push_results(&[1], &encode_results(&numbers(&[1])).unwrap()).unwrap();
+    let many = numbers(&(0..1_000).collect::<Vec<_>>());
+    block.push_results(&(0..1_000).collect::<Vec<_>>(), &encode_results(&many).unwrap()).unwrap();
+    let block = block.finish();
+    for _ in 0..20 {
+        assert_eq!(builder.add(&task(1), &block).unwrap_err().condition(), "DISK_BUDGET");
+    }
+    assert!(dir.used_bytes() < 50, "{}", dir.used_bytes());
+}
+
+#[test]
+#[ignore = "rows have no dictionaries: the type that comes back is that of the values"]
+fn a_dictionary_comes_back_as_one() {
+    let values: arrow_array::Int8DictionaryArray = vec!["a", "b"].into_iter().collect();
+    let values: ArrayRef = Arc::new(values);
+    let (_folder, dir) = folder();
+    let mut builder = Builder::new(&dir).unwrap();
+    add(&mut builder, 1, &header());
+    add(&mut builder, 1, &results(&[0, 1], &values));
+    let rows = settled(&mut builder);
+    let answer = rows.answer(&task(0), &[ask(0, 0, 1)], true, 1 << 20).unwrap();
+    assert_eq!(given(&answer)[0].1.data_type(), values.data_type());
+}
+
+#[test]
 fn rows_of_another_grammar_are_left_to_whoever_reads_their_header() {
     let (_folder, dir) = folder();
     let mut builder = Builder::new(&dir).unwrap();
