@@ -118,9 +118,10 @@ impl Builder {
         let at = number as usize;
         let known = self.logs.get(at).map(|log| (log.headers.clone(), log.is_foreign));
         let (mut headers, mut is_foreign) = known.unwrap_or_default();
-        let before = self.entries.len();
+        let (before, values_before) = (self.entries.len(), self.values.end());
         if let Err(error) = self.read(number, block, &mut headers, &mut is_foreign) {
             self.entries.truncate(before);
+            self.values.cut(values_before);
             return Err(error);
         }
         if let Some(log) = self.logs.get_mut(at) {

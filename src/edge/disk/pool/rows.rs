@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
+use arrow_cast::cast;
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -207,8 +208,10 @@ impl Rows {
             let [values] = columns.as_slice() else {
                 return Err(Error::Misuse { what: format!("{} columns of one", columns.len()) });
             };
+            // Rows know no dictionaries, and a result's type is compared with what was recorded.
+            let values = cast(values, &kind.data_type)?;
             let mut builder = BlockBuilder::new();
-            builder.push_results(&fingerprints, &encode_results(values)?)?;
+            builder.push_results(&fingerprints, &encode_results(&values)?)?;
             blocks.push(builder.finish());
         }
         Ok(blocks)

@@ -203,7 +203,6 @@ fn a_block_that_fails_leaves_nothing_and_its_space_is_free_in_the_end() {
 }
 
 #[test]
-#[ignore = "bytes of its first determinants stay out of the budget until the pool is dropped"]
 fn a_block_that_fails_again_and_again_takes_no_more_space() {
     let folder = tempfile::tempdir().unwrap();
     let dir = Arc::new(SpillDir::create(folder.path(), 2_000).unwrap());
@@ -221,7 +220,6 @@ fn a_block_that_fails_again_and_again_takes_no_more_space() {
 }
 
 #[test]
-#[ignore = "rows have no dictionaries: the type that comes back is that of the values"]
 fn a_dictionary_comes_back_as_one() {
     let values: arrow_array::Int8DictionaryArray = vec!["a", "b"].into_iter().collect();
     let values: ArrayRef = Arc::new(values);

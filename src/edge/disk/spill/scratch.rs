@@ -46,6 +46,19 @@ impl Scratch {
         Ok(from)
     }
 
+    /// How much was appended.
+    pub(in crate::edge::disk) fn end(&self) -> u64 {
+        *locked(&self.end)
+    }
+
+    /// Takes back what was appended behind `to`, which nobody else appends to.
+    pub(in crate::edge::disk) fn cut(&self, to: u64) {
+        let mut end = locked(&self.end);
+        let _in_use = self.raw.set_len(to);
+        self.dir.give_back(end.saturating_sub(to));
+        *end = to.min(*end);
+    }
+
     /// Fills `buffer` with what stands from `from` on.
     ///
     /// # Errors
