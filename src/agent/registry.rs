@@ -20,8 +20,7 @@ use figures::Figures;
 use repair::Short;
 
 use super::protocol::{
-    Beginning, Commit, Ending, Grant, Layout, OpenTask, OperatorStats, Placed, Recording, Recovery, Sent,
-    TaskStats, Totals,
+    Beginning, Commit, Ending, Grant, Layout, OpenTask, Placed, Recording, Recovery, Sent, Totals,
 };
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, TaskId};
@@ -403,41 +402,6 @@ impl Registry {
     #[must_use]
     pub const fn totals(&self) -> Totals {
         self.totals
-    }
-
-    /// Sums since the start, by operator.
-    #[must_use]
-    pub fn operator_stats(&self) -> Vec<OperatorStats> {
-        self.figures.all()
-    }
-
-    /// One line per task; sizes are filled in from the agents.
-    #[must_use]
-    pub fn task_stats(&self) -> Vec<(TaskId, TaskStats)> {
-        self.tasks
-            .iter()
-            .map(|(task, entry)| {
-                let stats = TaskStats {
-                    task: task.to_string(),
-                    operator: task.operator.to_string(),
-                    partition: task.partition.0,
-                    opens: entry.opens,
-                    holders: self.infos(&entry.holders).into_iter().map(|info| info.addr).collect(),
-                    bytes: 0,
-                    spilled: 0,
-                    sent: 0,
-                    rows: entry.rows,
-                    replayed: entry.replayed,
-                    live: entry.live_rows,
-                    lost: entry.lost,
-                    in_flight: 0,
-                    ran_live: entry.ran_live,
-                    ran_replayed: entry.ran_replayed,
-                    resent: entry.resent,
-                };
-                (task.clone(), stats)
-            })
-            .collect()
     }
 }
 

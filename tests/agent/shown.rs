@@ -8,7 +8,7 @@ use clonos::task::Summary;
 use crate::reopened::{
     absorb, consumer, inside, keep, open_when_known, opened_again, shows, worker_of, world,
 };
-use crate::world::{AgentProcess, World, eventually, opening, restarted, task, text};
+use crate::world::{AgentProcess, World, append, eventually, open, opening, restarted, task, text};
 
 /// A consumer that takes in a frame, and shows nothing yet.
 fn takes(world: &World, process: &AgentProcess, partition: u32, blocks: &[&str]) -> (Client, u64) {
@@ -81,6 +81,19 @@ fn what_an_agent_has_behind_what_it_has_shown_is_not_taken_for_shown() {
     assert_eq!(open_when_known(&mut on_late, &task(0), 3).prior, [text("one"), text("new")]);
 }
 
+#[test]
+fn what_comes_behind_what_was_shown_is_compared_too() {
+    let world = world(false);
+    let (_b, mut on_b, second) = opened_again(&world);
+    let late = world.process("late");
+    let mut on_late = worker_of(&world, &late);
+    assert!(shows(&mut on_late, 1, &task(0), &["new"]));
+    // The attempt that counts has no more than that.
+    assert!(!shows(&mut on_late, 2, &task(0), &["new", "older"]));
+    keep(&mut on_b, second, "more");
+    assert!(shows(&mut on_late, 3, &task(0), &["new", "more"]));
+}
+
 /// Two consumers have shown something, one of them more; that one dies, as does the sender.
 fn shown_and_gone(world: &World) -> (AgentProcess, TaskId) {
     let (a, less, more) = (world.process("a"), world.process("less"), world.process("more"));
@@ -126,4 +139,43 @@ fn what_only_consumers_wrote_down_says_how_many_tasks_recorded_it() {
     assert!(same.recording.layout_changed, "by 4 tasks, and asked for by 14");
     worker.close(same.session, Summary::default(), Ending::default()).unwrap();
     assert!(!worker.open(sender(104, 3)).unwrap().recording.layout_changed);
+}
+
+#[test]
+fn what_something_visible_depends_on_cannot_be_discarded() {
+    let world = world(false);
+    let (a, c) = (world.process("a"), world.process("c"));
+    let mut on_a = worker_of(&world, &a);
+    let first = on_a.open(inside(&task(0), 1)).unwrap();
+    keep(&mut on_a, first.session, "one");
+    assert!(shows(&mut worker_of(&world, &c), 0, &task(0), &["one"]));
+    assert_eq!(on_a.discard(first.session).unwrap_err().condition(), "CAUSAL_LOG_LOST");
+    a.kill();
+    assert_eq!(open_when_known(&mut world.worker(), &task(0), 2).prior, [text("one")]);
+}
+
+#[test]
+fn what_is_kept_behind_what_was_published_is_where_that_is() {
+    let world = world(false);
+    let (a, _peer) = (world.process("a"), world.process("peer"));
+    let mut on_a = worker_of(&world, &a);
+    let first = on_a.open(inside(&task(0), 1)).unwrap();
+    append(&mut on_a, first.session, &text("published")).unwrap();
+    keep(&mut on_a, first.session, "kept");
+    a.kill();
+    let again = open_when_known(&mut world.worker(), &task(0), 2);
+    assert_eq!(again.prior, [text("published"), text("kept")]);
+}
+
+#[test]
+fn a_log_that_was_found_is_found_by_the_attempt_after_that() {
+    let world = depth_none(false);
+    let mut worker = world.worker();
+    let first = open(&mut worker, &task(0), 1, 1);
+    append(&mut worker, first.session, &text("one")).unwrap();
+    for attempt in 2..5 {
+        let next = open(&mut worker, &task(0), 1, attempt);
+        assert!(!next.lost);
+        assert_eq!(next.prior, [text("one")]);
+    }
 }

@@ -16,7 +16,7 @@ use clonos::task::Summary;
 use crate::dice::Dice;
 use crate::late::Late;
 use crate::silence::Cut;
-use crate::stores::{blocks, bytes_of, hold_all, in_memory};
+use crate::stores::{bytes_of, hold_all, in_memory};
 use crate::{Count, Mutation};
 
 const APP: u64 = 7;
@@ -251,11 +251,6 @@ impl Cluster {
             }
         }
         Ok(())
-    }
-
-    /// All blocks of a log at one agent.
-    pub(crate) fn log(&mut self, holder: AgentId, task: &TaskId) -> Vec<Bytes> {
-        self.agent(holder).map(|store| blocks(store, task)).unwrap_or_default()
     }
 
     /// As `Handler::keep`.

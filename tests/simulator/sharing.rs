@@ -1,5 +1,6 @@
 //! Copies of absorbed logs, as `edge/agent/exchanging.rs` makes them.
 
+use bytes::Bytes;
 use clonos::agent::placement;
 use clonos::agent::protocol::{AgentInfo, Counting, Piece};
 use clonos::error::{Error, Result};
@@ -10,6 +11,11 @@ use crate::cluster::{Cluster, Session, channel, died, epoch};
 use crate::stores::{blocks, bytes_of, in_memory};
 
 impl Cluster {
+    /// All blocks of a log at one agent.
+    pub(crate) fn log(&mut self, holder: AgentId, task: &TaskId) -> Vec<Bytes> {
+        self.agent(holder).map(|store| blocks(store, task)).unwrap_or_default()
+    }
+
     /// As `Handler::spread`.
     pub(crate) fn spread(&mut self, session: &Session) -> Result<()> {
         if self.mutation == Mutation::NoSpread {

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::agent::protocol::OperatorStats;
+use super::Registry;
+use crate::agent::protocol::{OperatorStats, TaskStats};
+use crate::id::TaskId;
 use crate::task::Summary;
 
 /// Operators that are told apart; what a program adds past that is counted as one.
@@ -39,5 +41,42 @@ impl Figures {
     /// Sums of all operators, by name.
     pub(super) fn all(&self) -> Vec<OperatorStats> {
         self.operators.values().cloned().collect()
+    }
+}
+
+impl Registry {
+    /// Sums since the start, by operator.
+    #[must_use]
+    pub fn operator_stats(&self) -> Vec<OperatorStats> {
+        self.figures.all()
+    }
+
+    /// One line per task; sizes are filled in from the agents.
+    #[must_use]
+    pub fn task_stats(&self) -> Vec<(TaskId, TaskStats)> {
+        self.tasks
+            .iter()
+            .map(|(task, entry)| {
+                let stats = TaskStats {
+                    task: task.to_string(),
+                    operator: task.operator.to_string(),
+                    partition: task.partition.0,
+                    opens: entry.opens,
+                    holders: self.infos(&entry.holders).into_iter().map(|info| info.addr).collect(),
+                    bytes: 0,
+                    spilled: 0,
+                    sent: 0,
+                    rows: entry.rows,
+                    replayed: entry.replayed,
+                    live: entry.live_rows,
+                    lost: entry.lost,
+                    in_flight: 0,
+                    ran_live: entry.ran_live,
+                    ran_replayed: entry.ran_replayed,
+                    resent: entry.resent,
+                };
+                (task.clone(), stats)
+            })
+            .collect()
     }
 }
