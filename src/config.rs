@@ -17,6 +17,10 @@ pub const IO_TIMEOUT_MS_DEFAULT: u64 = 10_000;
 pub const NETWORK_TIMEOUT_MS_DEFAULT: u64 = 120_000;
 /// Default resolution of `clonos.time()`.
 pub const CLOCK_RESOLUTION_NS_DEFAULT: u64 = 1_000_000;
+/// Default number of standbys of each range of keyed state.
+pub const STANDBYS_DEFAULT: u32 = 1;
+/// Default number of epochs of keyed state that are kept in `checkpoint_dir`: as many as Spark keeps.
+pub const STATE_EPOCHS_DEFAULT: u32 = 100;
 /// Sharing depth that means every agent there is.
 pub const FULL_DEPTH: u32 = u32::MAX;
 
@@ -91,6 +95,11 @@ pub struct SessionConfig {
     pub guarantee: Guarantee,
     /// Other agents that hold each log; default 1, [`FULL_DEPTH`] for all. Since 0.1.
     pub sharing_depth: u32,
+    /// Other agents that hold each range of keyed state; default 1, [`FULL_DEPTH`] for all. Since 0.2.
+    pub standbys: u32,
+    /// Epochs of keyed state that are kept in `checkpoint_dir`, so that a query can go back to any of them:
+    /// `spark.sql.streaming.minBatchesToRetain`, default 100, minimum 1. Since 0.2.
+    pub state_epochs: u32,
     /// Bytes of logs in memory per agent; default 512 MiB, minimum 1 MiB. Since 0.1.
     pub memory_bytes: u64,
     /// Bytes of spilled logs per agent; default 16 GiB. Since 0.1.
@@ -134,6 +143,8 @@ impl SessionConfig {
             local: false,
             guarantee: Guarantee::default(),
             sharing_depth: 1,
+            standbys: STANDBYS_DEFAULT,
+            state_epochs: STATE_EPOCHS_DEFAULT,
             memory_bytes: MEMORY_BYTES_DEFAULT,
             disk_bytes: DISK_BYTES_DEFAULT,
             spill_policy: SpillPolicy::default(),
@@ -164,6 +175,12 @@ impl SessionConfig {
         }
         if !(100..=600_000).contains(&self.io_timeout_ms) {
             return refuse("io_timeout", format!("{} ms is not between 100 and 600000", self.io_timeout_ms));
+        }
+        if self.state_epochs == 0 {
+            return refuse(
+                "spark.sql.streaming.minBatchesToRetain",
+                "0 epochs cannot be gone on from".into(),
+            );
         }
         if self.network_timeout_ms == 0 {
             return refuse("spark.network.timeout", "0 gives an agent no time".into());
@@ -211,6 +228,7 @@ impl std::fmt::Debug for SessionConfig {
             .field("local", &self.local)
             .field("guarantee", &self.guarantee)
             .field("sharing_depth", &self.sharing_depth)
+            .field("standbys", &self.standbys)
             .field("memory_bytes", &self.memory_bytes)
             .field("disk_bytes", &self.disk_bytes)
             .field("checkpoint_dir", &self.checkpoint_dir)

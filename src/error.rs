@@ -27,6 +27,8 @@ pub enum DivergenceKind {
     ServiceMismatch,
     /// The partitions are not those of the recorded run.
     LayoutChanged,
+    /// The task changes its state in another way.
+    StateChanged,
 }
 
 /// The place and the two sides of a divergence.
@@ -127,6 +129,12 @@ pub enum Error {
         /// What did not come.
         missing: String,
     },
+    /// What stands in keyed state, or is to be put there, does not check out.
+    #[error("keyed state is corrupt: {reason}")]
+    CorruptState {
+        /// What is wrong.
+        reason: String,
+    },
     /// A sender's log is not the one that the consumer's own log was recorded with.
     #[error(
         "the log of task {upstream} was lost and it ran again with other outcomes than this task's log was recorded with: raise sharing_depth to survive more failures at once"
@@ -147,6 +155,26 @@ pub enum Error {
     #[error("{what}: the epoch's results do not belong together; run it again, and raise sharing_depth")]
     InconsistentEpoch {
         /// Which.
+        what: String,
+    },
+    /// An epoch was run in part, so it does not decide what the next version of a state is.
+    #[error(
+        "state of operator {operator:?}: epoch {epoch} ended without partition {missing}. A partial action, such as show or limit, does not decide state: have all of the result computed, then run the epoch again"
+    )]
+    StateIncomplete {
+        /// The operator.
+        operator: String,
+        /// The query and the epoch.
+        epoch: String,
+        /// Partitions that did not come to their end.
+        missing: String,
+    },
+    /// State can be read nowhere any more.
+    #[error("the state {state} is lost: {what}")]
+    StateLost {
+        /// Which.
+        state: String,
+        /// What is missing, and what would have survived.
         what: String,
     },
     /// Written by a version of Clonos that this one cannot read.
@@ -274,6 +302,14 @@ pub enum Error {
         /// The Arrow type.
         data_type: String,
     },
+    /// What is kept of a state variable and what the program declares do not fit together.
+    #[error("state variable {variable:?}: {what}")]
+    StateSchema {
+        /// Its name.
+        variable: String,
+        /// What does not fit.
+        what: String,
+    },
     /// A client was carried over a fork.
     #[error("a connection made by process {owner} was used in process {user}; open one after the fork")]
     ForkedProcess {
@@ -320,10 +356,13 @@ impl Error {
             Self::CorruptBlock { .. } => "CORRUPT_BLOCK",
             Self::CorruptLog { .. } => "CORRUPT_LOG",
             Self::CorruptFrame { .. } => "CORRUPT_FRAME",
+            Self::CorruptState { .. } => "CORRUPT_STATE",
             Self::InputCutShort { .. } => "INPUT_CUT_SHORT",
             Self::UpstreamChanged { .. } => "UPSTREAM_CHANGED",
             Self::StaleFrame { .. } => "STALE_FRAME",
             Self::InconsistentEpoch { .. } => "INCONSISTENT_EPOCH",
+            Self::StateIncomplete { .. } => "STATE_INCOMPLETE",
+            Self::StateLost { .. } => "STATE_LOST",
             Self::CorruptSegment { .. } => "CORRUPT_SEGMENT",
             Self::UnsupportedVersion { .. } => "UNSUPPORTED_VERSION",
             Self::Fenced { .. } => "FENCED",
@@ -340,6 +379,7 @@ impl Error {
             Self::Protocol { .. } => "PROTOCOL",
             Self::Config { .. } => "CONFIG",
             Self::UnsupportedType { .. } => "UNSUPPORTED_TYPE",
+            Self::StateSchema { .. } => "STATE_SCHEMA_CHANGED",
             Self::ForkedProcess { .. } => "FORKED_PROCESS",
             Self::Poisoned { .. } => "POISONED",
             Self::Misuse { .. } => "MISUSE",

@@ -37,6 +37,7 @@ _MILLISECONDS = {
     "d": 86_400_000,
 }
 IO_TIMEOUT_SECONDS = (0.1, 600)
+BATCHES_RETAINED = "spark.sql.streaming.minBatchesToRetain"
 
 
 def parse_size(setting: str, value: int | str) -> int:
@@ -65,8 +66,8 @@ def parse_size(setting: str, value: int | str) -> int:
     raise ConfigError(message, "CONFIG")
 
 
-def parse_depth(value: int | str) -> int:
-    """Sharing depth as a number; ``"full"`` is every agent there is.
+def parse_depth(value: int | str, setting: str = "sharing_depth") -> int:
+    """Sharing depth, or number of standbys; ``"full"`` is every agent there is.
 
     Raises
     ------
@@ -77,7 +78,21 @@ def parse_depth(value: int | str) -> int:
         return FULL_DEPTH
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < FULL_DEPTH:
         return value
-    message = f"sharing_depth={value!r} is not 0, 1, 2, … or 'full'"
+    message = f"{setting}={value!r} is not 0, 1, 2, … or 'full'"
+    raise ConfigError(message, "CONFIG")
+
+
+def parse_retained(value: str) -> int:
+    """Epochs of keyed state to keep: as many as Spark keeps micro-batches.
+
+    Raises
+    ------
+    ConfigError
+        If it is no number from 1 on.
+    """
+    if value.strip().isdigit() and 1 <= int(value) <= FULL_DEPTH:
+        return int(value)
+    message = f"{BATCHES_RETAINED}={value!r} is not a number of batches from 1 on"
     raise ConfigError(message, "CONFIG")
 
 

@@ -34,6 +34,8 @@ class SessionConfig:
         on_ambiguous: str,
         io_timeout_ms: int,
         network_timeout_ms: int = 120_000,
+        standbys: int = 1,
+        state_epochs: int = 100,
     ) -> SessionConfig: ...
     @staticmethod
     def from_bytes(data: bytes) -> SessionConfig: ...
@@ -53,6 +55,8 @@ class SessionConfig:
     def guarantee(self) -> str: ...
     @property
     def sharing_depth(self) -> int: ...
+    @property
+    def standbys(self) -> int: ...
     @property
     def spill_policy(self) -> str: ...
     @property
@@ -271,6 +275,97 @@ class Stage:
     def resend(self, start: int) -> tuple[pa.RecordBatch, int] | None:
         """Frames of an earlier attempt from byte `start` on, and where the next ones start."""
 
+@final
+class LocalState:
+    """Keyed state that this process keeps from task to task, with a clock that is set."""
+
+    def __new__(cls, now_ms: int = 0, watermark_ms: int = -1, late_ms: int = -1) -> Self: ...
+    def set_clock(self, now_ms: int, watermark_ms: int = -1, late_ms: int = -1) -> None:
+        """What tasks that are opened from now on are told."""
+    def commit(self, query: str, operator: str, epoch: int) -> None:
+        """Make what the tasks of an epoch wrote the version that later ones read."""
+    def version(self, query: str, operator: str) -> int | None:
+        """Epoch that was committed last."""
+
+@final
+class StateTask:
+    """What one task reads of its operator's keyed state, and what it changes.
+
+    Keys have numbers: their places among all that the task has met.
+    """
+
+    @staticmethod
+    def open(
+        task: ServiceTask | None,
+        *,
+        query: str,
+        operator: str,
+        epoch: int | str,
+        partition: int,
+        partitions: int,
+        keys: pa.Schema,
+        variables: Sequence[tuple[str, str, pa.Schema | None, pa.Schema, int]],
+        local: LocalState | None = None,
+    ) -> StateTask:
+        """Begin; `variables` are name, kind (value, list, map), user key, value, TTL in ms.
+
+        Without a task, and in a batch query, the state is empty and nothing is kept, but for
+        `local`.
+        """
+    @property
+    def version(self) -> int | None:
+        """Epoch whose state is read; ``None`` if there was none."""
+    @property
+    def now_ms(self) -> int:
+        """Processing time, in milliseconds since 1970: the batch's."""
+    @property
+    def watermark_ms(self) -> int:
+        """The watermark; -1 without one."""
+    @property
+    def late_ms(self) -> int:
+        """The watermark below which rows are late: that of the batch before; -1 without one."""
+    def group(
+        self, batches: Sequence[pa.RecordBatch], keys: Sequence[int]
+    ) -> tuple[pa.RecordBatch, list[int], pa.RecordBatch]:
+        """All rows by key; where each key's rows start, and the last one's end; the keys.
+
+        Rows of a key are in the order in which they came. Of the first call, keys are numbered
+        in this order; else see `numbers`.
+        """
+    def numbers(self) -> pa.Array:
+        """Number of each key that `group` gave last (int32)."""
+    def load(self) -> None:
+        """Read what there is of all keys that were not loaded, in one go."""
+    def due(self, until_ms: int) -> tuple[pa.Array, pa.Array]:
+        """Key numbers (int32) and expiries (int64) of stored timers that are due, by expiry.
+
+        Keys that are new get numbers and are loaded. What was written since does not count.
+        """
+    def keys(self) -> pa.RecordBatch:
+        """All keys, by number."""
+    def values(
+        self, variable: int, first: int = 0
+    ) -> tuple[pa.Array, pa.Array | None, pa.StructArray]:
+        """Stored entries of loaded keys from `first` on: key numbers, user keys, values."""
+    def timers(self, first: int = 0) -> tuple[pa.Array, pa.Array]:
+        """Stored timers of the loaded keys from number `first` on: key numbers, expiries."""
+    def write(
+        self,
+        variable: int,
+        keys: pa.Array,
+        ops: pa.Array,
+        user_keys: pa.Array | None = None,
+        values: pa.Array | None = None,
+    ) -> None:
+        """Note what was done, in order: 0 put (to a list: append), 1 delete, 2 clear.
+
+        `values` has a row (struct) for each put, `user_keys` for each put and delete of a map.
+        """
+    def write_timers(self, keys: pa.Array, ops: pa.Array, expiries: pa.Array) -> None:
+        """Note timers that were registered (0) and deleted (1), in order."""
+    def commit(self) -> int:
+        """Have all that was written held as one; its fingerprint. Once, at the end."""
+
 def plain_array(values: list[Any], kind: str) -> pa.Array | None:
     """Array of values that are null or just of the type that `kind`, Arrow's name of a type, has.
 
@@ -307,6 +402,7 @@ class Agent:
         plan_uses: Callable[
             [int, int], list[tuple[str, int, str, int, bool, int, int, int, int, int, int]] | None
         ],
+        clocks: Callable[[str, int], tuple[int, int, int] | None],
     ) -> Agent: ...
     def refuse_query(self, query: str, setting: str, reason: str) -> None:
         """Open no task of a query any more, until it begins anew."""
@@ -321,6 +417,8 @@ class Agent:
         """Drop the logs of an epoch everywhere."""
     def check_epoch(self, query: str, epoch: int | str) -> None:
         """Raise `InconsistentEpoch` unless what the epoch's tasks took in belongs together."""
+    def next_due(self, query: str) -> int | None:
+        """When the first timer in the keyed states of a query is due, in ms since 1970."""
     def live_epochs(self) -> list[tuple[str, int | str]]:
         """Epochs of which some log is held."""
     def stats(self) -> str:

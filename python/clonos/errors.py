@@ -8,6 +8,8 @@
     │   └── UpstreamChanged   a sender's log was lost, and it ran again with other outcomes
     ├── InputCutShort         an exchange's input ended before each sender's last frame
     ├── InconsistentEpoch     consumers of one epoch used different versions of a log
+    ├── StateIncomplete       an epoch was run in part, so it does not decide keyed state
+    ├── StateLost             more was lost than ``standbys`` and ``checkpoint_dir`` cover
     ├── Fenced                a newer attempt of the same task has taken over
     ├── SourceInUse           two queries, or two drivers, read one source's log
     ├── EpochFenced           two drivers write the epochs of one query
@@ -51,6 +53,8 @@ __all__ = [
     "ResourceExhausted",
     "SinkUnreachable",
     "SourceInUse",
+    "StateIncomplete",
+    "StateLost",
     "UnsupportedType",
     "UpstreamChanged",
     "find",
@@ -95,6 +99,14 @@ class InputCutShort(ClonosError):
 
 class InconsistentEpoch(ClonosError):
     """Consumers of one epoch used different versions of a log: its results do not fit together."""
+
+
+class StateIncomplete(ClonosError):
+    """An epoch was run in part: some partitions did not say how they change keyed state."""
+
+
+class StateLost(ClonosError):
+    """Keyed state can be read nowhere any more, or not as it was when the query goes on."""
 
 
 class Fenced(ClonosError):

@@ -6,6 +6,7 @@ pub mod permits;
 pub mod placement;
 pub mod protocol;
 pub mod registry;
+pub mod state;
 pub mod stats;
 pub mod store;
 pub mod values;

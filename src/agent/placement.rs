@@ -1,6 +1,6 @@
-//! Which agents hold copies of a log: rendezvous hashing.
+//! Which agents hold copies of a log, and ranges of a state: rendezvous hashing.
 //!
-//! Each (task, agent) pair has a weight that depends on nothing else, so everyone who knows the agents
+//! Each (task, agent) or (range, agent) pair has a weight that depends on nothing else, so everyone who knows the agents
 //! chooses the same, and one agent's death moves only what it held (Thaler and Ravishankar, *Using
 //! Name-Based Mappings to Increase Hit Rates*, 1998).
 
@@ -11,25 +11,37 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::protocol::AgentInfo;
 use crate::id::{AgentId, TaskId};
+use crate::state::{Range, StateId};
 
 /// All agents but `own`, best first: one on each other host, then the second on each and so on, then other
 /// agents on this host, then the driver's. So no two of the first copies are lost with one host.
 #[must_use]
 pub fn candidates(task: &TaskId, own: AgentId, host: &str, agents: &[AgentInfo]) -> Vec<AgentInfo> {
-    let name = task.to_string();
-    let mut others: Vec<_> = agents.iter().filter(|agent| agent.id != own).cloned().collect();
-    others.sort_by_cached_key(|agent| {
+    let others = agents.iter().filter(|agent| agent.id != own);
+    in_order(&task.to_string(), Some(host), others.collect()).into_iter().cloned().collect()
+}
+
+/// Agents in the order in which they hold a range of a state: one on each host, then the second on each and so on, then
+/// the driver's.
+#[must_use]
+pub fn holders<'a>(state: &StateId, range: Range, agents: &'a [AgentInfo]) -> Vec<&'a AgentInfo> {
+    in_order(&format!("{state}\0{}", range.0), None, agents.iter().collect())
+}
+
+fn in_order<'a>(name: &str, own_host: Option<&str>, mut agents: Vec<&'a AgentInfo>) -> Vec<&'a AgentInfo> {
+    let is_here = |agent: &AgentInfo| own_host == Some(&agent.host);
+    agents.sort_by_cached_key(|agent| {
         let weight = xxh3_64(format!("{name}\0{}", agent.id).as_bytes());
         // The driver is everyone's neighbour: it comes last, so that it does not hold everything.
-        (agent.driver, agent.host == host, Reverse(weight), agent.id)
+        (agent.driver, is_here(agent), Reverse(weight), agent.id)
     });
-    let mut before: HashMap<String, usize> = HashMap::new();
-    let place = |agent: AgentInfo| {
-        let same_host = before.entry(agent.host.clone()).or_insert(0);
+    let mut before: HashMap<&str, usize> = HashMap::new();
+    let place = |agent: &'a AgentInfo| {
+        let same_host = before.entry(&agent.host).or_insert(0);
         *same_host += 1;
-        ((agent.driver, agent.host == host, *same_host), agent)
+        ((agent.driver, is_here(agent), *same_host), agent)
     };
-    let mut placed: Vec<_> = others.into_iter().map(place).collect();
+    let mut placed: Vec<_> = agents.into_iter().map(place).collect();
     // Stable: among those of one place the weight decides.
     placed.sort_by_key(|(place, _)| *place);
     placed.into_iter().map(|(_, agent)| agent).collect()
@@ -68,6 +80,23 @@ mod tests {
                 assert_eq!(hosts, ["h0", "h1", "h2"]);
             }
         }
+    }
+
+    #[test]
+    fn ranges_are_spread_over_hosts_and_the_driver_has_them_last() {
+        let mut agents: Vec<_> = (1..=8).map(|id| agent(id, &format!("h{}", id % 4), false)).collect();
+        agents.push(agent(9, "h9", true));
+        let state = StateId { query: "q".into(), operator: "f".into() };
+        let mut first = [0; 9];
+        for range in Range::all() {
+            let all = holders(&state, range, &agents);
+            first[all[0].id.0 as usize] += 1;
+            let mut hosts: Vec<&str> = all[..4].iter().map(|agent| agent.host.as_str()).collect();
+            hosts.sort_unstable();
+            assert_eq!(hosts, ["h0", "h1", "h2", "h3"]);
+            assert_eq!(all[8].id, AgentId(9));
+        }
+        assert!(first[1..].iter().all(|count| (12..60).contains(count)), "{first:?}");
     }
 
     #[test]

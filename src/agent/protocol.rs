@@ -4,6 +4,7 @@
 //! in pieces of at most [`PIECE_BYTES`].
 
 mod opening;
+mod parts;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -11,10 +12,16 @@ use serde::{Deserialize, Serialize};
 pub use self::opening::{
     AgentInfo, AgentStanding, Beginning, Grant, HeldCopy, Layout, OpenTask, Opened, Recording,
 };
+pub use self::parts::{Commit, Counting, Ending, Piece, PoolEntry, Repair, Sent};
 pub use super::code::{Code, Execution, Placed, Plan, Use};
 use super::members::News;
+use super::state;
+use super::state::asking::{FromRegistry, ToRegistry};
+use super::state::holders::{Answer, ToHolder};
+use super::state::messages::AboutState;
 pub use super::stats::{
-    AgentStats, AgentSummary, ClusterStats, HeldStats, OperatorStats, Recovery, TaskStats, Totals,
+    AgentStats, AgentSummary, ClusterStats, HeldState, HeldStats, OperatorStats, Recovery, StateFigures,
+    TaskStats, Totals,
 };
 use super::values::messages::{AboutValues, Found};
 use crate::error::Error;
@@ -26,102 +33,6 @@ use crate::task::{PoolQuestions, PoolRows, Summary};
 pub const PROTOCOL_VERSION: u32 = 14;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 1 << 20;
-
-/// Spark has committed an epoch.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Commit {
-    /// The epoch.
-    pub key: EpochKey,
-    /// Logs of this generation and later are not meant: a name may be used again after its commit.
-    pub below: Generation,
-    /// Epochs that had logs and are committed by this: micro-batches before it, too.
-    pub epochs: Vec<EpochKey>,
-}
-
-/// A log of another layout, and where to read it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct PoolEntry {
-    /// The task.
-    pub task: TaskId,
-    /// Who holds it.
-    pub holders: Vec<AgentInfo>,
-    /// How much of it was recorded under the other layout.
-    pub until: LogOffset,
-    /// The last attempt that recorded under another one: what an older one left may be gone.
-    pub generation: Generation,
-}
-
-/// Blocks of a log that was absorbed from a frame.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Piece {
-    /// The task.
-    pub task: TaskId,
-    /// The newest attempt of which the sender knew.
-    pub generation: Generation,
-    /// Position of the first block.
-    pub from: LogOffset,
-    /// The blocks.
-    pub blocks: Vec<Bytes>,
-}
-
-/// What counts of a log that was absorbed.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counting {
-    /// The attempt in whose name it is written down.
-    pub generation: Generation,
-    /// The stage in which it was recorded.
-    pub layout: Layout,
-    /// The newest attempt and its agent, if that was not the first: what it does not have does not count.
-    pub newest: Option<(Generation, AgentInfo)>,
-    /// Where something is that does, if that agent is gone or others have all that was published.
-    pub holders: Vec<AgentInfo>,
-    /// Whether what these do not have does not count either.
-    pub whole: bool,
-    /// Whether something visible depends on the log: if nobody has it, it is in the checkpoint folder, or lost.
-    pub published: bool,
-}
-
-/// A log with fewer copies than wanted.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Repair {
-    /// The task.
-    pub task: TaskId,
-    /// Generation of its log.
-    pub generation: Generation,
-    /// Living agents that hold it.
-    pub holders: Vec<AgentInfo>,
-}
-
-/// What a task is known by when it ends, besides its summary.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Ending {
-    /// Whether it came to the end of its input.
-    pub done: bool,
-    /// Whether the in-flight log has all of its frames.
-    pub has_frames: bool,
-    /// Where its output came from.
-    pub recovery: Recovery,
-    /// Each operator that sent to it, and a hash over the versions of all its logs.
-    pub used: Vec<(String, u64)>,
-}
-
-/// Which request of an agent it is. One that is repeated, as its answer was lost, keeps its number; so what comes
-/// late, after others that were sent behind it, is known and does nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sent {
-    /// The agent.
-    pub by: AgentId,
-    /// Grows with each request.
-    pub number: u64,
-}
-
-impl Sent {
-    /// Whether it comes after another of the same agent that was sent later.
-    #[must_use]
-    pub fn is_late(self, last: Option<Self>) -> bool {
-        last.is_some_and(|last| last.by == self.by && self.number < last.number)
-    }
-}
 
 /// Everything that can be asked.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -407,6 +318,12 @@ pub enum Request {
     UseOf(EpochKey),
     /// Worker, or its agent on its behalf: answers that all tasks of an epoch share.
     Values(Box<AboutValues>),
+    /// Worker: about the state of a task that it has open.
+    State(Box<AboutState>),
+    /// Agent to agent: about ranges that the other holds.
+    StateHolder(Box<ToHolder>),
+    /// Agent to registry: about a state.
+    StateRegistry(Box<ToRegistry>),
     /// Anyone: what this agent holds.
     Stats,
     /// Anyone, to the driver's agent: what all agents hold.
@@ -444,7 +361,7 @@ pub enum Reply {
     /// To `Pool`: logs are still being read; ask again.
     PoolIsRead,
     /// To `Grant`.
-    Granted(Grant),
+    Granted(Box<Grant>),
     /// To `Grant`: an attempt of another stage has the task open; ask again.
     Busy,
     /// To `Heartbeat`: epochs committed since, and the number of commits so far.
@@ -455,7 +372,7 @@ pub enum Reply {
         committed: Vec<Commit>,
         /// Commits so far.
         commits: u64,
-        /// Whether there may be copies for the agent to make.
+        /// Whether there may be copies for the agent to make, of logs or of state.
         repairs: bool,
     },
     /// To `Silent`: then it stays so, and is told with its next beat.
@@ -491,6 +408,14 @@ pub enum Reply {
     ClusterStats(ClusterStats),
     /// To `Values`.
     Values(Found),
+    /// To `State`.
+    State(state::messages::Found),
+    /// To `State`: it is being restored; ask again.
+    StateIsRestored,
+    /// To `StateHolder`.
+    StateHolder(Answer),
+    /// To `StateRegistry`.
+    StateRegistry(FromRegistry),
     /// Done.
     Done,
     /// Refused, or failed.

@@ -3,12 +3,14 @@
 //! A machine without I/O; time is an argument, in milliseconds of any clock that does not go back.
 
 mod agents;
+mod entry;
 mod exchange;
 mod figures;
 mod layouts;
 mod moved;
 mod parts;
 mod repair;
+mod state;
 mod uses;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -22,6 +24,7 @@ use repair::Short;
 use super::protocol::{
     Beginning, Commit, Ending, Grant, Layout, OpenTask, Placed, Recording, Recovery, Sent, Totals,
 };
+use super::state::registry::States;
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::{Ended, Summary};
@@ -136,6 +139,7 @@ pub struct Registry {
     totals: Totals,
     figures: Figures,
     short: Short,
+    states: States,
 }
 
 impl Registry {
@@ -148,6 +152,7 @@ impl Registry {
     /// Generations begin after this one: those of earlier applications on the same logs are older.
     pub fn begin_after(&mut self, generation: Generation) {
         self.newest = self.newest.max(generation);
+        self.states.begin_after(generation);
     }
 
     /// Commits after the first `seen`, and how many there are.
@@ -287,6 +292,7 @@ impl Registry {
     /// A query's next micro-batch begins only when Spark has committed the one before.
     fn begin_batch(&mut self, task: &TaskId) {
         let Epoch::Batch(batch) = task.epoch else { return };
+        self.states.seen(&task.query, batch);
         let newest = self.batches.entry(Arc::clone(&task.query)).or_insert(0);
         if batch > *newest {
             *newest = batch;
@@ -369,6 +375,9 @@ impl Registry {
 
     /// Spark has committed an epoch: its logs are forgotten, and agents are told with their next beat.
     pub fn commit(&mut self, key: &EpochKey) {
+        if let Epoch::Batch(batch) = key.epoch {
+            self.states.commit(&key.query, batch);
+        }
         let epochs = self.covered(key);
         if epochs.is_empty() {
             return;
@@ -402,72 +411,5 @@ impl Registry {
     #[must_use]
     pub const fn totals(&self) -> Totals {
         self.totals
-    }
-}
-
-impl Entry {
-    /// As [`Registry::holding`].
-    fn holding(
-        &mut self,
-        holders: &[AgentId],
-        adopted: Option<(LogOffset, Layout)>,
-        whole: bool,
-        sent: Sent,
-    ) {
-        // Who held it before a peer was replaced has not all that was published since.
-        if sent.is_late(self.told) {
-            return;
-        }
-        self.told = Some(sent);
-        self.holders = holders.iter().copied().collect();
-        self.published = true;
-        self.whole |= whole;
-        if let Some((length, layout)) = adopted
-            && !self.layout.same_stage(&layout)
-        {
-            self.relaid = self.layout.tasks != layout.tasks;
-            self.has_moved = self.layout.has_other_borders(&layout);
-            self.before_layout = length;
-            self.layout = layout;
-        }
-    }
-
-    fn new(layout: Layout) -> Self {
-        Self {
-            generation: Generation::NONE,
-            granted: Generation::NONE,
-            holders: HashSet::new(),
-            told: None,
-            published: false,
-            whole: false,
-            shown: Beginning::default(),
-            layout,
-            before_layout: LogOffset::START,
-            relaid: false,
-            has_moved: false,
-            live: None,
-            attempts: HashMap::new(),
-            pooled: Vec::new(),
-            uncertain: false,
-            changed: false,
-            opens: 0,
-            rows: 0,
-            replayed: 0,
-            live_rows: 0,
-            lost: 0,
-            frames: None,
-            discarded: false,
-            came_back: None,
-            ended: Ended::Never,
-            ended_before: Ended::Never,
-            ended_in: layout,
-            before: Generation::NONE,
-            attempted: VecDeque::new(),
-            claimants: Vec::new(),
-            used: Vec::new(),
-            ran_live: 0,
-            ran_replayed: 0,
-            resent: 0,
-        }
     }
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Generation, TaskId};
+use crate::state::{StateId, Version};
 
 /// Where the output of an attempt came from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,11 +32,28 @@ pub struct HeldStats {
     pub spilled: u64,
 }
 
+/// What one agent holds of one state.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct HeldState {
+    /// The state.
+    pub state: StateId,
+    /// What it was when the last epoch was committed of which the agent has heard.
+    pub version: Version,
+    /// Ranges.
+    pub ranges: u32,
+    /// Bytes of entries.
+    pub bytes: u64,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+}
+
 /// What one agent holds.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct AgentStats {
     /// Its logs.
     pub held: Vec<HeldStats>,
+    /// Its states.
+    pub states: Vec<HeldState>,
     /// Bytes of logs in memory.
     pub memory_bytes: u64,
     /// Bytes of logs spilled.
@@ -106,6 +124,25 @@ pub struct OperatorStats {
     pub call_ns: u64,
 }
 
+/// One state.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateFigures {
+    /// Operator and query.
+    pub state: String,
+    /// The last epoch that changed it and was committed; none before the first.
+    pub version: Option<u64>,
+    /// Agents that have all of a range: of the range that has fewest.
+    pub copies: u32,
+    /// Ranges that agents are making their own.
+    pub joining: u32,
+    /// Ranges that standbys have served since another holder's death.
+    pub promoted: u64,
+    /// Bytes of entries, on all agents together.
+    pub bytes: u64,
+    /// Epochs by which the slowest holder is behind; it catches up when it is asked.
+    pub lag: u64,
+}
+
 /// What all agents hold.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ClusterStats {
@@ -117,6 +154,9 @@ pub struct ClusterStats {
     pub totals: Totals,
     /// The same by operator.
     pub operators: Vec<OperatorStats>,
+    /// Keyed states.
+    #[serde(default)]
+    pub states: Vec<StateFigures>,
 }
 
 /// One agent in [`ClusterStats`].
@@ -136,6 +176,8 @@ pub struct AgentSummary {
     pub spilled_bytes: u64,
     /// Bytes sent to peers.
     pub sent_bytes: u64,
+    /// Bytes of keyed state in memory.
+    pub state_bytes: u64,
 }
 
 /// Sums since the start of the session.

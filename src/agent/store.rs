@@ -132,6 +132,8 @@ pub struct Store {
     queue: VecDeque<(TaskId, u64, usize)>,
     memory_bytes: u64,
     memory_bytes_max: u64,
+    /// The same, if nothing else were kept.
+    memory_bytes_all: u64,
     /// Bytes of frames in memory, of all.
     in_flight_bytes: u64,
     versions: u64,
@@ -155,6 +157,7 @@ impl Store {
             queue: VecDeque::new(),
             memory_bytes: 0,
             memory_bytes_max,
+            memory_bytes_all: memory_bytes_max,
             in_flight_bytes: 0,
             versions: 0,
             fresh: HashMap::new(),
@@ -163,6 +166,11 @@ impl Store {
             forgotten: HashMap::new(),
             committed: Committed::default(),
         }
+    }
+
+    /// Something else takes so many bytes of the memory.
+    pub const fn leave_room(&mut self, bytes: u64) {
+        self.memory_bytes_max = self.memory_bytes_all.saturating_sub(bytes);
     }
 
     /// Begins the log of a new attempt, in place of any older copy. It counts as a copy from

@@ -42,6 +42,11 @@ impl<'a> Fields<'a> {
         self.rest.is_empty()
     }
 
+    /// Bytes that are not read yet.
+    pub(crate) const fn len(&self) -> usize {
+        self.rest.len()
+    }
+
     pub(crate) fn raw(&mut self, len: usize) -> Result<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(len).ok_or_else(|| corrupt("a field is cut off"))?;
         self.rest = rest;

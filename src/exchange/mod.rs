@@ -24,6 +24,7 @@ mod stage;
 mod tests;
 
 pub use gather::{FrameStore, Gather, InMemory, Taken};
+pub(crate) use partition::canonical_floats;
 pub use partition::{partition_of, partitions_of};
 pub use piggyback::{Cursor, Piggyback, RIDING_BYTES_MAX};
 pub use scatter::{Compression, Round, Scatter, ScatterOptions};

@@ -11,6 +11,11 @@ use crate::determinant::row_fingerprints;
 use crate::error::Result;
 use crate::id::Partition;
 
+/// The NaN of each width that stands for all: quiet and positive. Keys of state hold it.
+const NAN_16: u16 = 0x7e00;
+const NAN_32: u32 = 0x7fc0_0000;
+const NAN_64: u64 = 0x7ff8_0000_0000_0000;
+
 /// The partition of a row with this fingerprint: the high bits of `hash * partitions / 2^64`. The same in
 /// every version.
 #[must_use]
@@ -25,7 +30,7 @@ pub fn partition_of(hash: u64, partitions: u32) -> Partition {
 /// # Errors
 /// [`crate::error::Error::UnsupportedType`] for a key column without fingerprints.
 pub fn partitions_of(keys: &[ArrayRef], partitions: u32, out: &mut Vec<u32>) -> Result<()> {
-    let keys = keys.iter().map(without_negative_zero).collect::<Result<Vec<_>>>()?;
+    let keys = keys.iter().map(canonical_floats).collect::<Result<Vec<_>>>()?;
     let mut hashes = Vec::with_capacity(keys.first().map_or(0, |key| key.len()));
     row_fingerprints(&keys, &mut hashes)?;
     out.clear();
@@ -33,23 +38,28 @@ pub fn partitions_of(keys: &[ArrayRef], partitions: u32, out: &mut Vec<u32>) -> 
     Ok(())
 }
 
-fn without_negative_zero(array: &ArrayRef) -> Result<ArrayRef> {
+/// The same values with `-0.0` as `0.0`, and all NaNs as one, wherever there are floats.
+pub(crate) fn canonical_floats(array: &ArrayRef) -> Result<ArrayRef> {
     // Adding zero turns -0.0 into 0.0 and leaves every other number as it is.
     Ok(match array.data_type() {
         DataType::Float16 => {
-            Arc::new(array.as_primitive::<Float16Type>().unary::<_, Float16Type>(|v| v + half::f16::ZERO))
+            let one =
+                |v: half::f16| if v.is_nan() { half::f16::from_bits(NAN_16) } else { v + half::f16::ZERO };
+            Arc::new(array.as_primitive::<Float16Type>().unary::<_, Float16Type>(one))
         }
         DataType::Float32 => {
-            Arc::new(array.as_primitive::<Float32Type>().unary::<_, Float32Type>(|v| v + 0.0))
+            let one = |v: f32| if v.is_nan() { f32::from_bits(NAN_32) } else { v + 0.0 };
+            Arc::new(array.as_primitive::<Float32Type>().unary::<_, Float32Type>(one))
         }
         DataType::Float64 => {
-            Arc::new(array.as_primitive::<Float64Type>().unary::<_, Float64Type>(|v| v + 0.0))
+            let one = |v: f64| if v.is_nan() { f64::from_bits(NAN_64) } else { v + 0.0 };
+            Arc::new(array.as_primitive::<Float64Type>().unary::<_, Float64Type>(one))
         }
         kind if has_floats(kind) => {
             let data = array.to_data();
             let children = data.child_data().iter();
             let children = children
-                .map(|child| Ok(without_negative_zero(&make_array(child.clone()))?.to_data()))
+                .map(|child| Ok(canonical_floats(&make_array(child.clone()))?.to_data()))
                 .collect::<Result<Vec<_>>>()?;
             make_array(data.into_builder().child_data(children).build()?)
         }

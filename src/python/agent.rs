@@ -9,6 +9,7 @@ use super::client::{epoch, epoch as client_epoch, epoch_object};
 use super::config::PySessionConfig;
 use super::door::enter;
 use crate::agent::protocol::{Code, Execution, Placed, Plan, Use};
+use crate::agent::state::messages::Clock;
 use crate::edge::agent::{Agent, AgentConfig, Role, Stage};
 use crate::error::Error;
 use crate::id::Partition;
@@ -26,6 +27,7 @@ pub(super) struct PyAgent {
 #[pymethods]
 impl PyAgent {
     #[staticmethod]
+    #[expect(clippy::too_many_arguments, reason = "one per callback, in their order")]
     fn start(
         py: Python<'_>,
         config: &PySessionConfig,
@@ -34,6 +36,7 @@ impl PyAgent {
         stages: Py<PyAny>,
         was_lost: Py<PyAny>,
         plan_uses: Py<PyAny>,
+        clocks: Py<PyAny>,
     ) -> PyResult<Self> {
         let ask = move |stage: u32| -> Option<Stage> {
             // Spark may not know, or be shutting down; then the layout counts as unchanged.
@@ -74,6 +77,13 @@ impl PyAgent {
             };
             Some(uses.into_iter().map(placed).collect())
         };
+        let clock = move |query: &str, epoch: u64| -> Option<Clock> {
+            // It may be over by now; then a clock of our own will do.
+            let known: Option<(i64, i64, i64)> = Python::attach(|py| {
+                clocks.call1(py, (query, epoch)).and_then(|clock| clock.extract(py)).ok().flatten()
+            });
+            known.map(|(now_ms, watermark_ms, late_ms)| Clock { now_ms, watermark_ms, late_ms })
+        };
         let session = config.config.clone();
         let socket = PathBuf::from(&session.driver_socket);
         let role = Role::Driver {
@@ -82,6 +92,7 @@ impl PyAgent {
             stages: Box::new(ask),
             was_lost: Box::new(lost),
             plan_uses: Box::new(plan),
+            clocks: Box::new(clock),
         };
         let agent = enter(py, || Agent::start(AgentConfig { session, role, socket }))?;
         Ok(Self { agent })
@@ -129,6 +140,11 @@ impl PyAgent {
         #[pyo3(from_py_with = epoch)] epoch: crate::id::Epoch,
     ) -> PyResult<()> {
         enter(py, || self.agent.check_epoch(query, &epoch))
+    }
+
+    /// When the first timer in the keyed states of a query is due.
+    fn next_due(&self, py: Python<'_>, query: &str) -> PyResult<Option<i64>> {
+        enter(py, || self.agent.next_due(query))
     }
 
     fn live_epochs<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, Bound<'py, PyAny>)>> {

@@ -15,6 +15,7 @@ use super::config::PySessionConfig;
 use super::door::enter;
 use super::lock;
 use crate::agent::protocol::{Code, Ending, Execution, OpenTask, Opened, Request, Use};
+use crate::agent::state::messages::{AboutState, Found, Wanted};
 use crate::edge::net::client::{Client, Ticket};
 use crate::error::{Error, Result};
 use crate::id::{Epoch, EpochKey, LogOffset, Partition, TaskId};
@@ -287,6 +288,11 @@ impl Publisher {
     /// A piece of an earlier attempt's frames.
     pub(super) fn resend(&self, from: LogOffset) -> Result<Vec<Bytes>> {
         self.connection.with(|client| client.resend(self.session, from))
+    }
+
+    /// About the task's keyed state.
+    pub(super) fn state(&self, wanted: Wanted) -> Result<Found> {
+        self.connection.with(|client| client.state(AboutState { session: self.session, wanted }))
     }
 
     /// How many tasks of an operator were opened in this epoch, where known.

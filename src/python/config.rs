@@ -5,7 +5,8 @@ use pyo3::types::PyBytes;
 
 use super::door::quick;
 use crate::config::{
-    AgentScope, Guarantee, NETWORK_TIMEOUT_MS_DEFAULT, OnAmbiguous, OnLost, SessionConfig, SpillPolicy,
+    AgentScope, Guarantee, NETWORK_TIMEOUT_MS_DEFAULT, OnAmbiguous, OnLost, STANDBYS_DEFAULT,
+    STATE_EPOCHS_DEFAULT, SessionConfig, SpillPolicy,
 };
 use crate::error::{Error, Result};
 
@@ -47,7 +48,8 @@ impl PySessionConfig {
     #[new]
     #[pyo3(signature = (*, app_id, secret, driver_addr, driver_socket, local, guarantee, sharing_depth,
         memory_bytes, disk_bytes, spill_policy, clock_resolution_ns, compress_frames, spill_dir, checkpoint_dir, agent_scope, on_lost, on_ambiguous,
-        io_timeout_ms, network_timeout_ms = NETWORK_TIMEOUT_MS_DEFAULT))]
+        io_timeout_ms, network_timeout_ms = NETWORK_TIMEOUT_MS_DEFAULT, standbys = STANDBYS_DEFAULT,
+        state_epochs = STATE_EPOCHS_DEFAULT))]
     #[expect(clippy::too_many_arguments, reason = "keyword-only, one per setting")]
     fn new(
         py: Python<'_>,
@@ -70,6 +72,8 @@ impl PySessionConfig {
         on_ambiguous: &str,
         io_timeout_ms: u64,
         network_timeout_ms: u64,
+        standbys: u32,
+        state_epochs: u32,
     ) -> PyResult<Self> {
         quick(py, || {
             let config = SessionConfig {
@@ -80,6 +84,8 @@ impl PySessionConfig {
                 local,
                 guarantee: choice("guarantee", guarantee, &GUARANTEES)?,
                 sharing_depth,
+                standbys,
+                state_epochs,
                 memory_bytes,
                 disk_bytes,
                 spill_policy: choice("spill_policy", spill_policy, &SPILL_POLICIES)?,
@@ -145,6 +151,11 @@ impl PySessionConfig {
     #[getter]
     const fn sharing_depth(&self) -> u32 {
         self.config.sharing_depth
+    }
+
+    #[getter]
+    const fn standbys(&self) -> u32 {
+        self.config.standbys
     }
 
     #[getter]

@@ -14,6 +14,8 @@ const fn class_of(error: &Error) -> &'static str {
         Error::InputCutShort { .. } => "InputCutShort",
         Error::UpstreamChanged { .. } => "UpstreamChanged",
         Error::InconsistentEpoch { .. } => "InconsistentEpoch",
+        Error::StateIncomplete { .. } => "StateIncomplete",
+        Error::StateLost { .. } => "StateLost",
         Error::SourceInUse { .. } => "SourceInUse",
         Error::OperatorUsedTwice { .. } => "OperatorUsedTwice",
         Error::LogGap { .. }
@@ -22,6 +24,7 @@ const fn class_of(error: &Error) -> &'static str {
         | Error::CorruptLog { .. }
         | Error::CorruptSegment { .. }
         | Error::CorruptFrame { .. }
+        | Error::CorruptState { .. }
         | Error::SourceTruncated { .. }
         | Error::UnsupportedVersion { .. } => "CorruptLog",
         Error::DiskBudget { .. } | Error::DiskFull { .. } | Error::MemoryBudget { .. } => "ResourceExhausted",

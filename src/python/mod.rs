@@ -16,6 +16,8 @@ mod outputs;
 mod result_task;
 mod service_task;
 mod source;
+mod state_backend;
+mod state_task;
 mod value_task;
 
 use pyo3::prelude::*;
@@ -51,6 +53,8 @@ mod _core {
     use super::service_task::PyServiceTask;
     #[pymodule_export]
     use super::source::{PySourceClient, PySourceReceiver};
+    #[pymodule_export]
+    use super::state_task::{PyLocalState, PyStateTask};
     #[pymodule_export]
     use super::value_task::PyValueTask;
 }

@@ -82,6 +82,11 @@ impl PyServiceTask {
         now - now % self.resolution
     }
 
+    /// The clock, or its recorded reading.
+    pub(super) fn recorded_time_ns(&self) -> Result<i64> {
+        lock(&self.inner).task.time(self.now_ns())
+    }
+
     /// Hands determinants that came with a frame to the agent.
     pub(super) fn absorbed(&self, groups: Vec<Group>) -> Result<()> {
         self.absorbed.store(true, Ordering::Relaxed);
@@ -137,7 +142,7 @@ impl PyServiceTask {
     }
 
     fn time_ns(&self, py: Python<'_>) -> PyResult<i64> {
-        quick(py, || lock(&self.inner).task.time(self.now_ns()))
+        quick(py, || self.recorded_time_ns())
     }
 
     fn random(&self, py: Python<'_>) -> PyResult<f64> {

@@ -7,14 +7,15 @@
 //! Keys ascend; numbers are varints. What carries them has a checksum of its own.
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::key::EntryKey;
 use crate::determinant::codec::{Fields, corrupt, put_bytes, put_zigzag};
 use crate::error::Result;
 
-const PUT: u8 = 0;
-const DELETE: u8 = 1;
-const CLEAR: u8 = 2;
+pub(super) const PUT: u8 = 0;
+pub(super) const DELETE: u8 = 1;
+pub(super) const CLEAR: u8 = 2;
 
 /// What becomes of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub struct Entry {
 }
 
 /// Entries that were read or written as one.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Entries(Bytes);
 
 impl Entries {
@@ -119,6 +120,11 @@ impl EntriesBuilder {
             Op::Delete => self.0.push(DELETE),
             Op::Clear => self.0.push(CLEAR),
         }
+    }
+
+    /// Adds one as it stands among others.
+    pub(super) fn push_entry(&mut self, entry: &[u8]) {
+        self.0.extend_from_slice(entry);
     }
 
     /// Bytes so far.

@@ -1,6 +1,7 @@
 //! Names: which state, which version, which range, and where an entry stands.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,7 +15,7 @@ pub const RANGES: usize = 256;
 /// Bytes of an entry's key before the user's.
 const HEAD: usize = 8 + 4;
 /// Bytes of a slot.
-const SLOT: usize = 2;
+pub(super) const SLOT: usize = 2;
 
 /// The state of one operator of one query, in all its epochs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -102,6 +103,36 @@ impl RangeSet {
         *self == Self::EMPTY
     }
 
+    /// Those in either.
+    #[must_use]
+    pub fn union(&self, other: &Self) -> Self {
+        self.with(other, |mine, theirs| mine | theirs)
+    }
+
+    /// Those in both.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        self.with(other, |mine, theirs| mine & theirs)
+    }
+
+    /// Those that are not in the other.
+    #[must_use]
+    pub fn without(&self, other: &Self) -> Self {
+        self.with(other, |mine, theirs| mine & !theirs)
+    }
+
+    fn with(&self, other: &Self, word: impl Fn(u64, u64) -> u64) -> Self {
+        let mut set = *self;
+        set.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine = word(*mine, theirs));
+        set
+    }
+
+    /// How many are in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
     /// Those in it, in order.
     pub fn iter(&self) -> impl Iterator<Item = Range> + '_ {
         Range::all().filter(|range| self.contains(*range))
@@ -122,19 +153,28 @@ impl fmt::Debug for RangeSet {
     }
 }
 
-/// The ranges that keys of a partition may be in: those that overlap its piece of the space of hashes.
-/// See [`crate::exchange::partition_of`].
+/// The hashes of keys of a partition: its piece of their space. See [`crate::exchange::partition_of`].
 #[must_use]
-pub fn partition_ranges(partition: u32, partitions: u32) -> RangeSet {
+pub fn partition_hashes(partition: u32, partitions: u32) -> RangeInclusive<u64> {
     let partitions = u128::from(partitions.max(1));
-    // First hash of the partition, and of the next.
+    // First hash of the partition, and of the next; the last one's is beyond all of them.
     let start = |partition: u128| (partition << 64).div_ceil(partitions);
     let (first, end) = (start(u128::from(partition)), start(u128::from(partition) + 1));
-    if end <= first {
+    match (u64::try_from(first), u64::try_from(end.saturating_sub(1))) {
+        (Ok(first), Ok(last)) => first..=last,
+        // There is no such partition.
+        _ => RangeInclusive::new(1, 0),
+    }
+}
+
+/// The ranges that keys of a partition may be in: those that overlap its piece of the space of hashes.
+#[must_use]
+pub fn partition_ranges(partition: u32, partitions: u32) -> RangeSet {
+    let hashes = partition_hashes(partition, partitions);
+    if hashes.is_empty() {
         return RangeSet::EMPTY;
     }
-    let range = |hash: u128| (hash >> 56) as u8;
-    (range(first)..=range(end - 1)).map(Range).collect()
+    (Range::of(*hashes.start()).0..=Range::of(*hashes.end()).0).map(Range).collect()
 }
 
 /// What of an operator's state an entry is part of: 0 its timers, from 1 its variables.
@@ -157,10 +197,22 @@ impl KeyPrefix {
     #[must_use]
     pub fn new(hash: u64, key: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(HEAD + key.len());
-        bytes.extend_from_slice(&hash.to_be_bytes());
-        bytes.extend_from_slice(&u32::try_from(key.len()).unwrap_or(u32::MAX).to_be_bytes());
-        bytes.extend_from_slice(key);
+        push_prefix(&mut bytes, hash, key);
         Self(bytes.into())
+    }
+
+    /// Of many keys with their hashes, as parts of one piece of memory.
+    #[must_use]
+    pub fn many<'a>(keys: impl Iterator<Item = (u64, &'a [u8])>) -> Vec<Self> {
+        let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(keys.size_hint().0));
+        for (hash, key) in keys {
+            push_prefix(&mut bytes, hash, key);
+            ends.push(bytes.len());
+        }
+        let mut rest = Bytes::from(bytes);
+        let mut start = 0;
+        let each = ends.into_iter().map(|end| Self(rest.split_to(end - std::mem::replace(&mut start, end))));
+        each.collect()
     }
 
     /// As it travels.
@@ -270,11 +322,18 @@ impl EntryKey {
     }
 }
 
+fn push_prefix(bytes: &mut Vec<u8>, hash: u64, key: &[u8]) {
+    bytes.extend_from_slice(&hash.to_be_bytes());
+    bytes.extend_from_slice(&u32::try_from(key.len()).unwrap_or(u32::MAX).to_be_bytes());
+    bytes.extend_from_slice(key);
+}
+
 fn hash_of(bytes: &[u8]) -> u64 {
     bytes.first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
 
-fn prefix_len(bytes: &[u8]) -> Option<usize> {
+/// Bytes of the prefix that a key begins with.
+pub(super) fn prefix_len(bytes: &[u8]) -> Option<usize> {
     let len = u32::from_be_bytes(bytes.get(8..HEAD)?.try_into().ok()?);
     let end = HEAD.checked_add(usize::try_from(len).ok()?)?;
     (end <= bytes.len()).then_some(end)

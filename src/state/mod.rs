@@ -6,10 +6,46 @@
 //! ```text
 //! key       names: which state, which version, which range; where an entry stands
 //! entries   entries in order, as they travel and as they lie in files
+//! delta     what one task changes in one epoch
+//! run       sorted entries that never change, in memory or in a file; several as one
+//! tree      runs one above the other, and how they become fewer
+//! reading   what is read at one version
+//! piece     entries that came from elsewhere, checked, as runs
+//! pending   deltas of epochs that are not committed
+//! held      the state of one operator
+//! store     all states that one agent holds
+//! codec     rows of Arrow columns as bytes, and back
+//! catalog   what an operator's slots are: its variables, and their schemas
+//! group     rows by key
+//! view      what one task reads of its state, and what it changes
+//! local     state that one process keeps for itself
 //! ```
 
+pub mod catalog;
+pub mod codec;
+pub mod delta;
 pub mod entries;
+pub mod files;
+pub mod group;
+mod held;
 pub mod key;
+pub mod local;
+mod pending;
+mod piece;
+pub mod reading;
+mod record;
+mod run;
+pub mod store;
+#[cfg(test)]
+mod tests;
+mod tree;
+pub mod view;
 
+pub use delta::{CommitPoint, Delta, DeltaPart};
 pub use entries::{Entries, EntriesBuilder, Entry, Op};
-pub use key::{EntryKey, KeyPrefix, RANGES, Range, RangeSet, Slot, StateId, Version, partition_ranges};
+pub use files::{Files, MemoryFiles, RunFile};
+pub use key::{
+    EntryKey, KeyPrefix, RANGES, Range, RangeSet, Slot, StateId, Version, partition_hashes, partition_ranges,
+};
+pub use reading::{Due, Page, Read, View};
+pub use store::{Advanced, Held, StateStats, StateStore};

@@ -12,6 +12,7 @@ use clonos::config::SessionConfig;
 use clonos::edge::agent::{Agent, AgentConfig, Role, Stage};
 use clonos::edge::net::Connection;
 use clonos::edge::net::client::Client;
+use clonos::error::Result;
 use clonos::id::{Epoch, Partition, TaskId};
 use clonos::task::Summary;
 use tempfile::TempDir;
@@ -69,7 +70,7 @@ impl World {
             .spawn()
             .unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
-        let ready = out.lines().map_while(Result::ok).any(|line| line.contains("agent is up"));
+        let ready = out.lines().map_while(std::io::Result::ok).any(|line| line.contains("agent is up"));
         assert!(ready, "the agent's process did not start");
         AgentProcess { child, socket: folder.join("agent.sock") }
     }
@@ -101,6 +102,7 @@ pub fn start_driver(config: SessionConfig, socket: PathBuf) -> (Agent, SessionCo
         stages: Box::new(|stage| Some(Stage { tasks: stage.checked_sub(100)?, was_complete: false })),
         was_lost: Box::new(|stage, partition| stage == 200 && partition.0 < 2),
         plan_uses: Box::new(|_| None),
+        clocks: Box::new(|_, _| None),
     };
     let driver = Agent::start(AgentConfig { session: config.clone(), role, socket }).unwrap();
     let driver_addr = driver.addr().to_string();
@@ -175,8 +177,13 @@ pub fn open(client: &mut Client, task: &TaskId, stage: u32, attempt: u64) -> Ope
     client.open(opening(task, stage, attempt)).unwrap()
 }
 
+/// The same, where it may be refused.
+pub fn open_as(client: &mut Client, task: &TaskId, stage: u32, attempt: u64) -> Result<Opened> {
+    client.open(opening(task, stage, attempt))
+}
+
 /// Appends a block and waits until it is stable.
-pub fn append(client: &mut Client, session: u64, block: &Bytes) -> clonos::error::Result<()> {
+pub fn append(client: &mut Client, session: u64, block: &Bytes) -> Result<()> {
     let ticket = client.send(session, block.clone())?;
     client.wait(ticket)
 }

@@ -198,6 +198,23 @@ def test_sparks_network_timeout_is_followed(text: str, millis: int) -> None:
     assert _config.parse_network_timeout(text) == millis
 
 
+@pytest.mark.parametrize(("text", "epochs"), [("100", 100), (" 1 ", 1)])
+def test_as_many_epochs_of_state_are_kept_as_spark_keeps_batches(text: str, epochs: int) -> None:
+    assert _config.parse_retained(text) == epochs
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", ""])
+def test_a_number_of_epochs_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="minBatchesToRetain"):
+        _config.parse_retained(text)
+
+
+def test_standbys_are_refused_by_their_own_name() -> None:
+    assert _config.parse_depth(0, "standbys") == 0
+    with pytest.raises(ConfigError, match="standbys"):
+        _config.parse_depth(-1, "standbys")
+
+
 @pytest.mark.parametrize("text", ["", "0", "-3s", "soon", "1.5s", "10us"])
 def test_a_network_timeout_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=re.escape("spark.network.timeout")):

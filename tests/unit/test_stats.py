@@ -26,8 +26,9 @@ def report(**operator: int) -> str:
     names = "opens closed rows replayed live calls bytes ran_replayed resent discarded lost commits"
     return json.dumps(
         {
-            "agents": [agent | {"spilled_bytes": 7, "sent_bytes": 0}],
+            "agents": [agent | {"spilled_bytes": 7, "sent_bytes": 0, "state_bytes": 0}],
             "tasks": [],
+            "states": [],
             "operators": [score | operator],
             "totals": dict.fromkeys(names.split(), 4) | {"of a newer core": 1},
         }

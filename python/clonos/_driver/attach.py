@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from clonos import _attached, _core
 from clonos._config import (
+    BATCHES_RETAINED,
     HOST_LABEL,
     NETWORK_TIMEOUT,
     AgentScope,
@@ -23,6 +24,7 @@ from clonos._config import (
     parse_io_timeout,
     parse_network_timeout,
     parse_resolution,
+    parse_retained,
     parse_size,
     parse_spill_policy,
 )
@@ -42,6 +44,7 @@ def attach(
     *,
     checkpoint_dir: str | os.PathLike[str] | None = None,
     sharing_depth: int | Literal["full"] = 1,
+    standbys: int | Literal["full"] = 1,
     memory: int | str = "512MiB",
     disk: int | str = "16GiB",
     spill_policy: SpillPolicy | None = None,
@@ -68,6 +71,8 @@ def attach(
         Folder that driver and executors all reach. With it logs survive the loss of everything.
     sharing_depth : int or "full"
         Other agents that hold each log before a batch leaves: how many may be lost at once.
+    standbys : int or "full"
+        Other agents that hold each part of keyed state: how many may be lost at once.
     memory : int or str
         Bytes of logs each agent keeps in memory; past it they spill to `spill_dir`.
     disk : int or str
@@ -144,6 +149,8 @@ def attach(
     if isinstance(before, Session) and same and before.is_active:
         return before
     chosen = _chosen(asked, settings, local=local)
+    # A setting of the session, which a program may change before it starts a query.
+    chosen["state_epochs"] = parse_retained(spark.conf.get(BATCHES_RETAINED, "100") or "100")
     if isinstance(before, Session) and before.is_active and (open_ones := before.open_epochs()):
         names = ", ".join(open_ones)
         message = (
@@ -184,6 +191,7 @@ def _chosen(asked: dict[str, Any], settings: Any, *, local: bool) -> dict[str, A
         "local": local,
         "guarantee": choice("guarantee", asked["guarantee"], Guarantee),
         "sharing_depth": parse_depth(asked["sharing_depth"]),
+        "standbys": parse_depth(asked["standbys"], "standbys"),
         "memory_bytes": parse_size("memory", asked["memory"]),
         "disk_bytes": parse_size("disk", asked["disk"]),
         "spill_policy": parse_spill_policy(asked["spill_policy"], asked["agent_scope"]),
@@ -211,7 +219,8 @@ def _start_agent(
     stages = spark_private.stages(spark.sparkContext)
     was_lost = spark_private.lost_outputs(spark.sparkContext)
     own = config.with_host_label(label)
-    return _core.Agent.start(own, *bind, stages, was_lost, plan_uses(spark))
+    clocks = spark_private.clocks(spark)
+    return _core.Agent.start(own, *bind, stages, was_lost, plan_uses(spark), clocks)
 
 
 def register_formats(

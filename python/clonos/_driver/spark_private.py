@@ -17,6 +17,7 @@ name                                                      seen in
 ``ShuffleStatus.mapStatusesDeleted``                      4.3
 ``statusStore().stageData``, ``statusStore().job``        4.3
 ``StreamingQueryWrapper.streamingQuery`` and its class    4.3
+``StreamExecution.offsetLog``, ``OffsetSeqMetadata``      4.3
 ========================================================= =============
 """
 
@@ -214,6 +215,35 @@ def commits_late(spark: SparkSession, query: str) -> bool:
     found = jspark.streams().get(query)
     kind = "" if found is None else found.streamingQuery().getClass().getSimpleName()
     return kind == "AsyncProgressTrackingMicroBatchExecution"
+
+
+def clocks(spark: SparkSession) -> Callable[[str, int], tuple[int, int, int] | None]:
+    """Return what tells time, watermark and the watermark of late rows of a query's batch.
+
+    They are what Spark wrote to its log before the batch began, so they are the same whenever it
+    runs again. Rows are late for its own operators by the watermark of the batch before.
+    """
+
+    def clock(query: str, batch: int) -> tuple[int, int, int] | None:
+        jspark: Any = spark._jsparkSession
+        found = jspark.streams().get(query)
+        if found is None:
+            return None
+        log = found.streamingQuery().offsetLog()
+        of_batch, before = _batch_metadata(log, batch), _batch_metadata(log, batch - 1)
+        if of_batch is None:
+            return None
+        late = 0 if before is None else before.batchWatermarkMs()
+        return int(of_batch.batchTimestampMs()), int(of_batch.batchWatermarkMs()), int(late)
+
+    return clock
+
+
+def _batch_metadata(log: Any, batch: int) -> Any:
+    """What Spark wrote about a batch, or ``None``."""
+    found = log.get(batch)
+    metadata = found.get().metadataOpt() if found.isDefined() else None
+    return metadata.get() if metadata is not None and metadata.isDefined() else None
 
 
 def running_stages(context: SparkContext, stages: set[int]) -> set[int]:

@@ -39,6 +39,8 @@ class AgentStats(_Record):
         Bytes of logs in memory and on disk.
     sent_bytes : int
         Bytes sent to other agents since its start.
+    state_bytes : int
+        Bytes of keyed state in memory.
     """
 
     addr: str
@@ -48,6 +50,7 @@ class AgentStats(_Record):
     memory_bytes: int
     spilled_bytes: int
     sent_bytes: int
+    state_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +172,37 @@ class Totals(_Record):
 
 
 @dataclass(frozen=True, slots=True)
+class StateStats(_Record):
+    """The keyed state of one operator of one query.
+
+    Attributes
+    ----------
+    state : str
+        ``operator@query``.
+    version : int or None
+        The last committed epoch that changed it; None before the first.
+    copies : int
+        Agents that have all of a part: of the part that has fewest.
+    joining : int
+        Parts (of 256) that agents are making copies of.
+    promoted : int
+        Parts that standbys have served since another agent's death.
+    bytes : int
+        Bytes of entries, on all agents together.
+    lag : int
+        Epochs by which the slowest agent is behind; it catches up when it is asked.
+    """
+
+    state: str
+    version: int | None
+    copies: int
+    joining: int
+    promoted: int
+    bytes: int
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """What all agents of a session hold and have done.
 
@@ -180,12 +214,15 @@ class Stats:
     operators : list of OperatorStats
         By name.
     totals : Totals
+    states : list of StateStats
+        Of operators with keyed state.
     """
 
     agents: list[AgentStats]
     tasks: list[TaskStats]
     operators: list[OperatorStats]
     totals: Totals
+    states: list[StateStats]
 
     @classmethod
     def parse(cls, report: str) -> Self:
@@ -196,4 +233,5 @@ class Stats:
             tasks=[TaskStats.read(part) for part in parts["tasks"]],
             operators=[OperatorStats.read(part) for part in parts["operators"]],
             totals=Totals.read(parts["totals"]),
+            states=[StateStats.read(part) for part in parts["states"]],
         )

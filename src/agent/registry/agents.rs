@@ -128,7 +128,7 @@ impl Agents {
         self.known.values().filter(|known| !known.is_silent).map(|known| &known.info)
     }
 
-    fn staying(&self) -> impl Iterator<Item = &AgentInfo> {
+    pub(super) fn staying(&self) -> impl Iterator<Item = &AgentInfo> {
         self.known.values().filter(|known| known.stays()).map(|known| &known.info)
     }
 
@@ -206,7 +206,7 @@ impl Registry {
     /// An agent says that its executor has ended; whether there are logs that it is to copy before it ends.
     pub fn leaving(&mut self, agent: AgentId) -> bool {
         self.leave(&[agent]);
-        let is_needed = self.has_repairs(agent);
+        let is_needed = self.has_repairs(agent) || self.states.is_needed(agent, &self.agents);
         if let Some(known) = self.agents.known.get_mut(&agent) {
             known.is_going = !is_needed;
         }
@@ -261,6 +261,7 @@ impl Registry {
         }
         if self.agents.died(agent) {
             self.look_for_short();
+            self.states.died(agent);
         }
         true
     }

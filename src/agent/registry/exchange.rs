@@ -169,11 +169,13 @@ impl Registry {
     }
 
     /// Checks that all tasks of each operator took in the same version of each log sent to it: had one been
-    /// lost and run again with other outcomes, some would have seen the first and others the second.
+    /// lost and run again with other outcomes, some would have seen the first and others the second. And that all tasks
+    /// that decide state have done so.
     ///
     /// # Errors
-    /// [`Error::InconsistentEpoch`] names the tasks.
+    /// [`Error::InconsistentEpoch`] names the tasks; as [`crate::agent::state::registry::States::check`].
     pub fn check_epoch(&self, key: &EpochKey) -> Result<()> {
+        self.states.check(key)?;
         let mut first: BTreeMap<(&str, &str), (u64, &TaskId)> = BTreeMap::new();
         let epoch = |task: &TaskId| task.query == key.query && task.epoch == key.epoch;
         for (task, entry) in self.tasks.iter().filter(|(task, _)| epoch(task)) {

@@ -54,6 +54,11 @@ impl Registry {
     /// with the logs that there are.
     pub fn begin_run(&mut self, query: &str, epoch: Option<&Epoch>) {
         self.plans.remove(query);
+        if epoch.is_none() {
+            // It may go on some batches back.
+            self.batches.remove(query);
+            self.states.begin_run(query, self.newest);
+        }
         for (key, uses) in &mut self.uses {
             if &*key.query == query && epoch.is_none_or(|epoch| *epoch == key.epoch) {
                 uses.begin_run();

@@ -117,10 +117,10 @@ pub(super) const fn is_silence(error: &Error) -> bool {
 }
 
 /// Asks each of them in a thread of its own, but the last and those for which there is no thread.
-fn at_once<'a, T: Send>(
-    holders: &'a [AgentInfo],
-    ask: &(impl Fn(&AgentInfo) -> T + Sync),
-) -> Vec<(&'a AgentInfo, T)> {
+pub(super) fn at_once<'a, H: Sync, T: Send>(
+    holders: &'a [H],
+    ask: &(impl Fn(&H) -> T + Sync),
+) -> Vec<(&'a H, T)> {
     let Some((last, others)) = holders.split_last() else { return Vec::new() };
     thread::scope(|scope| {
         let asked: Vec<_> = others

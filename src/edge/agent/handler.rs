@@ -11,6 +11,7 @@ use super::claiming::Claims;
 use super::gathering::Copies;
 use super::pooling::{PoolView, Pools};
 use super::registrar::{LocalRegistry, Registrar};
+use super::state::{StateTask, States};
 use super::turns::Turns;
 use super::values::Tables;
 use crate::agent::members::Members;
@@ -47,11 +48,13 @@ pub(in crate::edge) struct Session {
     pub(in crate::edge) absorbed: BTreeMap<TaskId, Option<Taken>>,
     /// Rows of other partitions, since they were asked for.
     pub(super) pool: Option<PoolView>,
+    /// The task's state, since it was begun.
+    pub(super) state: Option<Box<StateTask>>,
 }
 
 impl Session {
     pub(super) fn new(task: TaskId, grant: Grant, lost: bool, inside: bool, copies: Copies) -> Self {
-        let (peers, absorbed, pool) = (Vec::new(), BTreeMap::new(), None);
+        let (peers, absorbed, pool, state) = (Vec::new(), BTreeMap::new(), None, None);
         let (is_publishing, published, failed, sends) = (false, false, None, false);
         Self {
             task,
@@ -66,6 +69,7 @@ impl Session {
             sends,
             absorbed,
             pool,
+            state,
         }
     }
 }
@@ -94,6 +98,7 @@ pub(in crate::edge) struct Handler {
     pub(super) tables: Tables,
     pub(super) claims: Claims,
     pub(super) pools: Pools,
+    pub(super) states: States,
     pub(in crate::edge) sent_bytes: AtomicU64,
     /// Given when there may be copies to make.
     pub(super) repair_due: Signal,
@@ -118,6 +123,7 @@ impl Handler {
         executor: String,
     ) -> Self {
         let timeout = Duration::from_millis(config.io_timeout_ms);
+        let states = States::new(&config, disk.state_files());
         Self {
             store: Mutex::new(Store::new(config.memory_bytes)),
             spilling: Mutex::default(),
@@ -134,6 +140,7 @@ impl Handler {
             tables: Tables::default(),
             claims: Claims::default(),
             pools: Pools::default(),
+            states,
             sent_bytes: AtomicU64::new(0),
             repair_due: Signal::default(),
             is_leaving: AtomicBool::new(false),
@@ -258,6 +265,7 @@ impl Handler {
 
     pub(in crate::edge) fn stats(&self) -> AgentStats {
         let mut stats = locked(&self.store).stats();
+        stats.states = self.states.figures();
         stats.sent_bytes = self.sent_bytes.load(Ordering::Relaxed);
         stats
     }

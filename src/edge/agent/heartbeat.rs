@@ -67,6 +67,7 @@ fn beat_once(server: &Arc<Server>) -> Result<AgentStanding> {
             handler.heard(&committed, commits);
             if repairs {
                 handler.repair_due.give();
+                handler.states.join_due.give();
             }
             Ok(AgentStanding::Alive)
         }

@@ -18,6 +18,7 @@
 //! refusals         epochs that cannot end, after a restart too
 //! heartbeat        telling the registry that this agent lives
 //! repairing        new copies after a holder's death
+//! state            keyed state: reading, writing, holding and joining
 //! values           answers that all tasks of an epoch share
 //! turns            at an epoch's sharing, or a copy, one at a time
 //! process          an executor's agent as a process of its own
@@ -41,6 +42,7 @@ mod publishing;
 mod refusals;
 pub(super) mod registrar;
 mod repairing;
+mod state;
 mod turns;
 mod values;
 mod watch;
@@ -60,6 +62,8 @@ use self::memory::spill;
 use self::registrar::{LocalRegistry, Registrar};
 pub use self::registrar::{PlanUses, Stage, Stages, WasLost};
 use self::repairing::repair;
+pub use self::state::Clocks;
+use self::state::{join, keeping};
 use crate::agent::protocol::{AgentInfo, ClusterStats};
 use crate::config::{SessionConfig, SpillPolicy};
 use crate::determinant::bytes_fingerprint;
@@ -96,6 +100,8 @@ pub enum Role {
         was_lost: WasLost,
         /// Tells the uses of causal functions in a plan.
         plan_uses: PlanUses,
+        /// Tells the times of a query's micro-batch.
+        clocks: Clocks,
     },
     /// A process beside an executor.
     Executor {
@@ -123,8 +129,9 @@ impl Agent {
         let id = AgentId(random_u64()?);
         let copies = usize::try_from(session.sharing_depth).unwrap_or(usize::MAX).saturating_add(1);
         let (bind_host, port, registrar, executor) = match role {
-            Role::Driver { bind_host, port, stages, was_lost, plan_uses } => {
-                let registry = LocalRegistry::new(stages, was_lost, plan_uses, copies);
+            Role::Driver { bind_host, port, stages, was_lost, plan_uses, clocks } => {
+                let registry = LocalRegistry::new(stages, was_lost, plan_uses, clocks, copies);
+                locked(&registry.registry).keep_states(keeping(&session));
                 (bind_host, port, Registrar::Here(Box::new(registry)), String::new())
             }
             Role::Executor { id } => {
@@ -163,6 +170,7 @@ impl Agent {
             server.spawn("clonos-spill", |server| spill(&server))?;
         }
         server.spawn("clonos-repair", |server| repair(&server))?;
+        server.spawn("clonos-state", |server| join(&server))?;
         if matches!(handler.registrar, Registrar::There(_)) {
             server.spawn("clonos-heartbeat", |server| beat(&server))?;
         }
@@ -209,6 +217,7 @@ impl Agent {
         let is_needed = handler.registrar.leave(&handler.connections, handler.info.id).unwrap_or(false);
         if is_needed {
             handler.repair_due.give();
+            handler.states.join_due.give();
         }
         is_needed
     }
@@ -264,6 +273,15 @@ impl Agent {
     pub fn check_epoch(&self, query: &str, epoch: &Epoch) -> Result<()> {
         let key = EpochKey { query: query.into(), epoch: epoch.clone() };
         locked(&self.registry()?.registry).check_epoch(&key)
+    }
+
+    /// When the first timer in the keyed states of a query is due, in milliseconds since 1970, as of what was committed;
+    /// a time long gone, if nobody has looked since a restart.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if this is not the driver's agent.
+    pub fn next_due(&self, query: &str) -> Result<Option<i64>> {
+        Ok(locked(&self.registry()?.registry).next_due(query))
     }
 
     /// Epochs of which some log is known.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::claiming::before_first;
+use super::state::{Clocks, KnownClocks};
 use crate::agent::members::News;
 use crate::agent::permits::RateLimits;
 use crate::agent::protocol::{
@@ -54,6 +55,7 @@ pub(in crate::edge) struct LocalRegistry {
     stages: Stages,
     was_lost: WasLost,
     plan_uses: PlanUses,
+    pub(super) clocks: KnownClocks,
     /// Agents that should hold each log.
     copies: usize,
     /// First answers of `stages`: how a stage began does not change.
@@ -71,10 +73,12 @@ impl LocalRegistry {
         stages: Stages,
         was_lost: WasLost,
         plan_uses: PlanUses,
+        clocks: Clocks,
         copies: usize,
     ) -> Self {
         Self {
             copies,
+            clocks: KnownClocks::new(clocks),
             was_lost,
             plan_uses,
             registry: Mutex::new(Registry::new()),
@@ -166,7 +170,7 @@ impl LocalRegistry {
         if *ended != grant.ended_before && !self.was_used(open.stage) {
             *ended = grant.ended_before;
         }
-        Ok(Reply::Granted(*grant))
+        Ok(Reply::Granted(grant))
     }
 
     /// Answers what agents ask the registry; `None` for requests that are not for it.
@@ -190,7 +194,7 @@ impl LocalRegistry {
             }
             Request::Heartbeat { agent, commits_seen } => {
                 let (standing, committed, commits) = registry.heartbeat(*agent, *commits_seen, now_ms);
-                let repairs = registry.has_repairs(*agent);
+                let repairs = registry.has_repairs(*agent) || registry.has_joins(*agent);
                 Ok(Reply::Beat { standing, committed, commits, repairs })
             }
             Request::Leaving { agent } => Ok(Reply::IsNeeded(registry.leaving(*agent))),
@@ -246,7 +250,7 @@ impl Registrar {
         commits_seen: u64,
     ) -> Result<Option<Grant>> {
         match self.ask(connections, &Request::Grant { open: open.clone(), agent, commits_seen })? {
-            Reply::Granted(grant) => Ok(Some(grant)),
+            Reply::Granted(grant) => Ok(Some(*grant)),
             Reply::Busy => Ok(None),
             _ => Err(unexpected()),
         }

@@ -4,6 +4,7 @@ pub mod pool;
 pub mod recovery;
 pub mod segment;
 pub mod spill;
+pub(super) mod state;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,16 +16,19 @@ use self::recovery::{RecoveredFiles, RecoveredTask, recover_claimed, recover_epo
 use self::segment::claim::{self, Claim};
 use self::segment::{DiskWriter, Pending, RealDisk, SegmentRecord, rubbish};
 use self::spill::SpillDir;
+use self::state::StateFolder;
 use crate::agent::store::one_piece;
 use crate::causal_log::{BlockRef, Place, SpillRef};
 use crate::config::SessionConfig;
 use crate::error::{Error, Result};
 use crate::id::{AgentId, EpochKey, LogOffset, TaskId};
+use crate::state::Files;
 
 /// An agent's files.
 pub(super) struct Disk {
     spill: Arc<SpillDir>,
     segments: Option<DiskWriter>,
+    states: Option<StateFolder>,
     checkpoint_dir: Option<PathBuf>,
     recovered: Mutex<RecoveredFiles>,
     /// Spark's id of the application, for whoever it takes an epoch over from, and its hash.
@@ -69,9 +73,10 @@ impl Disk {
             Some(root) => Some(DiskWriter::start(root, agent, app)?),
             None => None,
         };
+        let states = checkpoint_dir.as_deref().map(|root| StateFolder::new(root, agent));
         let (recovered, incarnation) = (Mutex::default(), AtomicU64::new(0));
         let app_id = config.app_id.clone();
-        Ok(Self { spill, segments, checkpoint_dir, recovered, app_id, app, incarnation })
+        Ok(Self { spill, segments, states, checkpoint_dir, recovered, app_id, app, incarnation })
     }
 
     /// In the driver: the application's number among those that attached to the checkpoint folder.
@@ -143,6 +148,21 @@ impl Disk {
     /// Spills blocks of one epoch.
     pub(super) fn spill(&self, key: &EpochKey, blocks: &[Bytes]) -> Result<Vec<SpillRef>> {
         self.spill.write(key, blocks)
+    }
+
+    /// Keyed state in the checkpoint folder, if there is one.
+    pub(super) const fn states(&self) -> Option<&StateFolder> {
+        self.states.as_ref()
+    }
+
+    /// The application's number among those that attached to the checkpoint folder.
+    pub(super) fn incarnation(&self) -> u64 {
+        self.incarnation.load(Ordering::Acquire)
+    }
+
+    /// Where runs of keyed state go that do not fit into memory.
+    pub(super) fn state_files(&self) -> Arc<dyn Files> {
+        Arc::new(spill::RunFiles::new(Arc::clone(&self.spill)))
     }
 
     /// Takes in rows of many logs, to be found again.

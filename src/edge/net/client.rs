@@ -11,6 +11,8 @@ use bytes::Bytes;
 
 use super::messages::Connection;
 use crate::agent::protocol::{ClusterStats, Ending, OpenTask, Opened, Reply, Request};
+use crate::agent::state;
+use crate::agent::state::messages::AboutState;
 use crate::agent::values::messages::{AboutValues, Found};
 use crate::config::SessionConfig;
 use crate::error::{Error, Result};
@@ -291,6 +293,21 @@ impl Client {
             return Err(error);
         }
         self.found.remove(&number).ok_or_else(unexpected)
+    }
+
+    /// About the state of an open task.
+    ///
+    /// # Errors
+    /// [`Error::AgentUnreachable`], [`Error::Timeout`], or whatever kept the state from being read or written.
+    pub fn state(&mut self, about: AboutState) -> Result<state::messages::Found> {
+        let request = Request::State(Box::new(about));
+        loop {
+            match self.ask(&request)? {
+                Reply::State(found) => return Ok(found),
+                Reply::StateIsRestored => {}
+                _ => return Err(unexpected()),
+            }
+        }
     }
 
     /// What all agents hold; asked of the driver's agent.

@@ -20,9 +20,15 @@ pub(in crate::edge) fn cluster_stats(handler: &Handler) -> Result<ClusterStats> 
             };
         }
     };
-    let (agents, tasks, totals, operators) = {
+    let (agents, tasks, totals, operators, mut states) = {
         let mut registry = locked(&local.registry);
-        (registry.alive(local.now_ms()), registry.task_stats(), registry.totals(), registry.operator_stats())
+        (
+            registry.alive(local.now_ms()),
+            registry.task_stats(),
+            registry.totals(),
+            registry.operator_stats(),
+            registry.state_figures(),
+        )
     };
     let mut sizes: HashMap<TaskId, (u64, u64)> = HashMap::new();
     let mut in_flight: HashMap<TaskId, u64> = HashMap::new();
@@ -37,6 +43,13 @@ pub(in crate::edge) fn cluster_stats(handler: &Handler) -> Result<ClusterStats> 
             let size = sizes.entry(held.task.clone()).or_default();
             *size = (size.0.max(held.bytes), size.1.max(held.spilled));
         }
+        for held in answer.iter().flat_map(|stats| &stats.states) {
+            if let Some((_, figures)) = states.iter_mut().find(|(id, _)| *id == held.state) {
+                figures.bytes += held.bytes;
+                let behind = figures.version.unwrap_or(0).saturating_sub(held.version.0.unwrap_or(0));
+                figures.lag = figures.lag.max(behind);
+            }
+        }
         summaries.push(summary(agent, answer.as_ref()));
     }
     let tasks = tasks.into_iter().map(|(task, mut stats)| {
@@ -47,7 +60,8 @@ pub(in crate::edge) fn cluster_stats(handler: &Handler) -> Result<ClusterStats> 
         stats.sent = bytes * (stats.holders.len() as u64).saturating_sub(1);
         stats
     });
-    Ok(ClusterStats { agents: summaries, tasks: tasks.collect(), totals, operators })
+    let states = states.into_iter().map(|(_, figures)| figures).collect();
+    Ok(ClusterStats { agents: summaries, tasks: tasks.collect(), totals, operators, states })
 }
 
 fn stats_of(handler: &Handler, agent: &AgentInfo) -> Option<AgentStats> {
@@ -69,5 +83,6 @@ fn summary(agent: AgentInfo, stats: Option<&AgentStats>) -> AgentSummary {
         memory_bytes: stats.map_or(0, |stats| stats.memory_bytes),
         spilled_bytes: stats.map_or(0, |stats| stats.spilled_bytes),
         sent_bytes: stats.map_or(0, |stats| stats.sent_bytes),
+        state_bytes: stats.map_or(0, |stats| stats.states.iter().map(|state| state.memory_bytes).sum()),
     }
 }

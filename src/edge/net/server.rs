@@ -17,6 +17,7 @@ use super::connecting;
 use super::door::{Door, Place};
 use super::messages::{Connection, Stream};
 use crate::agent::protocol::{Ending, Reply, Request};
+use crate::agent::state::messages::AboutState;
 use crate::edge::agent::handler::{Handler, Session, Shared};
 use crate::edge::agent::registrar::Registrar;
 use crate::edge::locked;
@@ -241,6 +242,12 @@ impl Server {
                 Ok(Reply::Fenced(locked(&handler.store).fence_for(&task, generation, reopened_at, shown)))
             }
             Request::Replicate { .. } => handler.replicated(request).map(|()| Reply::Done),
+            Request::State(about) => {
+                let AboutState { session, wanted } = *about;
+                let session = sessions.get_mut(&session).ok_or_else(|| not_open(session))?;
+                handler.state(session, wanted)
+            }
+            Request::StateHolder(asked) => handler.state_asked(*asked).map(Reply::StateHolder),
             Request::Permits { .. } => handler.registrar.permits(&handler.connections, &request),
             Request::UseOf(epoch) => handler.use_of(epoch).map(Reply::UseIs),
             Request::Farewell => {
@@ -249,23 +256,28 @@ impl Server {
             }
             Request::Stats => Ok(Reply::Stats(handler.stats())),
             Request::ClusterStats => Ok(Reply::ClusterStats(cluster_stats(handler)?)),
-            other => match &handler.registrar {
-                Registrar::Here(local) => {
-                    if let Request::Grant { open, .. } = &other {
-                        handler.attend(local, &open.task.epoch_key())?;
-                    }
-                    let answer = local.handle(&other).unwrap_or_else(|| Err(not_registry()));
-                    match other {
-                        // The next micro-batch commits the one before.
-                        Request::Grant { .. } => handler.catch_up(local),
-                        Request::Closed { .. } if answer.is_err() => handler.keep_refusals(),
-                        _ => {}
-                    }
-                    answer
-                }
-                Registrar::There(_) => Err(not_registry()),
-            },
+            other => self.ask_registry(&other),
         }
+    }
+
+    /// Answers what agents ask the registry.
+    fn ask_registry(&self, request: &Request) -> Result<Reply> {
+        let handler = &self.handler;
+        let Registrar::Here(local) = &handler.registrar else { return Err(not_registry()) };
+        if let Request::StateRegistry(told) = request {
+            return handler.states_here(local, told).map(Reply::StateRegistry);
+        }
+        if let Request::Grant { open, .. } = request {
+            handler.attend(local, &open.task.epoch_key())?;
+        }
+        let answer = local.handle(request).unwrap_or_else(|| Err(not_registry()));
+        match request {
+            // The next micro-batch commits the one before.
+            Request::Grant { .. } => handler.catch_up(local),
+            Request::Closed { .. } if answer.is_err() => handler.keep_refusals(),
+            _ => {}
+        }
+        answer
     }
 
     /// Ends all connections and waits for their threads.

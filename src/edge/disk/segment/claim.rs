@@ -119,7 +119,7 @@ fn incarnation_of(path: &Path) -> Option<u64> {
 }
 
 /// Creates a file that must not exist, and makes its name durable.
-pub(super) fn create(disk: &dyn Disk, path: &Path, content: &str) -> io::Result<()> {
+pub(in crate::edge::disk) fn create(disk: &dyn Disk, path: &Path, content: &str) -> io::Result<()> {
     let file = disk.create(path, 0o666)?;
     file.write_at(&mut [IoSlice::new(content.as_bytes())], 0)?;
     file.sync()?;

@@ -17,7 +17,7 @@ const READABLE: usize = 48;
 const TRIES: usize = 8;
 
 /// Folder of all epochs of a query.
-pub(super) fn query_dir(root: &Path, query: &str) -> PathBuf {
+pub(in crate::edge::disk) fn query_dir(root: &Path, query: &str) -> PathBuf {
     root.join(format!("{:016x}", xxh3_64(query.as_bytes())))
 }
 
@@ -47,7 +47,7 @@ pub(super) fn segment_path(root: &Path, agent: AgentId, app: u64, used: u64, key
 }
 
 /// Runs `create` in `dir`, which is made, durably, if it does not exist.
-pub(super) fn in_dir<T>(
+pub(in crate::edge::disk) fn in_dir<T>(
     disk: &dyn Disk,
     root: &Path,
     dir: &Path,
@@ -143,7 +143,7 @@ pub(in crate::edge) fn segment_files(root: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Sorted entries of a folder; none if it is gone, since agents remove what is committed.
-pub(super) fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
+pub(in crate::edge::disk) fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let listing = match fs::read_dir(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         listing => listing?,

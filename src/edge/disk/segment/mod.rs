@@ -34,7 +34,7 @@ pub(in crate::edge) mod claim;
 mod disk;
 mod file;
 mod format;
-mod layout;
+pub(in crate::edge::disk) mod layout;
 mod queue;
 pub(in crate::edge) mod rubbish;
 mod scan;

@@ -8,6 +8,7 @@
 //! A block is stored as `len u32 | crc32 u32 | bytes`, numbers little-endian. The format is private
 //! to the process that writes it.
 
+mod runs;
 mod scratch;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ use super::segment::{Disk, FileTable, OpenFile, RawFile, RealDisk, write_error};
 use crate::causal_log::SpillRef;
 use crate::error::{Error, Result};
 use crate::id::EpochKey;
+pub use runs::RunFiles;
 pub(super) use scratch::Scratch;
 
 /// The setting whose path is written to, for error messages.

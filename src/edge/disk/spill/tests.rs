@@ -3,11 +3,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::SpillDir;
+use super::{RunFiles, SpillDir};
 use crate::causal_log::SpillRef;
 use crate::edge::disk::segment::testing::{FaultyDisk, epoch};
 use crate::error::Error;
 use crate::id::{Epoch, EpochKey};
+use crate::state::Files;
 
 fn other_epoch() -> EpochKey {
     EpochKey { query: "clicks".into(), epoch: Epoch::Named("nightly".to_owned()) }
@@ -79,4 +80,19 @@ fn a_reference_that_does_not_fit_is_refused() {
     for wrong in [SpillRef { pos: 1, ..place }, SpillRef { len: 3, ..place }] {
         assert!(spill.read(&wrong).is_err());
     }
+}
+
+#[test]
+fn runs_of_keyed_state_take_from_the_budget_and_give_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let spill = Arc::new(SpillDir::create(dir.path(), 100).unwrap());
+    let file = RunFiles::new(Arc::clone(&spill)).create().unwrap();
+    assert_eq!((file.append(b"some").unwrap(), file.append(b"more").unwrap()), (0, 4));
+    let mut bytes = [0; 4];
+    file.read(&mut bytes, 4).unwrap();
+    assert_eq!((&bytes, spill.used_bytes()), (b"more", 8));
+    assert!(matches!(file.append(&[0; 93]), Err(Error::DiskBudget { limit: 100 })));
+    assert!(matches!(file.read(&mut bytes, 5), Err(Error::Io { .. })));
+    drop(file);
+    assert_eq!(spill.used_bytes(), 0);
 }

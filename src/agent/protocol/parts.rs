@@ -1,0 +1,103 @@
+//! What requests and replies are made of.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::{AgentInfo, Layout, Recovery};
+use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
+
+/// Spark has committed an epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Commit {
+    /// The epoch.
+    pub key: EpochKey,
+    /// Logs of this generation and later are not meant: a name may be used again after its commit.
+    pub below: Generation,
+    /// Epochs that had logs and are committed by this: micro-batches before it, too.
+    pub epochs: Vec<EpochKey>,
+}
+
+/// A log of another layout, and where to read it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PoolEntry {
+    /// The task.
+    pub task: TaskId,
+    /// Who holds it.
+    pub holders: Vec<AgentInfo>,
+    /// How much of it was recorded under the other layout.
+    pub until: LogOffset,
+    /// The last attempt that recorded under another one: what an older one left may be gone.
+    pub generation: Generation,
+}
+
+/// Blocks of a log that was absorbed from a frame.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Piece {
+    /// The task.
+    pub task: TaskId,
+    /// The newest attempt of which the sender knew.
+    pub generation: Generation,
+    /// Position of the first block.
+    pub from: LogOffset,
+    /// The blocks.
+    pub blocks: Vec<Bytes>,
+}
+
+/// What counts of a log that was absorbed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counting {
+    /// The attempt in whose name it is written down.
+    pub generation: Generation,
+    /// The stage in which it was recorded.
+    pub layout: Layout,
+    /// The newest attempt and its agent, if that was not the first: what it does not have does not count.
+    pub newest: Option<(Generation, AgentInfo)>,
+    /// Where something is that does, if that agent is gone or others have all that was published.
+    pub holders: Vec<AgentInfo>,
+    /// Whether what these do not have does not count either.
+    pub whole: bool,
+    /// Whether something visible depends on the log: if nobody has it, it is in the checkpoint folder, or lost.
+    pub published: bool,
+}
+
+/// A log with fewer copies than wanted.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Repair {
+    /// The task.
+    pub task: TaskId,
+    /// Generation of its log.
+    pub generation: Generation,
+    /// Living agents that hold it.
+    pub holders: Vec<AgentInfo>,
+}
+
+/// What a task is known by when it ends, besides its summary.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Ending {
+    /// Whether it came to the end of its input.
+    pub done: bool,
+    /// Whether the in-flight log has all of its frames.
+    pub has_frames: bool,
+    /// Where its output came from.
+    pub recovery: Recovery,
+    /// Each operator that sent to it, and a hash over the versions of all its logs.
+    pub used: Vec<(String, u64)>,
+}
+
+/// Which request of an agent it is. One that is repeated, as its answer was lost, keeps its number; so what comes
+/// late, after others that were sent behind it, is known and does nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sent {
+    /// The agent.
+    pub by: AgentId,
+    /// Grows with each request.
+    pub number: u64,
+}
+
+impl Sent {
+    /// Whether it comes after another of the same agent that was sent later.
+    #[must_use]
+    pub fn is_late(self, last: Option<Self>) -> bool {
+        last.is_some_and(|last| last.by == self.by && self.number < last.number)
+    }
+}

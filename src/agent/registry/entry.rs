@@ -1,0 +1,75 @@
+//! What is known of one log.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use super::Entry;
+use crate::agent::protocol::{Beginning, Layout, Sent};
+use crate::id::{AgentId, Generation, LogOffset};
+use crate::task::Ended;
+
+impl Entry {
+    /// As [`Registry::holding`].
+    pub(super) fn holding(
+        &mut self,
+        holders: &[AgentId],
+        adopted: Option<(LogOffset, Layout)>,
+        whole: bool,
+        sent: Sent,
+    ) {
+        // Who held it before a peer was replaced has not all that was published since.
+        if sent.is_late(self.told) {
+            return;
+        }
+        self.told = Some(sent);
+        self.holders = holders.iter().copied().collect();
+        self.published = true;
+        self.whole |= whole;
+        if let Some((length, layout)) = adopted
+            && !self.layout.same_stage(&layout)
+        {
+            self.relaid = self.layout.tasks != layout.tasks;
+            self.has_moved = self.layout.has_other_borders(&layout);
+            self.before_layout = length;
+            self.layout = layout;
+        }
+    }
+
+    pub(super) fn new(layout: Layout) -> Self {
+        Self {
+            generation: Generation::NONE,
+            granted: Generation::NONE,
+            holders: HashSet::new(),
+            told: None,
+            published: false,
+            whole: false,
+            shown: Beginning::default(),
+            layout,
+            before_layout: LogOffset::START,
+            relaid: false,
+            has_moved: false,
+            live: None,
+            attempts: HashMap::new(),
+            pooled: Vec::new(),
+            uncertain: false,
+            changed: false,
+            opens: 0,
+            rows: 0,
+            replayed: 0,
+            live_rows: 0,
+            lost: 0,
+            frames: None,
+            discarded: false,
+            came_back: None,
+            ended: Ended::Never,
+            ended_before: Ended::Never,
+            ended_in: layout,
+            before: Generation::NONE,
+            attempted: VecDeque::new(),
+            claimants: Vec::new(),
+            used: Vec::new(),
+            ran_live: 0,
+            ran_replayed: 0,
+            resent: 0,
+        }
+    }
+}

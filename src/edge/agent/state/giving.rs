@@ -1,0 +1,116 @@
+//! What an agent that holds ranges does for those that make them their own.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::super::handler::{Handler, unexpected};
+use crate::agent::protocol::PIECE_BYTES;
+use crate::agent::state::holders::{Answer, Asked};
+use crate::edge::locked;
+use crate::error::{Error, Result};
+use crate::id::Generation;
+use crate::state::{EntryKey, RangeSet, StateId, Version, View};
+
+/// How long ranges are kept as they are for somebody who does not ask for more of them.
+const VIEW_PATIENCE: Duration = Duration::from_secs(60);
+/// Names what has nothing in it.
+const NO_VIEW: u64 = 0;
+
+/// States that are kept as they were when somebody began to copy them.
+#[derive(Default)]
+pub(super) struct Views {
+    open: Mutex<HashMap<u64, (Instant, View)>>,
+    numbers: AtomicU64,
+}
+
+impl Views {
+    fn keep(&self, view: View) -> u64 {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        locked(&self.open).insert(number, (Instant::now(), view));
+        number
+    }
+
+    fn get(&self, number: u64) -> Result<View> {
+        let gone = || Error::Protocol { what: "what was to be copied is kept no more".into() };
+        let mut open = locked(&self.open);
+        let (touched, view) = open.get_mut(&number).ok_or_else(gone)?;
+        *touched = Instant::now();
+        Ok(view.clone())
+    }
+
+    /// Forgets those that nobody asks for any more.
+    pub(super) fn sweep(&self) {
+        locked(&self.open).retain(|_, (touched, _)| touched.elapsed() < VIEW_PATIENCE);
+    }
+}
+
+impl Handler {
+    /// Answers an agent that copies ranges.
+    pub(super) fn give(&self, id: &StateId, life: u64, asked: Asked) -> Result<Answer> {
+        match asked {
+            Asked::Open { ranges, version } => Ok(self.open_view(id, life, &ranges, version)),
+            Asked::Pending { view, name, ranges, at } => self.pending_piece(id, view, name, &ranges, at),
+            Asked::Page { view, range, from } => {
+                let from = from.map(EntryKey::from_bytes).transpose()?;
+                let bytes_max = usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX);
+                self.states.views.get(view)?.page(range, from.as_ref(), bytes_max).map(Answer::Page)
+            }
+            Asked::Close { view } => {
+                locked(&self.states.views.open).remove(&view);
+                Ok(Answer::Closed)
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn open_view(&self, id: &StateId, life: u64, ranges: &RangeSet, wanted: Version) -> Answer {
+        let held = self.states.held.read();
+        let Some(version) = held.version(id, life) else {
+            // Nobody has sent a delta here yet: it is empty.
+            return match wanted {
+                Version::NONE => Answer::Opened { view: NO_VIEW, version: wanted, pending: Vec::new() },
+                _ => Answer::NotHeld(*ranges),
+            };
+        };
+        if version < wanted {
+            return Answer::Behind(version);
+        }
+        let Some(view) = held.store.view(id) else { return Answer::NotHeld(*ranges) };
+        let missing = ranges.without(&view.held());
+        if version != Version::NONE && !missing.is_empty() {
+            return Answer::NotHeld(missing);
+        }
+        let pending = held.store.pending_names(id);
+        Answer::Opened { view: self.states.views.keep(view), version, pending }
+    }
+
+    fn pending_piece(
+        &self,
+        id: &StateId,
+        view: u64,
+        name: (u64, u32, Generation),
+        ranges: &RangeSet,
+        at: u64,
+    ) -> Result<Answer> {
+        let version = self.states.views.get(view)?.version();
+        let parts = {
+            let held = self.states.held.read();
+            // What was pending then may be a part of what came after.
+            if held.store.held(id).is_none_or(|(here, _)| here != version) {
+                return Err(Error::Protocol {
+                    what: "an epoch was committed while its state was copied".into(),
+                });
+            }
+            held.store.pending_parts(id, name, ranges)?
+        };
+        let bytes = postcard::to_allocvec(&parts).map_err(|e| Error::Protocol { what: e.to_string() })?;
+        let bytes = Bytes::from(bytes);
+        let from = bytes.len().min(usize::try_from(at).unwrap_or(usize::MAX));
+        let end = bytes.len().min(from + usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX));
+        Ok(Answer::Piece(bytes.slice(from..end)))
+    }
+}

@@ -1,0 +1,268 @@
+//! What this agent holds of states.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::agent::state::holders::Part;
+use crate::error::{Error, Result};
+use crate::id::{Epoch, Generation, Partition, TaskId};
+use crate::state::{
+    Advanced, CommitPoint, Delta, DeltaPart, Files, RangeSet, StateId, StateStore, Version, View,
+};
+
+/// What is held, for any number of readers at a time.
+pub(super) struct Held(RwLock<Holdings>);
+
+/// What is held.
+pub(super) struct Holdings {
+    pub(super) store: StateStore,
+    /// How often each state was restored in this application, as far as this agent knows.
+    lives: HashMap<StateId, u64>,
+    /// Ranges that were begun since this agent asked last what is its own.
+    fresh: HashMap<StateId, RangeSet>,
+}
+
+/// What became of a delta that was to be held.
+pub(super) enum Took {
+    /// It is held.
+    Held,
+    /// The state is at this version, and the delta is about a later one.
+    Behind(Version),
+}
+
+/// What became of commits.
+pub(super) enum Moved {
+    /// The version is this.
+    To(Version),
+    /// Some delta is not here, or the state is not.
+    Lacks,
+}
+
+impl Held {
+    pub(super) fn new(memory_bytes: u64, files: Arc<dyn Files>) -> Self {
+        let store = StateStore::with_files(memory_bytes, files);
+        Self(RwLock::new(Holdings { store, lives: HashMap::new(), fresh: HashMap::new() }))
+    }
+
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, Holdings> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, Holdings> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A state as it is now; none if nothing of it is here.
+    pub(super) fn view(&self, id: &StateId, life: u64) -> Option<View> {
+        let held = self.read();
+        if held.lives.get(id) == Some(&life) { held.store.view(id) } else { None }
+    }
+}
+
+impl Holdings {
+    /// Forgets what was held of earlier lives of a state.
+    ///
+    /// # Errors
+    /// [`Error::StateLost`] if this is an earlier one.
+    pub(super) fn enter(&mut self, id: &StateId, life: u64) -> Result<()> {
+        let known = self.lives.entry(id.clone()).or_insert(life);
+        if *known > life {
+            return Err(Error::StateLost { state: id.to_string(), what: "it was restored meanwhile".into() });
+        }
+        if *known < life {
+            *known = life;
+            self.store.forget(id);
+        }
+        Ok(())
+    }
+
+    /// The version of a state that is here, in this life.
+    pub(super) fn version(&self, id: &StateId, life: u64) -> Option<Version> {
+        let is_known = self.lives.get(id) == Some(&life);
+        self.store.held(id).filter(|_| is_known).map(|(version, _)| version)
+    }
+
+    /// Takes a part of a delta. Of ranges that are new here deltas are taken from now on: what was decided before is
+    /// copied from others.
+    pub(super) fn take(&mut self, id: &StateId, life: u64, part: &Part, delta: Delta) -> Result<Took> {
+        self.enter(id, life)?;
+        let Part { base, ranges, partition, generation, .. } = *part;
+        match self.store.held(id) {
+            Some((version, _)) if version < base => return Ok(Took::Behind(version)),
+            // Its epoch is over, or it was read before what counts now.
+            Some((version, _)) if version > base => return Err(too_late(id, part)),
+            _ => {}
+        }
+        let missing = ranges.without(&self.ours(id));
+        if !missing.is_empty() {
+            match base {
+                Version::NONE => self.store.begin(id, missing, base)?,
+                _ => self.store.fill(id, missing, base)?,
+            }
+            let fresh = self.fresh.entry(id.clone()).or_default();
+            *fresh = fresh.union(&missing);
+        }
+        self.store.hold(id, &DeltaPart { partition, generation, ranges, delta })?;
+        Ok(Took::Held)
+    }
+
+    /// Applies what was committed.
+    pub(super) fn advance(&mut self, id: &StateId, life: u64, points: &[CommitPoint]) -> Result<Moved> {
+        self.enter(id, life)?;
+        if self.store.held(id).is_none() {
+            return Ok(Moved::Lacks);
+        }
+        for point in points {
+            match self.store.advance(id, point)? {
+                Advanced::Done | Advanced::Known => {}
+                Advanced::Lacks { partition } => {
+                    tracing::warn!(state = %id, epoch = point.epoch, partition, "a delta is not here");
+                    return Ok(Moved::Lacks);
+                }
+                Advanced::Behind(version) => return Ok(Moved::To(version)),
+            }
+        }
+        Ok(self.version(id, life).map_or(Moved::Lacks, Moved::To))
+    }
+
+    /// Begins to make ranges this agent's own: what is pending of them here stays so.
+    pub(super) fn fill(
+        &mut self,
+        id: &StateId,
+        life: u64,
+        ranges: &RangeSet,
+        version: Version,
+        pending: Vec<DeltaPart>,
+    ) -> Result<()> {
+        self.enter(id, life)?;
+        let here = self.store.pending(id, ranges)?;
+        self.store.drop_ranges(id, ranges);
+        match version {
+            Version::NONE => self.store.begin(id, *ranges, version)?,
+            _ => self.store.fill(id, *ranges, version)?,
+        }
+        for part in here.iter().chain(&pending) {
+            match self.store.hold(id, part) {
+                // Its epoch is over, or another attempt counts.
+                Ok(_) | Err(Error::Fenced { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ranges that are here, those included that are being filled.
+    pub(super) fn ours(&self, id: &StateId) -> RangeSet {
+        let held = self.store.held(id).map_or(RangeSet::EMPTY, |(_, held)| held);
+        held.union(&self.store.filling(id))
+    }
+
+    /// Forgets ranges that are being filled: these.
+    pub(super) fn drop_filling(&mut self, id: &StateId) -> RangeSet {
+        let filling = self.store.filling(id);
+        self.store.drop_ranges(id, &filling);
+        filling
+    }
+
+    /// From now on it is noted which ranges are begun.
+    pub(super) fn look_for_fresh(&mut self) {
+        self.fresh.clear();
+    }
+
+    /// Forgets what is not this agent's any more, but for what was begun since it asked.
+    pub(super) fn forget_others(&mut self, own: &[(StateId, u64, RangeSet)]) {
+        let ids: Vec<StateId> = self.store.ids().cloned().collect();
+        for id in ids {
+            let of = own.iter().find(|(owned, life, _)| *owned == id && self.lives.get(&id) == Some(life));
+            let own = of.map_or(RangeSet::EMPTY, |(_, _, ranges)| *ranges);
+            let fresh = self.fresh.get(&id).copied().unwrap_or_default();
+            let others = self.ours(&id).without(&own).without(&fresh);
+            if !others.is_empty() {
+                self.store.drop_ranges(&id, &others);
+            }
+        }
+    }
+}
+
+fn too_late(id: &StateId, part: &Part) -> Error {
+    let (query, operator) = (Arc::clone(&id.query), Arc::clone(&id.operator));
+    let (epoch, partition) = (Epoch::Batch(part.epoch), Partition(part.partition));
+    let task = TaskId { query, operator, epoch, partition };
+    Error::Fenced { task, newer: Generation::NONE, ours: part.generation }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::state::{EntriesBuilder, EntryKey, KeyPrefix, MemoryFiles, Op, Read, Slot};
+
+    fn id() -> StateId {
+        StateId { query: "q".into(), operator: "f".into() }
+    }
+
+    fn key() -> KeyPrefix {
+        KeyPrefix::new(7, b"k")
+    }
+
+    fn delta(epoch: u64, base: Option<u64>, value: &'static str) -> Delta {
+        let mut entries = EntriesBuilder::new();
+        let value = Bytes::from_static(value.as_bytes());
+        entries.push(&EntryKey::new(&key(), Slot(1), b""), &Op::Put { expires_ms: 0, value });
+        Delta { epoch, base: Version(base), now_ms: 0, catalog: Bytes::new(), entries: entries.finish() }
+    }
+
+    fn part(epoch: u64, base: Option<u64>) -> Part {
+        let (base, generation) = (Version(base), Generation(epoch + 1));
+        Part { epoch, base, partition: 0, generation, ranges: RangeSet::ALL }
+    }
+
+    fn point(epoch: u64) -> CommitPoint {
+        CommitPoint { epoch, partitions: 1, tasks: vec![(0, Generation(epoch + 1))] }
+    }
+
+    fn value(held: &Held, life: u64, version: u64) -> Option<String> {
+        let view = held.view(&id(), life)?;
+        match view.read(Version(Some(version)), &[key()], None, 0, 1_000).unwrap() {
+            Read::Entries { entries, .. } => {
+                entries.iter().map(|entry| format!("{:?}", entry.unwrap().op)).next()
+            }
+            other => Some(format!("{other:?}")),
+        }
+    }
+
+    #[test]
+    fn what_was_held_before_the_state_was_restored_is_forgotten() {
+        let held = Held::new(1 << 20, Arc::new(MemoryFiles));
+        for (epoch, base) in [(0, None), (1, Some(0))] {
+            held.write().take(&id(), 1, &part(epoch, base), delta(epoch, base, "old")).unwrap();
+            assert!(matches!(held.write().advance(&id(), 1, &[point(epoch)]), Ok(Moved::To(_))));
+        }
+        assert!(value(&held, 1, 1).unwrap().contains("old"));
+        // It has gone back to its beginning.
+        assert!(value(&held, 2, 1).is_none());
+        held.write().take(&id(), 2, &part(0, None), delta(0, None, "new")).unwrap();
+        assert!(value(&held, 1, 1).is_none());
+        held.write().advance(&id(), 2, &[point(0)]).unwrap();
+        assert!(value(&held, 2, 0).unwrap().contains("new"));
+        assert!(held.write().take(&id(), 1, &part(2, Some(1)), delta(2, Some(1), "old")).is_err());
+    }
+
+    #[test]
+    fn what_others_have_by_now_is_forgotten_but_for_what_was_begun_since() {
+        let held = Held::new(1 << 20, Arc::new(MemoryFiles));
+        let (some, rest): (RangeSet, RangeSet) =
+            ((0..9).map(crate::state::Range).collect(), (9..12).map(crate::state::Range).collect());
+        let of = |ranges| Part { ranges, ..part(0, None) };
+        held.write().take(&id(), 1, &of(some), delta(0, None, "a")).unwrap();
+        held.write().look_for_fresh();
+        let nothing = delta(0, None, "a").of(&rest).unwrap();
+        held.write().take(&id(), 1, &of(rest), nothing).unwrap();
+        held.write().forget_others(&[]);
+        assert_eq!(held.read().ours(&id()), rest);
+        held.write().look_for_fresh();
+        held.write().forget_others(&[(id(), 2, rest)]);
+        assert_eq!(held.read().ours(&id()), RangeSet::EMPTY, "they are of another life");
+    }
+}

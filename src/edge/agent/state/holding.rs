@@ -1,0 +1,174 @@
+//! What an agent that holds ranges does for the agents of tasks.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::super::handler::Handler;
+use super::held::{Moved, Took};
+use crate::agent::state::holders::{Answer, Asked, Part, ToHolder};
+use crate::edge::locked;
+use crate::error::{Error, Result};
+use crate::id::AgentId;
+use crate::state::{Delta, Due, EntryKey, KeyPrefix, Range, RangeSet, Read, StateId, View};
+
+/// How long a delta that is being sent may rest.
+const UPLOAD_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Deltas that are being sent here in pieces.
+#[derive(Default)]
+pub(super) struct Uploads(Mutex<HashMap<(AgentId, u64), Upload>>);
+
+struct Upload {
+    bytes: Vec<u8>,
+    touched: Instant,
+}
+
+impl Uploads {
+    /// Adds a piece; all of it, if that was the last.
+    fn add(&self, name: (AgentId, u64), at: u64, piece: Bytes, last: bool) -> Result<Option<Bytes>> {
+        if at == 0 && last {
+            return Ok(Some(piece));
+        }
+        let mut all = locked(&self.0);
+        all.retain(|_, upload| upload.touched.elapsed() < UPLOAD_PATIENCE);
+        let upload = all.entry(name).or_insert_with(|| Upload { bytes: Vec::new(), touched: Instant::now() });
+        upload.touched = Instant::now();
+        let len = upload.bytes.len() as u64;
+        // A piece that comes twice is known.
+        if at == len {
+            upload.bytes.extend_from_slice(&piece);
+        } else if at + piece.len() as u64 != len {
+            return Err(Error::Protocol { what: "a piece of a delta is missing".into() });
+        }
+        Ok(if last { all.remove(&name).map(|upload| upload.bytes.into()) } else { None })
+    }
+}
+
+impl Handler {
+    /// Answers a question about ranges that are held here.
+    pub(in crate::edge) fn state_asked(&self, asked: ToHolder) -> Result<Answer> {
+        let ToHolder { state: id, life, asked } = asked;
+        let view = || self.states.held.view(&id, life);
+        match asked {
+            Asked::Advance { points } => match self.advance(&id, life, &points)? {
+                Moved::To(version) => Ok(Answer::Advanced(version)),
+                Moved::Lacks => Ok(Answer::NotHeld(RangeSet::ALL)),
+            },
+            Asked::Read { version, keys, from, now_ms, bytes_max } => {
+                let keys = keys.into_iter().map(KeyPrefix::from_bytes).collect::<Result<Vec<_>>>()?;
+                let ranges = || keys.iter().map(|key| Range::of(key.hash())).collect();
+                let Some(view) = view() else { return Ok(Answer::NotHeld(ranges())) };
+                let from = from.map(EntryKey::from_bytes).transpose()?;
+                let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+                Ok(match view.read(version, &keys, from.as_ref(), now_ms, bytes_max)? {
+                    Read::Entries { entries, next } => Answer::Entries {
+                        entries: entries.as_bytes().clone(),
+                        next: next.map(|next| next.as_bytes().clone()),
+                    },
+                    Read::Behind(version) => Answer::Behind(version),
+                    Read::NotHeld(missing) => Answer::NotHeld(missing),
+                })
+            }
+            Asked::Due { version, hashes, ranges, until_ms, after, timers_max } => {
+                let Some(view) = view() else { return Ok(Answer::NotHeld(ranges)) };
+                if view.version() != version {
+                    return Ok(Answer::Behind(view.version()));
+                }
+                let after = after.map(|(at, key)| Ok::<_, Error>((at, KeyPrefix::from_bytes(key)?)));
+                due(&view, hashes, &ranges, until_ms, after.transpose()?.as_ref(), timers_max as usize)
+            }
+            Asked::Hold { by, upload, at, piece, part } => {
+                match self.states.uploads.add((by, upload), at, piece, part.is_some())?.zip(part) {
+                    Some((bytes, part)) => self.hold_part(&id, life, &part, &bytes),
+                    None => Ok(Answer::Held),
+                }
+            }
+            asked => self.give(&id, life, asked),
+        }
+    }
+
+    fn hold_part(&self, id: &StateId, life: u64, part: &Part, bytes: &Bytes) -> Result<Answer> {
+        let delta = Delta::decode(bytes)?;
+        Ok(match self.states.held.write().take(id, life, part, delta)? {
+            Took::Held => Answer::Held,
+            Took::Behind(version) => Answer::Behind(version),
+        })
+    }
+}
+
+/// Timers that are due in some ranges, by time and key.
+fn due(
+    view: &View,
+    (first, last): (u64, u64),
+    ranges: &RangeSet,
+    until_ms: i64,
+    after: Option<&(i64, KeyPrefix)>,
+    timers_max: usize,
+) -> Result<Answer> {
+    let mut all = Vec::new();
+    let mut cut: Option<(i64, KeyPrefix)> = None;
+    for (from, until) in runs_of(ranges) {
+        let hashes =
+            first.max(u64::from(from.0) << 56)..=last.min(u64::from(until.0) << 56 | (u64::MAX >> 8));
+        match view.due(view.version(), &hashes, until_ms, after, timers_max)? {
+            Due::Timers { timers, more } => {
+                if let Some(end) = timers.last().filter(|_| more)
+                    && cut.as_ref().is_none_or(|cut| end < cut)
+                {
+                    cut = Some(end.clone());
+                }
+                all.extend(timers);
+            }
+            Due::Behind(version) => return Ok(Answer::Behind(version)),
+            Due::NotHeld(missing) => return Ok(Answer::NotHeld(missing)),
+        }
+    }
+    all.sort_unstable();
+    // Of what lies behind, some is missing.
+    if let Some(cut) = &cut {
+        all.truncate(all.partition_point(|timer| timer <= cut));
+    }
+    let timers = all.into_iter().map(|(at, key)| (at, key.as_bytes().clone())).collect();
+    Ok(Answer::Due { timers, more: cut.is_some() })
+}
+
+/// Ranges that follow each other, as the first and the last of them.
+fn runs_of(ranges: &RangeSet) -> Vec<(Range, Range)> {
+    let mut runs: Vec<(Range, Range)> = Vec::new();
+    for range in ranges.iter() {
+        match runs.last_mut() {
+            Some((_, last)) if u16::from(last.0) + 1 == u16::from(range.0) => *last = range,
+            _ => runs.push((range, range)),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delta_that_comes_in_pieces_is_put_together_once() {
+        let uploads = Uploads::default();
+        let name = (AgentId(1), 7);
+        let piece = |text: &'static str| Bytes::from_static(text.as_bytes());
+        assert_eq!(uploads.add(name, 0, piece("whole"), true).unwrap().unwrap(), "whole");
+        assert!(uploads.add(name, 0, piece("ab"), false).unwrap().is_none());
+        assert!(uploads.add(name, 0, piece("ab"), false).unwrap().is_none(), "it came twice");
+        assert!(uploads.add(name, 3, piece("d"), false).is_err(), "one is missing");
+        assert!(uploads.add(name, 2, piece("c"), false).unwrap().is_none());
+        assert_eq!(uploads.add(name, 3, piece("d"), true).unwrap().unwrap(), "abcd");
+        assert!(uploads.add(name, 3, piece("d"), true).is_err(), "it was sent before, and begins anew");
+    }
+
+    #[test]
+    fn ranges_that_follow_each_other_are_one_run() {
+        let ranges: RangeSet = [0, 1, 2, 7, 254, 255].map(Range).into_iter().collect();
+        assert_eq!(runs_of(&ranges), [(0, 2), (7, 7), (254, 255)].map(|(a, b)| (Range(a), Range(b))));
+        assert_eq!(runs_of(&RangeSet::ALL), [(Range(0), Range(255))]);
+    }
+}

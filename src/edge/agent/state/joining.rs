@@ -1,0 +1,286 @@
+//! Making ranges this agent's own, in the background: one that has them gives them as they were at one version, and
+//! what is decided from then on is sent here by the tasks.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::super::handler::{Handler, unexpected};
+use super::super::registrar::Registrar;
+use super::held::Moved;
+use crate::agent::placement;
+use crate::agent::protocol::AgentInfo;
+use crate::agent::state::asking::{Basis, FromRegistry, Holding, Join, Located, ToRegistry};
+use crate::agent::state::holders::{Answer, Asked, ToHolder};
+use crate::agent::state::messages::Clock;
+use crate::edge::locked;
+use crate::edge::net::server::Server;
+use crate::error::{Error, Result};
+use crate::id::Generation;
+use crate::state::{CommitPoint, DeltaPart, Page, Range, RangeSet, StateId, Version};
+
+/// How soon a stopping agent is noticed.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How often the driver's agent looks. Others are told with their beats.
+const PERIOD: Duration = Duration::from_millis(250);
+/// Work that is done at a time to keep what is held in order.
+const TIDY_BYTES: u64 = 4 << 20;
+
+/// Makes ranges this agent's own, until the server stops.
+pub(in crate::edge::agent) fn join(server: &Arc<Server>) {
+    let handler = server.handler();
+    let mut next = Instant::now();
+    while !server.is_stopping() {
+        let told = handler.states.join_due.wait(PAUSE);
+        if let Err(error) = handler.states.held.write().store.tidy(TIDY_BYTES) {
+            tracing::warn!(%error, "state could not be put in order");
+        }
+        handler.states.views.sweep();
+        let bytes = handler.states.held.read().store.memory_bytes();
+        locked(&handler.store).leave_room(bytes);
+        let looks = match &handler.registrar {
+            Registrar::Here(local) => {
+                Instant::now() >= next && locked(&local.registry).has_joins(handler.info.id)
+            }
+            Registrar::There(_) => false,
+        };
+        if !told && !looks {
+            continue;
+        }
+        next = Instant::now() + PERIOD;
+        // An unreachable registry has nothing to be told; the heartbeat notices if it stays so.
+        if let Err(error) = handler.join_all(server) {
+            tracing::info!(%error, "which ranges of state are this agent's could not be asked");
+        }
+    }
+}
+
+impl Handler {
+    fn join_all(&self, server: &Server) -> Result<()> {
+        let (joins, bases) = self.forget_others()?;
+        for join in joins {
+            if server.is_stopping() {
+                break;
+            }
+            let (state, life) = (join.state.clone(), join.life);
+            let joined = match join.sources.is_empty() {
+                true => self.restore(&join),
+                false => self.copy_from_all(&join, server),
+            };
+            if let Err(error) = joined {
+                tracing::info!(%state, %error, "ranges could not be made this agent's own");
+                if join.sources.is_empty() {
+                    self.ask_states(ToRegistry::NotJoined { state, life, error })?;
+                }
+            }
+        }
+        for basis in bases {
+            if server.is_stopping() {
+                break;
+            }
+            if let Err(error) = self.write_base(&basis) {
+                tracing::warn!(state = %basis.state, %error, "state could not be written to checkpoint_dir as it is");
+            }
+        }
+        if let Registrar::Here(local) = &self.registrar {
+            self.prune_states(local);
+        }
+        Ok(())
+    }
+
+    /// Asks the registry what is this agent's, and forgets the rest; what it is to make its own, and to write down.
+    pub(super) fn forget_others(&self) -> Result<(Vec<Join>, Vec<Basis>)> {
+        // What is begun meanwhile may be on no list yet, and another list may be on its way.
+        let _turn = locked(&self.states.listing);
+        self.states.held.write().look_for_fresh();
+        match self.ask_states(ToRegistry::Joins { agent: self.info.id })? {
+            FromRegistry::Joins { own, joins, bases } => {
+                self.states.held.write().forget_others(&own);
+                Ok((joins, bases))
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Applies commits to what is here of a state.
+    pub(super) fn advance(&self, id: &StateId, life: u64, points: &[CommitPoint]) -> Result<Moved> {
+        let moved = self.states.held.write().advance(id, life, points)?;
+        if !matches!(moved, Moved::Lacks) {
+            return Ok(moved);
+        }
+        // Ranges that others have by now are sent no deltas any more, and this agent may not have heard of that.
+        self.forget_others()?;
+        self.states.join_due.give();
+        let moved = self.states.held.write().advance(id, life, points)?;
+        if !matches!(moved, Moved::Lacks) {
+            return Ok(moved);
+        }
+        // What is being copied can be begun anew.
+        let ranges = self.states.held.write().drop_filling(id);
+        if ranges.is_empty() {
+            return Ok(moved);
+        }
+        let (agent, state) = (self.info.id, id.clone());
+        self.ask_states(ToRegistry::Lacks { agent, state, life, ranges })?;
+        self.states.held.write().advance(id, life, points)
+    }
+
+    /// Copies ranges, each from one of those that have it.
+    fn copy_from_all(&self, join: &Join, server: &Server) -> Result<()> {
+        let mut failed = Ok(());
+        for (source, ranges) in by_source(join, &self.info) {
+            if server.is_stopping() {
+                break;
+            }
+            if let Err(error) = self.copy_from(join, &source, &ranges, server) {
+                tracing::info!(source = %source.addr, %error, "ranges of state could not be copied");
+                failed = Err(error);
+            }
+        }
+        failed
+    }
+
+    fn copy_from(&self, join: &Join, source: &AgentInfo, ranges: &RangeSet, server: &Server) -> Result<()> {
+        let located = located(join);
+        self.follow(join, join.version)?;
+        let here = self.states.held.read().version(&join.state, join.life);
+        let wanted = here.map_or(join.version, |here| here.max(join.version));
+        let opened =
+            self.ask_up_to_date(&located, source, &Asked::Open { ranges: *ranges, version: wanted })?;
+        let (view, version, pending) = match opened {
+            Answer::Opened { view, version, pending } => (view, version, pending),
+            Answer::NotHeld(missing) => {
+                self.tell_lacks(&located, source, &missing)?;
+                return Err(Error::Protocol { what: "a holder has given up what was to be copied".into() });
+            }
+            _ => return Err(unexpected()),
+        };
+        let copied = self.copy_view(join, (source, ranges), (view, version, &pending), server);
+        // It is forgotten after a while, too.
+        let _gone = self.ask_about(join, source, Asked::Close { view });
+        copied
+    }
+
+    fn copy_view(
+        &self,
+        join: &Join,
+        (source, ranges): (&AgentInfo, &RangeSet),
+        (view, version, pending): (u64, Version, &[(u64, u32, Generation)]),
+        server: &Server,
+    ) -> Result<()> {
+        self.follow(join, version)?;
+        let mut parts = Vec::new();
+        for name in pending {
+            parts.extend(self.fetch_pending(join, source, (view, *name), ranges)?);
+        }
+        self.states.held.write().fill(&join.state, join.life, ranges, version, parts)?;
+        for range in ranges.iter() {
+            let mut from = None;
+            while version != Version::NONE && !server.is_stopping() {
+                let page = self.fetch_page(join, source, Asked::Page { view, range, from })?;
+                from = page.next.as_ref().map(|next| next.as_bytes().clone());
+                self.states.held.write().store.install(&join.state, &page)?;
+                if from.is_none() {
+                    break;
+                }
+            }
+            if server.is_stopping() {
+                return Ok(());
+            }
+            self.tell_joined(join, range)?;
+        }
+        tracing::info!(state = %join.state, ranges = ranges.len(), source = %source.addr, "made ranges its own");
+        Ok(())
+    }
+
+    /// Tells the registry that a range is here.
+    pub(super) fn tell_joined(&self, join: &Join, range: Range) -> Result<()> {
+        let here = self.states.held.read().version(&join.state, join.life);
+        let version = here.ok_or_else(|| Error::Misuse { what: "what was copied is gone".into() })?;
+        let (agent, number, state) = (self.info.id, join.number, join.state.clone());
+        self.ask_states(ToRegistry::Joined { agent, number, state, range, version }).map(drop)
+    }
+
+    /// Applies what was committed up to a version to what is here of the state.
+    pub(super) fn follow(&self, join: &Join, version: Version) -> Result<()> {
+        let (state, life) = (&join.state, join.life);
+        let here = self.states.held.read().version(state, life);
+        let Some(here) = here.filter(|here| *here < version) else { return Ok(()) };
+        let told = ToRegistry::Points { state: state.clone(), life, after: here };
+        let FromRegistry::Points(points) = self.ask_states(told)? else { return Err(unexpected()) };
+        let points: Vec<_> =
+            points.into_iter().filter(|point| Version(Some(point.epoch)) <= version).collect();
+        match self.advance(state, life, &points)? {
+            Moved::To(_) => Ok(()),
+            Moved::Lacks => {
+                let (agent, state, ranges) = (self.info.id, state.clone(), RangeSet::ALL);
+                self.ask_states(ToRegistry::Lacks { agent, state: state.clone(), life, ranges })?;
+                Err(Error::StateLost { state: state.to_string(), what: "a delta is not here".into() })
+            }
+        }
+    }
+
+    fn fetch_pending(
+        &self,
+        join: &Join,
+        source: &AgentInfo,
+        (view, name): (u64, (u64, u32, Generation)),
+        ranges: &RangeSet,
+    ) -> Result<Vec<DeltaPart>> {
+        let mut bytes = Vec::new();
+        loop {
+            let asked = Asked::Pending { view, name, ranges: *ranges, at: bytes.len() as u64 };
+            let Answer::Piece(piece) = self.ask_about(join, source, asked)? else { return Err(unexpected()) };
+            if piece.is_empty() {
+                break;
+            }
+            bytes.extend_from_slice(&piece);
+        }
+        postcard::from_bytes(&bytes).map_err(|error| Error::Protocol { what: error.to_string() })
+    }
+
+    fn fetch_page(&self, join: &Join, source: &AgentInfo, asked: Asked) -> Result<Page> {
+        match self.ask_about(join, source, asked)? {
+            Answer::Page(page) => Ok(page),
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn ask_about(&self, join: &Join, source: &AgentInfo, asked: Asked) -> Result<Answer> {
+        self.ask_holder(source, ToHolder { state: join.state.clone(), life: join.life, asked })
+    }
+}
+
+/// Whom to ask for which ranges.
+fn by_source(join: &Join, own: &AgentInfo) -> Vec<(AgentInfo, RangeSet)> {
+    let mut sources: Vec<(AgentInfo, RangeSet)> = Vec::new();
+    for range in join.ranges.iter() {
+        let has = |holding: &&Holding| holding.ready.contains(range) && holding.agent.id != own.id;
+        let ready: Vec<AgentInfo> =
+            join.sources.iter().filter(has).map(|holding| holding.agent.clone()).collect();
+        let first = placement::holders(&join.state, range, &ready).into_iter().next().cloned();
+        let Some(source) = first else {
+            continue;
+        };
+        match sources.iter_mut().find(|(known, _)| known.id == source.id) {
+            Some((_, ranges)) => ranges.insert(range),
+            None => sources.push((source, [range].into_iter().collect())),
+        }
+    }
+    sources
+}
+
+/// The state as whoever copies it asks for it.
+fn located(join: &Join) -> Located {
+    Located {
+        state: join.state.clone(),
+        life: join.life,
+        version: Version(Some(u64::MAX)),
+        holders: Vec::new(),
+        clock: Clock { now_ms: 0, watermark_ms: -1, late_ms: -1 },
+        catalog: Bytes::new(),
+        done: None,
+        has_timers: false,
+    }
+}

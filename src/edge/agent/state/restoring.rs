@@ -1,0 +1,140 @@
+//! Ranges that no agent has, out of the checkpoint folder; and writing them there as they are, so that there is never too
+//! much to be read.
+
+use std::collections::BTreeMap;
+
+use super::super::handler::Handler;
+use crate::agent::state::asking::{Basis, Join, ToRegistry};
+use crate::edge::disk::state::{Chain, StateFolder, Survey};
+use crate::error::{Error, Result};
+use crate::state::{Advanced, DeltaPart, RangeSet, StateId, StateStore, Version, View, partition_ranges};
+
+/// One in so many bytes of an agent's memory is for what is being restored.
+const RESTORE_SHARE: u64 = 8;
+/// Bytes that are moved at a time.
+const PAGE_BYTES: usize = 1 << 20;
+
+impl Handler {
+    /// Reads ranges that nobody has.
+    pub(super) fn restore(&self, join: &Join) -> Result<()> {
+        let id = &join.state;
+        let folder = self.disk.states().ok_or_else(|| Error::StateLost {
+            state: id.to_string(),
+            what: "nobody has it, and there is no checkpoint_dir".into(),
+        })?;
+        let survey = folder.survey(id)?;
+        let pending = pending(folder, &survey, join)?;
+        let Version(Some(version)) = join.version else {
+            self.states.held.write().fill(id, join.life, &join.ranges, join.version, pending)?;
+            return join.ranges.iter().try_for_each(|range| self.tell_joined(join, range));
+        };
+        let chain = survey.chain(version, &join.ranges).map_err(|what| Error::StateLost {
+            state: id.to_string(),
+            what: format!("{what}, in {}", folder.place(id)),
+        })?;
+        let mut by_base: BTreeMap<Version, RangeSet> = BTreeMap::new();
+        chain.from.iter().for_each(|(range, base)| by_base.entry(*base).or_default().insert(*range));
+        for (base, ranges) in by_base {
+            let view = self.restored(folder, id, &chain, (base, &ranges))?;
+            self.follow(join, join.version)?;
+            let part = |part: &DeltaPart| -> Result<DeltaPart> {
+                let ranges = part.ranges.intersection(&ranges);
+                Ok(DeltaPart { delta: part.delta.of(&ranges)?, ranges, ..part.clone() })
+            };
+            let parts = pending.iter().map(part).collect::<Result<Vec<_>>>()?;
+            self.states.held.write().fill(id, join.life, &ranges, join.version, parts)?;
+            for range in ranges.iter() {
+                let mut from = None;
+                loop {
+                    let page = view.page(range, from.as_ref(), PAGE_BYTES)?;
+                    self.states.held.write().store.install(id, &page)?;
+                    from = page.next;
+                    if from.is_none() {
+                        break;
+                    }
+                }
+                self.tell_joined(join, range)?;
+            }
+        }
+        tracing::info!(state = %id, ranges = join.ranges.len(), version, "restored from checkpoint_dir");
+        Ok(())
+    }
+
+    /// Some ranges as they are at a chain's version; all have a base of one version.
+    fn restored(
+        &self,
+        folder: &StateFolder,
+        id: &StateId,
+        chain: &Chain,
+        (base, ranges): (Version, &RangeSet),
+    ) -> Result<View> {
+        let memory_bytes = self.config.memory_bytes / RESTORE_SHARE;
+        let mut store = StateStore::with_files(memory_bytes, self.disk.state_files());
+        match base {
+            Version::NONE => store.begin(id, *ranges, base)?,
+            _ => store.fill(id, *ranges, base)?,
+        }
+        for (epoch, file) in chain.bases.iter().filter(|(epoch, _)| Version(Some(*epoch)) == base) {
+            let mut reader = folder.base(id, *epoch, file)?;
+            while let Some(page) = reader.next()? {
+                if ranges.contains(page.range) {
+                    store.install(id, &page)?;
+                }
+            }
+        }
+        for (epoch, tasks) in chain.epochs.iter().filter(|(epoch, _)| Version(Some(*epoch)) > base) {
+            for task in tasks {
+                let of = partition_ranges(task.partition, task.partitions).intersection(ranges);
+                if of.is_empty() {
+                    continue;
+                }
+                let delta = folder.delta(id, *epoch, task)?.of(&of)?;
+                let (partition, generation) = (task.partition, task.generation);
+                store.hold(id, &DeltaPart { partition, generation, ranges: of, delta })?;
+            }
+            let advanced = store.advance(id, &Chain::point(*epoch, tasks))?;
+            if advanced != Advanced::Done {
+                let what = format!("epoch {epoch} in {} does not follow the one before", folder.place(id));
+                return Err(Error::StateLost { state: id.to_string(), what });
+            }
+        }
+        let lost = || Error::StateLost { state: id.to_string(), what: "nothing of it was found".into() };
+        store.view(id).ok_or_else(lost)
+    }
+
+    /// Writes ranges to the checkpoint folder as they are, and tells the registry.
+    pub(super) fn write_base(&self, basis: &Basis) -> Result<()> {
+        let Basis { state: id, life, after, ranges } = basis;
+        let Some((folder, view)) = self.disk.states().zip(self.states.held.view(id, *life)) else {
+            return Ok(());
+        };
+        let ranges = ranges.intersection(&view.held());
+        if ranges.is_empty() || view.version() == Version::NONE {
+            return Ok(());
+        }
+        let bytes = folder.write_base(id, *after, &ranges, &view)?;
+        let (state, life, version) = (id.clone(), *life, view.version());
+        self.ask_states(ToRegistry::Based { state, life, ranges, version, bytes }).map(drop)
+    }
+}
+
+/// What was decided and is not committed, of the ranges that are restored.
+fn pending(folder: &StateFolder, survey: &Survey, join: &Join) -> Result<Vec<DeltaPart>> {
+    let mut all = Vec::new();
+    for part in &join.pending {
+        let written =
+            survey.find(part.epoch, part.partition, part.generation).ok_or_else(|| Error::StateLost {
+                state: join.state.to_string(),
+                what: format!(
+                    "{} has no delta of partition {} in epoch {}",
+                    folder.place(&join.state),
+                    part.partition,
+                    part.epoch
+                ),
+            })?;
+        let ranges = part.ranges.intersection(&join.ranges);
+        let delta = folder.delta(&join.state, part.epoch, &written)?.of(&ranges)?;
+        all.push(DeltaPart { partition: part.partition, generation: part.generation, ranges, delta });
+    }
+    Ok(all)
+}

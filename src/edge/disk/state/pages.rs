@@ -1,0 +1,145 @@
+//! Bases: ranges as they were, page by page.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::PathBuf;
+
+use bytes::Bytes;
+
+use super::format::{Head, Kind};
+use super::names::Base;
+use super::{Filling, StateFolder, damaged};
+use crate::error::{Error, Result};
+use crate::state::{Entries, Page, Range, RangeSet, StateId, Version, View};
+
+/// Bytes of a page, about.
+const PAGE_BYTES: usize = 1 << 20;
+/// Bytes before a page: its length and its checksum.
+const FRAME: usize = 8;
+/// A head is never longer: it holds two names and a catalog.
+const HEAD_BYTES_MAX: usize = 64 << 20;
+
+/// Writes ranges of a view.
+pub(super) fn write(
+    file: &mut Filling,
+    id: &StateId,
+    epoch: u64,
+    ranges: &RangeSet,
+    view: &View,
+) -> Result<()> {
+    let mut has_head = false;
+    for range in ranges.iter() {
+        let mut from = None;
+        loop {
+            let page = view.page(range, from.as_ref(), PAGE_BYTES)?;
+            if !has_head {
+                let catalog = page.catalog.clone().unwrap_or_default();
+                file.push(&Head::new(Kind::Base, id, epoch, catalog).encode()?)?;
+                has_head = true;
+            }
+            let mut bytes = vec![0; FRAME];
+            bytes.extend_from_slice(&page.now_ms.to_le_bytes());
+            bytes.push(range.0);
+            bytes.extend_from_slice(page.entries.as_bytes());
+            let (frame, body) = bytes.split_at_mut(FRAME);
+            let (len, sum) = frame.split_at_mut(4);
+            len.copy_from_slice(&u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
+            sum.copy_from_slice(&crc32fast::hash(body).to_le_bytes());
+            file.push(&bytes)?;
+            from = page.next;
+            if from.is_none() {
+                break;
+            }
+        }
+    }
+    file.push(&[0; FRAME])
+}
+
+/// A base that is being read.
+pub(in crate::edge) struct BaseReader {
+    id: StateId,
+    path: PathBuf,
+    file: BufReader<File>,
+    version: Version,
+    catalog: Bytes,
+}
+
+impl StateFolder {
+    /// Begins to read a base.
+    ///
+    /// # Errors
+    /// [`Error::StateLost`] if it is not there, or damaged.
+    pub(in crate::edge) fn base(&self, id: &StateId, epoch: u64, base: &Base) -> Result<BaseReader> {
+        let path = self.dir(id).join(epoch.to_string()).join(base.to_string());
+        let file = File::open(&path).map_err(|e| damaged(id, &path, &e.to_string()))?;
+        let mut reader = BaseReader {
+            id: id.clone(),
+            path,
+            file: BufReader::with_capacity(PAGE_BYTES, file),
+            version: Version(Some(epoch)),
+            catalog: Bytes::new(),
+        };
+        let mut head = vec![0; 12];
+        reader.fill(&mut head)?;
+        let len = head.get(4..8).and_then(|len| len.try_into().ok()).map_or(0, u32::from_le_bytes) as usize;
+        if len > HEAD_BYTES_MAX {
+            return Err(reader.damaged("its head has no end"));
+        }
+        let mut rest = vec![0; len];
+        reader.fill(&mut rest)?;
+        head.extend_from_slice(&rest);
+        let (head, _) = Head::decode(&head).map_err(|why| reader.damaged(&why))?;
+        head.check(Kind::Base, id, epoch).map_err(|why| reader.damaged(&why))?;
+        reader.catalog = head.catalog;
+        Ok(reader)
+    }
+}
+
+impl BaseReader {
+    /// What the operator said of its variables.
+    pub(in crate::edge) const fn catalog(&self) -> &Bytes {
+        &self.catalog
+    }
+
+    /// The next page; none at the end. Which page is a range's last is not known: `next` is always some place.
+    ///
+    /// # Errors
+    /// [`Error::StateLost`] if the file is damaged.
+    pub(in crate::edge) fn next(&mut self) -> Result<Option<Page>> {
+        let mut frame = [0; FRAME];
+        self.fill(&mut frame)?;
+        let [l0, l1, l2, l3, sum @ ..] = frame;
+        let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        if len == 0 {
+            return Ok(None);
+        }
+        let mut body = Vec::new();
+        let read = (&mut self.file).take(len as u64).read_to_end(&mut body);
+        if read.map_err(|e| self.damaged(&e.to_string()))? < len
+            || crc32fast::hash(&body) != u32::from_le_bytes(sum)
+        {
+            return Err(self.damaged("a checksum does not fit"));
+        }
+        let body = Bytes::from(body);
+        let (Some(now_ms), Some(range)) = (body.first_chunk::<8>(), body.get(8)) else {
+            return Err(self.damaged("a page has nothing in it"));
+        };
+        Ok(Some(Page {
+            range: Range(*range),
+            version: self.version,
+            now_ms: i64::from_le_bytes(*now_ms),
+            catalog: Some(self.catalog.clone()).filter(|catalog| !catalog.is_empty()),
+            entries: Entries::from_bytes(body.slice(9..)),
+            next: None,
+        }))
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
+        let read = self.file.read_exact(bytes);
+        read.map_err(|e| self.damaged(&e.to_string()))
+    }
+
+    fn damaged(&self, why: &str) -> Error {
+        damaged(&self.id, &self.path, why)
+    }
+}

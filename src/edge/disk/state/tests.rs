@@ -1,0 +1,180 @@
+//! What makes up a version, and files that are torn.
+
+use bytes::Bytes;
+
+use super::chain::Survey;
+use super::names::{Base, Begun, Written};
+use super::*;
+use crate::id::AgentId;
+use crate::state::{EntriesBuilder, Range};
+
+fn written(generation: u64, partition: u32, partitions: u32, base: Option<u64>) -> Written {
+    Written { generation: Generation(generation), partition, partitions, base: Version(base) }
+}
+
+fn base(after: u64, ranges: &RangeSet) -> Base {
+    Base { after: Generation(after), ranges: *ranges }
+}
+
+/// Three epochs of two partitions by attempts 1 to 6.
+fn three() -> Survey {
+    let mut survey = Survey::default();
+    for (epoch, below) in [(0, None), (1, Some(0)), (4, Some(1))] {
+        let generation = epoch * 2;
+        let tasks = [written(generation + 1, 0, 2, below), written(generation + 2, 1, 2, below)];
+        survey.deltas.insert(epoch, tasks.to_vec());
+    }
+    survey
+}
+
+fn epochs(survey: &Survey, version: u64) -> Result<Vec<u64>, String> {
+    survey.chain(version, &RangeSet::ALL).map(|chain| chain.epochs.iter().map(|(epoch, _)| *epoch).collect())
+}
+
+#[test]
+fn names_say_what_they_were_made_of() {
+    let task = written(0xabc, 3, 7, Some(12));
+    assert_eq!(Written::parse(&task.to_string()), Some(task));
+    let first = written(1, 0, 1, None);
+    assert_eq!(Written::parse(&first.to_string()), Some(first));
+    assert_eq!(Written::parse("0000000000000001-1-1-none.delta"), None, "a partition behind the last");
+    let ranges: RangeSet = [0, 1, 77, 255].map(Range).into_iter().collect();
+    let some = base(5, &ranges);
+    assert_eq!(Base::parse(&some.to_string()), Some(some));
+    let begun = Begun { after: Generation(1 << 40), epoch: 7 };
+    assert_eq!(Begun::parse(&begun.to_string()), Some(begun));
+}
+
+#[test]
+fn a_version_is_what_was_decided_from_the_first_epoch_on() {
+    let survey = three();
+    assert_eq!(survey.newest_below(9), Some(4));
+    assert_eq!(survey.newest_below(4), Some(1));
+    assert_eq!(survey.newest_below(0), None);
+    assert_eq!(epochs(&survey, 4).unwrap(), [0, 1, 4]);
+    assert_eq!(epochs(&survey, 1).unwrap(), [0, 1]);
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let mut survey = three();
+    survey.deltas.get_mut(&1).unwrap().pop();
+    assert!(epochs(&survey, 4).unwrap_err().contains("epoch 1 has no delta of 1 of 2 partitions: 1"));
+    survey.deltas.remove(&1);
+    assert!(epochs(&survey, 4).unwrap_err().contains("epoch 1 is not there"));
+}
+
+#[test]
+fn of_an_epoch_the_newest_attempts_count_in_the_number_that_the_newest_of_all_says() {
+    let mut survey = three();
+    let again = [written(20, 0, 2, Some(1)), written(18, 0, 2, Some(1)), written(7, 2, 3, Some(1))];
+    survey.deltas.get_mut(&4).unwrap().extend(again);
+    let chain = survey.chain(4, &RangeSet::ALL).unwrap();
+    let counting: Vec<u64> = chain.epochs[2].1.iter().map(|task| task.generation.0).collect();
+    assert_eq!(counting, [20, 10]);
+    // Now in three partitions, of which one is there.
+    survey.deltas.get_mut(&4).unwrap().push(written(21, 1, 3, Some(1)));
+    assert!(epochs(&survey, 4).unwrap_err().contains("1 of 3 partitions: 0"));
+}
+
+#[test]
+fn what_was_written_before_the_state_went_on_elsewhere_does_not_count() {
+    let mut survey = three();
+    // An application that went on with epoch 4, after attempt 10.
+    survey.begun.push(Begun { after: Generation(10), epoch: 4 });
+    assert_eq!(survey.newest_below(9), Some(1));
+    survey.deltas.get_mut(&4).unwrap().extend([written(11, 0, 1, Some(1))]);
+    assert_eq!(epochs(&survey, 4).unwrap(), [0, 1, 4]);
+    // One that was cut off writes in an epoch that this one has not.
+    survey.deltas.insert(5, vec![written(9, 0, 1, Some(4))]);
+    assert_eq!(survey.newest_below(9), Some(4));
+    // Its bases of then do not count either, and those of before do.
+    survey.bases.insert(4, vec![base(0, &RangeSet::ALL)]);
+    assert_eq!(survey.chain(4, &RangeSet::ALL).unwrap().bases, []);
+    survey.bases.insert(1, vec![base(0, &RangeSet::ALL)]);
+    assert_eq!(epochs(&survey, 4).unwrap(), [4]);
+    survey.bases.get_mut(&4).unwrap().push(base(10, &RangeSet::ALL));
+    assert_eq!(epochs(&survey, 4).unwrap(), [0; 0]);
+}
+
+#[test]
+fn each_range_goes_on_from_its_own_base_and_what_nobody_needs_is_known() {
+    let mut survey = three();
+    let half: RangeSet = (0..128).map(Range).collect();
+    let other = RangeSet::ALL.without(&half);
+    survey.bases.insert(0, vec![base(0, &other)]);
+    survey.bases.insert(1, vec![base(0, &half)]);
+    assert_eq!(epochs(&survey, 4).unwrap(), [1, 4]);
+    let of_half = survey.chain(4, &half).unwrap();
+    assert_eq!(of_half.epochs.iter().map(|(epoch, _)| *epoch).collect::<Vec<_>>(), [4]);
+    assert_eq!(survey.superfluous(4), Some(0));
+    assert_eq!(survey.superfluous(0), None, "half of the ranges have no base then");
+    survey.deltas.remove(&0);
+    assert_eq!(epochs(&survey, 4).unwrap(), [1, 4]);
+    // A base of a version that is not one of the others' does not fit.
+    survey.bases.insert(3, vec![base(0, &half)]);
+    assert!(epochs(&survey, 4).unwrap_err().contains("do not fit together"));
+}
+
+#[test]
+fn a_file_of_another_state_or_with_a_wrong_byte_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = StateFolder::new(root.path(), AgentId(1));
+    let id = StateId { query: "q".into(), operator: "f".into() };
+    let delta = Delta {
+        epoch: 3,
+        base: Version(Some(2)),
+        now_ms: 5,
+        catalog: Bytes::from_static(b"c"),
+        entries: EntriesBuilder::new().finish(),
+    };
+    let name = written(9, 0, 1, Some(2));
+    let kept =
+        Kept { id: &id, epoch: 3, partition: 0, partitions: 1, generation: Generation(9), base: delta.base };
+    folder.keep(1, &kept, &delta.encode()).unwrap();
+    assert_eq!(folder.delta(&id, 3, &name).unwrap(), delta);
+    let path = folder.dir(&id).join("3").join(name.to_string());
+    let bytes = fs::read(&path).unwrap();
+    for at in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x10;
+        fs::write(&path, &damaged).unwrap();
+        let refused = folder.delta(&id, 3, &name).unwrap_err();
+        assert!(refused.to_string().contains(path.to_str().unwrap()), "{refused}");
+        fs::write(&path, &bytes[..at]).unwrap();
+        assert!(folder.delta(&id, 3, &name).is_err());
+    }
+    fs::write(&path, &bytes).unwrap();
+    let other = StateId { operator: "g".into(), ..id.clone() };
+    fs::create_dir_all(folder.dir(&other).join("3")).unwrap();
+    fs::copy(&path, folder.dir(&other).join("3").join(name.to_string())).unwrap();
+    assert!(folder.delta(&other, 3, &name).unwrap_err().to_string().contains("it is of state f@q"));
+}
+
+#[test]
+fn what_can_be_gone_back_to_is_kept_and_the_rest_removed() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = StateFolder::new(root.path(), AgentId(1));
+    let id = StateId { query: "q".into(), operator: "f".into() };
+    let (catalog, entries) = (Bytes::new(), EntriesBuilder::new().finish());
+    for epoch in 0..10_u64 {
+        let base = Version(epoch.checked_sub(1));
+        let delta = Delta { epoch, base, now_ms: 0, catalog: catalog.clone(), entries: entries.clone() };
+        let (partition, partitions, generation) = (0, 1, Generation(epoch + 1));
+        let kept = Kept { id: &id, epoch, partition, partitions, generation, base };
+        folder.keep(1, &kept, &delta.encode()).unwrap();
+    }
+    for epoch in [1, 3, 8] {
+        fs::write(folder.dir(&id).join(format!("{epoch}/{}", base(0, &RangeSet::ALL))), "a base").unwrap();
+    }
+    // Versions 7, 8 and 9.
+    folder.prune(&id, 9, 3).unwrap();
+    let survey = folder.survey(&id).unwrap();
+    assert!(survey.deltas.keys().copied().eq(4..10) && survey.bases.keys().copied().eq([3, 8]));
+    assert_eq!(epochs(&survey, 7).unwrap(), [4, 5, 6, 7]);
+    assert_eq!(epochs(&survey, 9).unwrap(), [9]);
+    folder.prune(&id, 9, 1).unwrap();
+    let survey = folder.survey(&id).unwrap();
+    assert!(survey.deltas.keys().copied().eq([9]) && survey.bases.keys().copied().eq([8]));
+    assert!(epochs(&survey, 7).is_err());
+}

@@ -1,0 +1,325 @@
+//! `StateTask`: what one task reads of its operator's keyed state, and what it changes.
+
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int64Type, UInt8Type, UInt32Type};
+use arrow_array::{Array, ArrayRef, Int32Array, Int64Array, RecordBatch, RecordBatchOptions, StructArray};
+use arrow_cast::cast;
+use arrow_schema::{DataType, Fields, Schema};
+use bytes::Bytes;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use pyo3_arrow::{PyArray, PyRecordBatch, PySchema};
+
+use super::client::{epoch, get, text};
+use super::door::{enter, quick};
+use super::lock;
+use super::result_task::to_pyarrow;
+use super::service_task::PyServiceTask;
+use super::state_backend::AtAgent;
+use crate::error::{Error, Result};
+use crate::id::Epoch;
+use crate::state::catalog::{Kind, Variable};
+use crate::state::local::{LocalStates, Nothing};
+use crate::state::view::{Backend, Begun, Did, TaskState};
+use crate::state::{StateId, Version};
+
+type AnyBackend = Box<dyn Backend + Send>;
+
+/// State that this process keeps for itself, from task to task.
+#[pyclass(name = "LocalState", module = "clonos._core", frozen)]
+pub(super) struct PyLocalState {
+    states: LocalStates,
+    /// What tasks are told of the time: now, watermark, the watermark below which rows are late.
+    clock: Mutex<(i64, i64, i64)>,
+}
+
+#[pymethods]
+impl PyLocalState {
+    #[new]
+    #[pyo3(signature = (now_ms=0, watermark_ms=-1, late_ms=-1))]
+    fn new(now_ms: i64, watermark_ms: i64, late_ms: i64) -> Self {
+        Self { states: LocalStates::new(), clock: Mutex::new((now_ms, watermark_ms, late_ms)) }
+    }
+
+    #[pyo3(signature = (now_ms, watermark_ms=-1, late_ms=-1))]
+    fn set_clock(&self, now_ms: i64, watermark_ms: i64, late_ms: i64) {
+        *lock(&self.clock) = (now_ms, watermark_ms, late_ms);
+    }
+
+    fn commit(&self, py: Python<'_>, query: &str, operator: &str, epoch: u64) -> PyResult<()> {
+        let id = StateId { query: query.into(), operator: operator.into() };
+        enter(py, || self.states.commit(&id, epoch))
+    }
+
+    fn version(&self, query: &str, operator: &str) -> Option<u64> {
+        self.states.version(&StateId { query: query.into(), operator: operator.into() }).0
+    }
+}
+
+/// What a task's state is opened with; read from the keyword arguments.
+struct Opening {
+    id: StateId,
+    epoch: Epoch,
+    partition: u32,
+    partitions: u32,
+    keys: Fields,
+    variables: Vec<Variable>,
+    local: Option<Py<PyLocalState>>,
+}
+
+/// A variable, as Python declares it.
+type Declaration = (String, String, Option<PySchema>, PySchema, i64);
+
+impl Opening {
+    fn read(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let arguments = arguments.ok_or_else(|| PyTypeError::new_err("open() needs keyword arguments"))?;
+        let keys: PySchema = get(arguments, "keys")?.extract()?;
+        let variables: Vec<Declaration> = get(arguments, "variables")?.extract()?;
+        let local = arguments.get_item("local")?.filter(|local| !local.is_none());
+        Ok(Self {
+            id: StateId {
+                query: text(arguments, "query")?.into(),
+                operator: text(arguments, "operator")?.into(),
+            },
+            epoch: epoch(&get(arguments, "epoch")?)?,
+            partition: get(arguments, "partition")?.extract()?,
+            partitions: get(arguments, "partitions")?.extract()?,
+            keys: keys.into_inner().fields().clone(),
+            variables: variables.into_iter().map(variable).collect::<PyResult<_>>()?,
+            local: local
+                .map(|local| Ok::<_, PyErr>(local.cast_into::<PyLocalState>()?.unbind()))
+                .transpose()?,
+        })
+    }
+
+    /// Where the state is, and the number of the epoch.
+    fn backend(&self, task: Option<Py<PyServiceTask>>) -> Result<(AnyBackend, u64)> {
+        let places = (self.partition, self.partitions);
+        Ok(match (&self.local, &self.epoch, task) {
+            (Some(local), epoch, _) => {
+                let local = local.get();
+                let told = told(*lock(&local.clock));
+                let number = if let Epoch::Batch(number) = epoch { *number } else { 0 };
+                (Box::new(local.states.task(self.id.clone(), places, told)), number)
+            }
+            (None, Epoch::Batch(number), Some(task)) => {
+                (Box::new(AtAgent { task, partition: places.0, partitions: places.1 }), *number)
+            }
+            // A batch query: its state ends with its task.
+            (None, epoch, task) => {
+                let now_ns = match task {
+                    // Recorded: the next attempt has the same time.
+                    Some(task) => task.get().recorded_time_ns()?,
+                    None => wall_clock_ns(),
+                };
+                let number = if let Epoch::Batch(number) = epoch { *number } else { 0 };
+                (Box::new(Nothing(told((now_ns / 1_000_000, -1, -1)))), number)
+            }
+        })
+    }
+}
+
+fn wall_clock_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+fn told((now_ms, watermark_ms, late_ms): (i64, i64, i64)) -> Begun {
+    Begun { version: Version::NONE, now_ms, watermark_ms, late_ms, catalog: Bytes::new() }
+}
+
+fn variable((name, kind, user_key, value, ttl_ms): Declaration) -> PyResult<Variable> {
+    let kind = match kind.as_str() {
+        "value" => Kind::Value,
+        "list" => Kind::List,
+        "map" => Kind::Map,
+        other => {
+            let message = format!("a state variable is a value, list or map, not {other:?}");
+            return Err(pyo3::exceptions::PyValueError::new_err(message));
+        }
+    };
+    let fields = |schema: PySchema| schema.into_inner().fields().clone();
+    Ok(Variable { name, kind, user_key: user_key.map(fields), value: fields(value), ttl_ms })
+}
+
+/// Key numbers, user keys of a map, values.
+type Entries = (Py<PyAny>, Option<Py<PyAny>>, Py<PyAny>);
+
+/// One task's keyed state.
+#[pyclass(name = "StateTask", module = "clonos._core", frozen)]
+pub(super) struct PyStateTask {
+    state: Mutex<TaskState<AnyBackend>>,
+    begun: Begun,
+    /// Numbers of the keys that were grouped last.
+    numbers: Mutex<Vec<u32>>,
+}
+
+#[pymethods]
+impl PyStateTask {
+    #[staticmethod]
+    #[pyo3(signature = (task, **arguments))]
+    fn open(
+        py: Python<'_>,
+        task: Option<Py<PyServiceTask>>,
+        arguments: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let opening = Opening::read(arguments)?;
+        enter(py, || {
+            let (backend, epoch) = opening.backend(task)?;
+            let state = TaskState::open(backend, epoch, &opening.keys, opening.variables)?;
+            let begun = state.begun().clone();
+            Ok(Self { state: Mutex::new(state), begun, numbers: Mutex::default() })
+        })
+    }
+
+    #[getter]
+    const fn version(&self) -> Option<u64> {
+        self.begun.version.0
+    }
+
+    #[getter]
+    const fn now_ms(&self) -> i64 {
+        self.begun.now_ms
+    }
+
+    #[getter]
+    const fn watermark_ms(&self) -> i64 {
+        self.begun.watermark_ms
+    }
+
+    #[getter]
+    const fn late_ms(&self) -> i64 {
+        self.begun.late_ms
+    }
+
+    fn group(
+        &self,
+        py: Python<'_>,
+        batches: Vec<PyRecordBatch>,
+        keys: Vec<usize>,
+    ) -> PyResult<(Py<PyAny>, Vec<u32>, Py<PyAny>)> {
+        let batches: Vec<RecordBatch> = batches.into_iter().map(PyRecordBatch::into_inner).collect();
+        let (groups, distinct) = enter(py, || {
+            let (groups, numbers) = lock(&self.state).group(&batches, &keys)?;
+            *lock(&self.numbers) = numbers;
+            let distinct = batch_of(&groups.keys)?;
+            Ok((groups, distinct))
+        })?;
+        Ok((batch_to_py(py, groups.rows)?, groups.offsets, batch_to_py(py, distinct)?))
+    }
+
+    fn numbers(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let numbers =
+            Int32Array::from_iter_values(lock(&self.numbers).iter().map(|number| number_i32(*number)));
+        to_pyarrow(py, Arc::new(numbers))
+    }
+
+    fn load(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, || lock(&self.state).load())
+    }
+
+    fn due(&self, py: Python<'_>, until_ms: i64) -> PyResult<(Py<PyAny>, Py<PyAny>)> {
+        let timers = enter(py, || lock(&self.state).due(until_ms))?;
+        timers_to_py(py, timers)
+    }
+
+    fn keys(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let keys = enter(py, || batch_of(&lock(&self.state).keys()?))?;
+        batch_to_py(py, keys)
+    }
+
+    #[pyo3(signature = (variable, first=0))]
+    fn values(&self, py: Python<'_>, variable: usize, first: u32) -> PyResult<Entries> {
+        let found = enter(py, || lock(&self.state).values(variable, first))?;
+        let keys = to_pyarrow(py, Arc::new(Int32Array::from(found.keys)))?;
+        let user_keys = found.user_keys.map(|rows| to_pyarrow(py, Arc::new(rows))).transpose()?;
+        Ok((keys, user_keys, to_pyarrow(py, Arc::new(found.values))?))
+    }
+
+    #[pyo3(signature = (first=0))]
+    fn timers(&self, py: Python<'_>, first: u32) -> PyResult<(Py<PyAny>, Py<PyAny>)> {
+        let timers = enter(py, || lock(&self.state).timers(first))?;
+        timers_to_py(py, timers)
+    }
+
+    #[pyo3(signature = (variable, keys, ops, user_keys=None, values=None))]
+    fn write(
+        &self,
+        py: Python<'_>,
+        variable: usize,
+        keys: PyArray,
+        ops: PyArray,
+        user_keys: Option<PyArray>,
+        values: Option<PyArray>,
+    ) -> PyResult<()> {
+        let (keys, ops) = (keys.into_inner().0, ops.into_inner().0);
+        let [user_keys, values] = [user_keys, values].map(|rows| rows.map(|rows| rows.into_inner().0));
+        enter(py, || {
+            let did = numbers::<UInt8Type>(&ops)?
+                .iter()
+                .map(|op| Did::from_number(*op))
+                .collect::<Result<Vec<_>>>()?;
+            let (user_keys, values) = (rows(user_keys.as_ref())?, rows(values.as_ref())?);
+            lock(&self.state).write(variable, &numbers::<UInt32Type>(&keys)?, &did, user_keys, values)
+        })
+    }
+
+    fn write_timers(&self, py: Python<'_>, keys: PyArray, ops: PyArray, expiries: PyArray) -> PyResult<()> {
+        let [keys, ops, expiries] = [keys, ops, expiries].map(|array| array.into_inner().0);
+        enter(py, || {
+            let registered = numbers::<UInt8Type>(&ops)?.iter().map(|op| *op == 0).collect::<Vec<_>>();
+            let (keys, expiries) = (numbers::<UInt32Type>(&keys)?, numbers::<Int64Type>(&expiries)?);
+            lock(&self.state).write_timers(&keys, &registered, &expiries)
+        })
+    }
+
+    fn commit(&self, py: Python<'_>) -> PyResult<u64> {
+        enter(py, || lock(&self.state).commit())
+    }
+}
+
+/// Numbers of any integer type, none of which is null.
+fn numbers<T: arrow_array::ArrowPrimitiveType>(
+    array: &ArrayRef,
+) -> Result<arrow_buffer::ScalarBuffer<T::Native>> {
+    if array.null_count() > 0 {
+        return Err(Error::Misuse { what: "a number of a key, operation or time is null".into() });
+    }
+    let cast = cast(array, &T::DATA_TYPE)?;
+    // A cast makes a null of what does not fit.
+    if cast.null_count() > 0 {
+        return Err(Error::Misuse { what: "a number of a key or operation is out of range".into() });
+    }
+    Ok(cast.as_primitive::<T>().values().clone())
+}
+
+fn rows(array: Option<&ArrayRef>) -> Result<Option<&StructArray>> {
+    let wrong = |kind: &DataType| Error::Misuse { what: format!("rows of state are structs, not {kind}") };
+    array.map(|array| array.as_struct_opt().ok_or_else(|| wrong(array.data_type()))).transpose()
+}
+
+fn batch_of(rows: &StructArray) -> Result<RecordBatch> {
+    let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+    let schema = Arc::new(Schema::new(rows.fields().clone()));
+    Ok(RecordBatch::try_new_with_options(schema, rows.columns().to_vec(), &options)?)
+}
+
+fn batch_to_py(py: Python<'_>, batch: RecordBatch) -> PyResult<Py<PyAny>> {
+    Ok(PyRecordBatch::new(batch).into_pyarrow(py)?.unbind())
+}
+
+fn number_i32(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+fn timers_to_py(py: Python<'_>, timers: Vec<(u32, i64)>) -> PyResult<(Py<PyAny>, Py<PyAny>)> {
+    let (keys, expiries) = quick(py, || {
+        let keys = Int32Array::from_iter_values(timers.iter().map(|(key, _)| number_i32(*key)));
+        Ok((keys, Int64Array::from_iter_values(timers.iter().map(|(_, expiry)| *expiry))))
+    })?;
+    Ok((to_pyarrow(py, Arc::new(keys))?, to_pyarrow(py, Arc::new(expiries))?))
+}

@@ -1,0 +1,242 @@
+//! What an operator's slots are: its variables, and the schemas that values were written with.
+//!
+//! ```text
+//! catalog   version (1 byte, 1) · schema of keys · slots (varint) · each of them, from slot 1 on
+//! slot      name (text) · kind (1 byte: 0 value, 1 list, 2 map) · schema of user keys · schemas of values (varint) · each
+//! schema    length (varint), that many bytes of Arrow IPC; without any: none
+//! ```
+//!
+//! A value names its schema by its number, so a number never means another one. Slots are given to variables in the
+//! order in which they are first declared, and never again. Agents keep a catalog with each version and do not
+//! look into it.
+
+use arrow_schema::{DataType, Fields};
+use bytes::Bytes;
+
+use super::codec::{decode, decode_schema, encode_schema, evolve, of_state, plain_fields, same_meaning};
+use super::key::Slot;
+use super::record::corrupt;
+use crate::determinant::codec::{Fields as Reader, put_bytes, put_varint};
+use crate::error::{Error, Result};
+
+const VERSION: u8 = 1;
+
+/// What a variable holds of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// One value.
+    Value,
+    /// Values in order.
+    List,
+    /// Values by user key.
+    Map,
+}
+
+impl Kind {
+    const fn byte(self) -> u8 {
+        match self {
+            Self::Value => 0,
+            Self::List => 1,
+            Self::Map => 2,
+        }
+    }
+
+    fn from_byte(byte: u8) -> Result<Self> {
+        match byte {
+            0 => Ok(Self::Value),
+            1 => Ok(Self::List),
+            2 => Ok(Self::Map),
+            _ => Err(corrupt("a state variable is of no kind")),
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Value => "a value",
+            Self::List => "a list",
+            Self::Map => "a map",
+        }
+    }
+}
+
+/// A variable as the program declares it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// What it holds.
+    pub kind: Kind,
+    /// Fields of a map's user keys; none for other kinds.
+    pub user_key: Option<Fields>,
+    /// Fields of its values.
+    pub value: Fields,
+    /// How long a value lives from the batch in which it was written, in milliseconds; 0 for ever.
+    pub ttl_ms: i64,
+}
+
+/// A slot, as it is remembered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Remembered {
+    name: String,
+    kind: Kind,
+    user_key: Option<Fields>,
+    /// Schemas of values by their number.
+    values: Vec<Fields>,
+}
+
+/// What is remembered of an operator's variables, old ones included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Catalog {
+    keys: Fields,
+    slots: Vec<Remembered>,
+}
+
+/// Where a declared variable stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Declared {
+    /// Its slot.
+    pub slot: Slot,
+    /// Number of the schema that its values are written with.
+    pub schema: usize,
+}
+
+impl Catalog {
+    /// What is remembered, if anything is, with what this program declares; and where its variables stand.
+    ///
+    /// # Errors
+    /// [`Error::StateSchema`] if something kept cannot be read as it is declared now; [`Error::CorruptState`];
+    /// [`Error::UnsupportedVersion`].
+    pub fn open(remembered: &[u8], keys: &Fields, variables: &[Variable]) -> Result<(Self, Vec<Declared>)> {
+        let keys = plain_fields(keys);
+        let mut catalog = match remembered {
+            [] => Self { keys: keys.clone(), slots: Vec::new() },
+            bytes => Self::read(bytes).map_err(of_state)?,
+        };
+        catalog.check_keys(&keys)?;
+        let declared =
+            variables.iter().map(|variable| catalog.declare(variable)).collect::<Result<Vec<_>>>()?;
+        let mut slots: Vec<Slot> = declared.iter().map(|variable| variable.slot).collect();
+        slots.sort_unstable();
+        if slots.windows(2).any(|pair| pair.first() == pair.last()) {
+            return Err(Error::Misuse { what: "a state variable is declared twice".into() });
+        }
+        Ok((catalog, declared))
+    }
+
+    fn check_keys(&self, keys: &Fields) -> Result<()> {
+        // Their columns are known by place: one that is called otherwise is the same key.
+        let same = self.keys.len() == keys.len()
+            && self
+                .keys
+                .iter()
+                .zip(keys)
+                .all(|(one, other)| same_meaning(one.data_type(), other.data_type()));
+        if same {
+            return Ok(());
+        }
+        let types = |fields: &Fields| DataType::Struct(fields.clone()).to_string();
+        let what = format!("the grouping key was kept as {} and is {} now", types(&self.keys), types(keys));
+        Err(Error::StateSchema { variable: "key".into(), what })
+    }
+
+    fn declare(&mut self, variable: &Variable) -> Result<Declared> {
+        let value = plain_fields(&variable.value);
+        let user_key = variable.user_key.as_ref().map(plain_fields);
+        if (variable.kind == Kind::Map) != user_key.as_ref().is_some_and(|fields| !fields.is_empty()) {
+            let what = format!("state variable {:?}: a map, and nothing else, has user keys", variable.name);
+            return Err(Error::Misuse { what });
+        }
+        let found = self.slots.iter_mut().zip(1..).find(|(slot, _)| slot.name == variable.name);
+        let Some((slot, number)) = found else {
+            let number = u16::try_from(self.slots.len() + 1);
+            let number =
+                number.map_err(|_| Error::Misuse { what: "more than 65,534 state variables".into() })?;
+            let (name, kind) = (variable.name.clone(), variable.kind);
+            self.slots.push(Remembered { name, kind, user_key, values: vec![value] });
+            return Ok(Declared { slot: Slot(number), schema: 0 });
+        };
+        slot.check(variable, user_key.as_ref(), &value)?;
+        let known = slot.values.iter().position(|fields| *fields == value);
+        let schema = known.unwrap_or_else(|| {
+            slot.values.push(value);
+            slot.values.len() - 1
+        });
+        Ok(Declared { slot: Slot(number), schema })
+    }
+
+    /// Fields of the key.
+    #[must_use]
+    pub const fn keys(&self) -> &Fields {
+        &self.keys
+    }
+
+    /// Fields of the values that name this schema.
+    pub(super) fn schema(&self, slot: Slot, number: usize) -> Result<&Fields> {
+        let slot = usize::from(slot.0).checked_sub(1).and_then(|place| self.slots.get(place));
+        let fields = slot.and_then(|slot| slot.values.get(number));
+        fields.ok_or_else(|| corrupt("a value of state names a schema that is not known"))
+    }
+
+    /// As agents keep it.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut out = vec![VERSION];
+        put_bytes(&mut out, &encode_schema(&self.keys));
+        put_varint(&mut out, self.slots.len() as u64);
+        for slot in &self.slots {
+            put_bytes(&mut out, slot.name.as_bytes());
+            out.push(slot.kind.byte());
+            put_bytes(&mut out, &slot.user_key.as_ref().map(encode_schema).unwrap_or_default());
+            put_varint(&mut out, slot.values.len() as u64);
+            slot.values.iter().for_each(|fields| put_bytes(&mut out, &encode_schema(fields)));
+        }
+        out.into()
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self> {
+        let mut fields = Reader::new(bytes);
+        match fields.byte()? {
+            VERSION => {}
+            other => {
+                let (found, known) = (u32::from(other), u32::from(VERSION));
+                let what = "what is known of the variables of keyed state".into();
+                return Err(Error::UnsupportedVersion { what, found, known });
+            }
+        }
+        let keys = decode_schema(fields.bytes()?)?;
+        let mut slots = Vec::new();
+        for _ in 0..fields.varint()? {
+            let name = fields.text()?.to_owned();
+            let kind = Kind::from_byte(fields.byte()?)?;
+            let user_key = match fields.bytes()? {
+                [] => None,
+                schema => Some(decode_schema(schema)?),
+            };
+            let mut values = Vec::new();
+            for _ in 0..fields.varint()? {
+                values.push(decode_schema(fields.bytes()?)?);
+            }
+            slots.push(Remembered { name, kind, user_key, values });
+        }
+        if fields.is_empty() { Ok(Self { keys, slots }) } else { Err(corrupt("a catalog of state goes on")) }
+    }
+}
+
+impl Remembered {
+    fn check(&self, variable: &Variable, user_key: Option<&Fields>, value: &Fields) -> Result<()> {
+        let refuse = |what: String| Err(Error::StateSchema { variable: self.name.clone(), what });
+        if self.kind != variable.kind {
+            return refuse(format!("it was {} and is {} now", self.kind.name(), variable.kind.name()));
+        }
+        if let (Some(one), Some(other)) = (&self.user_key, user_key) {
+            let (one, other) = (DataType::Struct(one.clone()), DataType::Struct(other.clone()));
+            if !same_meaning(&one, &other) {
+                return refuse(format!("its user key was kept as {one} and is {other} now"));
+            }
+        }
+        // Whether values under an old schema are left is not known, so each of them must be readable.
+        self.values
+            .iter()
+            .try_for_each(|fields| evolve(&self.name, &decode(fields, std::iter::empty())?, value).map(drop))
+    }
+}

@@ -1,0 +1,480 @@
+//! What one task reads of its state, and what it changes.
+//!
+//! A task groups its rows, loads what there is of their keys in one request, and looks at it variable by variable.
+//! What it changes is a list of operations in the order of what the program did; at the end that is one delta. The
+//! same program on the same version makes the same bytes.
+
+mod changes;
+mod keys;
+
+use std::collections::BTreeMap;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
+use arrow_schema::Fields;
+use arrow_select::interleave::interleave;
+use bytes::Bytes;
+
+use self::changes::{Change, Changes};
+use self::keys::Keys;
+use super::catalog::{Catalog, Declared, Kind, Variable};
+use super::codec::{canonical_keys, decode, encode, evolve, plain_fields};
+use super::delta::Delta;
+use super::entries::{Entries, Op};
+use super::group::{Groups, group};
+use super::key::{KeyPrefix, Slot, Version, unordered};
+use super::record::corrupt;
+use crate::determinant::codec::{Fields as Reader, put_varint};
+use crate::error::{Error, Result};
+
+/// What a task is told when it begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Begun {
+    /// The version it reads.
+    pub version: Version,
+    /// Processing time, in milliseconds since 1970.
+    pub now_ms: i64,
+    /// The watermark; -1 without one.
+    pub watermark_ms: i64,
+    /// The watermark below which rows are late; -1 without one.
+    pub late_ms: i64,
+    /// What the operator's slots are; empty if nothing is known.
+    pub catalog: Bytes,
+}
+
+/// Where a task's state is.
+pub trait Backend {
+    /// What the task reads, and when it is.
+    ///
+    /// # Errors
+    /// Whatever keeps the state from being read.
+    fn begin(&mut self) -> Result<Begun>;
+
+    /// All entries of some keys, which ascend: in order, in one piece or several.
+    ///
+    /// # Errors
+    /// Whatever keeps the state from being read.
+    fn read(&mut self, keys: &[KeyPrefix]) -> Result<Vec<Entries>>;
+
+    /// Timers of the task's partition that are due at a time or before, by their expiry.
+    ///
+    /// # Errors
+    /// Whatever keeps the state from being read.
+    fn due(&mut self, until_ms: i64) -> Result<Vec<(i64, KeyPrefix)>>;
+
+    /// Has the task's delta held.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being held.
+    fn write(&mut self, delta: Delta) -> Result<()>;
+}
+
+impl<B: Backend + ?Sized> Backend for Box<B> {
+    fn begin(&mut self) -> Result<Begun> {
+        (**self).begin()
+    }
+
+    fn read(&mut self, keys: &[KeyPrefix]) -> Result<Vec<Entries>> {
+        (**self).read(keys)
+    }
+
+    fn due(&mut self, until_ms: i64) -> Result<Vec<(i64, KeyPrefix)>> {
+        (**self).due(until_ms)
+    }
+
+    fn write(&mut self, delta: Delta) -> Result<()> {
+        (**self).write(delta)
+    }
+}
+
+/// Entries of a variable: numbers of their keys, which ascend; user keys, of a map; values.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// Number of each entry's key.
+    pub keys: Vec<i32>,
+    /// User key of each entry of a map.
+    pub user_keys: Option<StructArray>,
+    /// The values.
+    pub values: StructArray,
+}
+
+/// What a program did to a variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Did {
+    /// A value was set, or an element appended.
+    Put,
+    /// A value was removed.
+    Delete,
+    /// All values of the key were removed.
+    Clear,
+}
+
+impl Did {
+    /// As Python numbers them.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for another number.
+    pub fn from_number(number: u8) -> Result<Self> {
+        match number {
+            0 => Ok(Self::Put),
+            1 => Ok(Self::Delete),
+            2 => Ok(Self::Clear),
+            other => Err(Error::Misuse { what: format!("operation {other} on a state variable") }),
+        }
+    }
+}
+
+/// An entry that was loaded.
+#[derive(Debug, Clone)]
+struct Kept {
+    key: u32,
+    sub: Bytes,
+    value: Bytes,
+}
+
+/// One task's state.
+pub struct TaskState<B> {
+    backend: B,
+    begun: Begun,
+    epoch: u64,
+    catalog: Catalog,
+    variables: Vec<(Variable, Declared)>,
+    keys: Keys,
+    /// By slot, in the order of their keys' numbers.
+    kept: BTreeMap<Slot, Vec<Kept>>,
+    changes: Changes,
+    is_done: bool,
+}
+
+impl<B: Backend> TaskState<B> {
+    /// The state of a task of an epoch, whose keys and variables are these.
+    ///
+    /// # Errors
+    /// As [`Backend::begin`] and [`Catalog::open`].
+    pub fn open(mut backend: B, epoch: u64, keys: &Fields, variables: Vec<Variable>) -> Result<Self> {
+        let begun = backend.begin()?;
+        let (catalog, declared) = Catalog::open(&begun.catalog, keys, &variables)?;
+        let keys = Keys::new(plain_fields(keys));
+        let mut variables: Vec<_> = variables.into_iter().zip(declared).collect();
+        for (variable, _) in &mut variables {
+            variable.value = plain_fields(&variable.value);
+            variable.user_key = variable.user_key.as_ref().map(plain_fields);
+        }
+        let changes = Changes::default();
+        Ok(Self {
+            backend,
+            begun,
+            epoch,
+            catalog,
+            variables,
+            keys,
+            kept: BTreeMap::new(),
+            changes,
+            is_done: false,
+        })
+    }
+
+    /// What the task was told.
+    #[must_use]
+    pub const fn begun(&self) -> &Begun {
+        &self.begun
+    }
+
+    /// Rows by key; and the number of each key.
+    ///
+    /// # Errors
+    /// As [`group`].
+    pub fn group(&mut self, batches: &[RecordBatch], columns: &[usize]) -> Result<(Groups, Vec<u32>)> {
+        let groups = group(batches, columns, self.keys.fields())?;
+        let numbers = self.keys.add(&groups.prefixes, &groups.keys)?;
+        Ok((groups, numbers))
+    }
+
+    /// All keys, by number.
+    ///
+    /// # Errors
+    /// [`Error::Arrow`].
+    pub fn keys(&self) -> Result<StructArray> {
+        self.keys.all()
+    }
+
+    /// Loads what there is of all keys that are not loaded.
+    ///
+    /// # Errors
+    /// As [`Backend::read`]; [`Error::CorruptState`] for entries that were not asked for.
+    pub fn load(&mut self) -> Result<()> {
+        let wanted = self.keys.take_wanted();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let prefixes: Vec<KeyPrefix> = wanted.iter().map(|(prefix, _)| prefix.clone()).collect();
+        let mut kept: Vec<(Slot, Kept)> = Vec::new();
+        let mut rest = wanted.iter();
+        let mut at = rest.next();
+        for entries in self.backend.read(&prefixes)? {
+            for entry in entries.iter() {
+                let entry = entry?;
+                let stands: &[u8] = entry.key.as_bytes();
+                // No prefix is the beginning of another one.
+                let is_of = |prefix: &KeyPrefix| stands.starts_with(prefix.as_bytes());
+                while at.is_some_and(|(wanted, _)| wanted.as_bytes() < stands && !is_of(wanted)) {
+                    at = rest.next();
+                }
+                let Some((_, key)) = at.filter(|(wanted, _)| is_of(wanted)) else {
+                    return Err(corrupt("an entry of state is of a key that was not asked for"));
+                };
+                let Op::Put { expires_ms, value } = entry.op else { continue };
+                if expires_ms == 0 || expires_ms > self.begun.now_ms {
+                    let sub = entry.key.as_bytes().slice_ref(entry.key.sub());
+                    kept.push((entry.key.slot(), Kept { key: *key, sub, value }));
+                }
+            }
+        }
+        // Keys were asked for in the order of their hash, and later loads have higher numbers.
+        kept.sort_by_key(|(_, kept)| kept.key);
+        for (slot, entry) in kept {
+            self.kept.entry(slot).or_default().push(entry);
+        }
+        Ok(())
+    }
+
+    /// Timers that are due in the version that is read: number of the key and expiry, by expiry. Keys that are new are
+    /// loaded.
+    ///
+    /// # Errors
+    /// As [`Backend::due`] and [`Self::load`].
+    pub fn due(&mut self, until_ms: i64) -> Result<Vec<(u32, i64)>> {
+        let timers = self.backend.due(until_ms)?;
+        let prefixes: Vec<KeyPrefix> = timers.iter().map(|(_, prefix)| prefix.clone()).collect();
+        let numbers = self.keys.add_prefixes(&prefixes)?;
+        self.load()?;
+        Ok(numbers.into_iter().zip(timers).map(|(number, (expiry, _))| (number, expiry)).collect())
+    }
+
+    /// Entries of a variable, as they were loaded, of keys from a number on.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for a variable that is not there; [`Error::CorruptState`].
+    pub fn values(&self, variable: usize, first: u32) -> Result<Found> {
+        let (variable, declared) = self.variable(variable)?;
+        let kept = self.kept_from(declared.slot, first);
+        let keys = kept.iter().map(|kept| i32::try_from(kept.key).unwrap_or(i32::MAX)).collect();
+        let user_keys = variable.user_key.as_ref();
+        let user_keys =
+            user_keys.map(|fields| decode(fields, kept.iter().map(|kept| &*kept.sub))).transpose()?;
+        Ok(Found { keys, user_keys, values: self.decoded(variable, declared, kept)? })
+    }
+
+    fn decoded(&self, variable: &Variable, declared: &Declared, kept: &[Kept]) -> Result<StructArray> {
+        let mut by_schema: BTreeMap<usize, Vec<&[u8]>> = BTreeMap::new();
+        let mut places = Vec::with_capacity(kept.len());
+        for kept in kept {
+            let (schema, row) = split_value(&kept.value)?;
+            let rows = by_schema.entry(schema).or_default();
+            places.push((schema, rows.len()));
+            rows.push(row);
+        }
+        let mut arrays: Vec<ArrayRef> = Vec::new();
+        let mut numbers = BTreeMap::new();
+        for (schema, rows) in by_schema {
+            let rows = decode(self.catalog.schema(declared.slot, schema)?, rows.into_iter())?;
+            numbers.insert(schema, arrays.len());
+            arrays.push(std::sync::Arc::new(evolve(&variable.name, &rows, &variable.value)?));
+        }
+        match arrays.as_slice() {
+            [] => decode(&variable.value, std::iter::empty()),
+            [only] => Ok(only.as_struct().clone()),
+            _ => {
+                let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
+                let places =
+                    places.into_iter().map(|(schema, row)| (numbers.get(&schema).copied().unwrap_or(0), row));
+                Ok(interleave(&arrays, &places.collect::<Vec<_>>())?.as_struct().clone())
+            }
+        }
+    }
+
+    /// Timers, as they were loaded, of keys from a number on: number of the key and expiry, ascending.
+    ///
+    /// # Errors
+    /// [`Error::CorruptState`].
+    pub fn timers(&self, first: u32) -> Result<Vec<(u32, i64)>> {
+        let timers = self.kept_from(Slot::TIMERS, first).iter();
+        let expiry = |sub| unordered(sub).ok_or_else(|| corrupt("a timer of state has no expiry"));
+        timers.map(|kept| Ok((kept.key, expiry(&kept.sub)?))).collect()
+    }
+
+    /// Notes what the program did to a variable: to which keys, and what. `values` has a row for each put, `user_keys`
+    /// for each put and delete of a map.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if these do not fit together; [`Error::StateSchema`] for rows of another schema.
+    pub fn write(
+        &mut self,
+        variable: usize,
+        keys: &[u32],
+        did: &[Did],
+        user_keys: Option<&StructArray>,
+        values: Option<&StructArray>,
+    ) -> Result<()> {
+        self.check_keys(keys)?;
+        let (variable, declared) = self.variable(variable)?;
+        let written = variable.rows(declared, keys, did, user_keys, values)?;
+        let expires_ms = match variable.ttl_ms {
+            0 => 0,
+            ttl => self.begun.now_ms.saturating_add(ttl),
+        };
+        let (slot, kind) = (declared.slot, variable.kind);
+        self.changes.push(keys.iter().copied().zip(written).map(|(key, what)| match what {
+            // What a value has below its slot is nothing: it is all there is.
+            Written::Clear if kind == Kind::Value => (key, slot, Change::Delete { sub: Bytes::new() }),
+            Written::Clear => (key, slot, Change::Clear),
+            Written::Delete { sub } => (key, slot, Change::Delete { sub }),
+            Written::Put { value, .. } if kind == Kind::List => {
+                (key, slot, Change::Append { value, expires_ms })
+            }
+            Written::Put { sub, value } => (key, slot, Change::Put { sub, value, expires_ms }),
+        }));
+        Ok(())
+    }
+
+    /// Notes timers that the program registered (`true`) and deleted.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for a key that is not there.
+    pub fn write_timers(&mut self, keys: &[u32], registered: &[bool], expiries: &[i64]) -> Result<()> {
+        self.check_keys(keys)?;
+        if keys.len() != registered.len() || keys.len() != expiries.len() {
+            return Err(Error::Misuse { what: "timers whose columns differ in length".into() });
+        }
+        self.changes.push(keys.iter().zip(registered).zip(expiries).map(|((key, registered), expiry)| {
+            let sub = Bytes::copy_from_slice(&super::key::ordered(*expiry));
+            let change = match registered {
+                true => Change::Put { sub, value: Bytes::new(), expires_ms: 0 },
+                false => Change::Delete { sub },
+            };
+            (*key, Slot::TIMERS, change)
+        }));
+        Ok(())
+    }
+
+    /// Has all that was changed held as one delta; its fingerprint. Once, at the end.
+    ///
+    /// # Errors
+    /// As [`Backend::write`]; [`Error::Misuse`] the second time.
+    pub fn commit(&mut self) -> Result<u64> {
+        self.check_open()?;
+        self.is_done = true;
+        let entries = std::mem::take(&mut self.changes).into_entries(self.keys.prefixes(), self.epoch);
+        let delta = Delta {
+            epoch: self.epoch,
+            base: self.begun.version,
+            now_ms: self.begun.now_ms,
+            catalog: self.catalog.encode(),
+            entries,
+        };
+        let fingerprint = delta.fingerprint();
+        self.backend.write(delta)?;
+        Ok(fingerprint)
+    }
+
+    fn kept_from(&self, slot: Slot, first: u32) -> &[Kept] {
+        let kept = self.kept.get(&slot).map(Vec::as_slice).unwrap_or_default();
+        kept.get(kept.partition_point(|kept| kept.key < first)..).unwrap_or_default()
+    }
+
+    fn variable(&self, number: usize) -> Result<(&Variable, &Declared)> {
+        let found = self.variables.get(number).map(|(variable, declared)| (variable, declared));
+        found.ok_or_else(|| Error::Misuse { what: format!("state variable number {number}") })
+    }
+
+    fn check_keys(&self, keys: &[u32]) -> Result<()> {
+        self.check_open()?;
+        match keys.iter().find(|key| **key as usize >= self.keys.len()) {
+            Some(key) => Err(Error::Misuse { what: format!("key number {key} of {}", self.keys.len()) }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_open(&self) -> Result<()> {
+        let done = || Error::Misuse { what: "the state of a task was changed after its end".into() };
+        if self.is_done { Err(done()) } else { Ok(()) }
+    }
+}
+
+/// A value's schema number and row.
+fn split_value(bytes: &[u8]) -> Result<(usize, &[u8])> {
+    let mut fields = Reader::new(bytes);
+    let schema = fields.small().map_err(super::codec::of_state)?;
+    let row = bytes.get(bytes.len() - fields.len()..).unwrap_or_default();
+    Ok((schema, row))
+}
+
+/// What the program wrote, as bytes.
+enum Written {
+    Put { sub: Bytes, value: Bytes },
+    Delete { sub: Bytes },
+    Clear,
+}
+
+impl Variable {
+    /// What was written, row by row.
+    fn rows(
+        &self,
+        declared: &Declared,
+        keys: &[u32],
+        did: &[Did],
+        user_keys: Option<&StructArray>,
+        values: Option<&StructArray>,
+    ) -> Result<Vec<Written>> {
+        let count = |is: fn(Did) -> bool| did.iter().filter(|did| is(**did)).count();
+        let puts = count(|did| did == Did::Put);
+        let named = if self.kind == Kind::Map { count(|did| did != Did::Clear) } else { 0 };
+        let fits = keys.len() == did.len()
+            && values.map_or(0, Array::len) == puts
+            && user_keys.map_or(0, Array::len) == named
+            && (self.kind != Kind::List || count(|did| did == Did::Delete) == 0);
+        if !fits {
+            let what =
+                format!("operations on state variable {:?} and their rows do not fit together", self.name);
+            return Err(Error::Misuse { what });
+        }
+        let mut head = Vec::new();
+        put_varint(&mut head, declared.schema as u64);
+        let values = self.encoded(values, &self.value, &head, false)?;
+        let subs = match &self.user_key {
+            Some(fields) => self.encoded(user_keys, fields, &[], true)?,
+            None => None,
+        };
+        let (mut value, mut sub) = (0.., 0..);
+        let mut next_value =
+            || values.as_ref().map(|rows| rows.bytes(value.next().unwrap_or(0))).unwrap_or_default();
+        let mut next_sub =
+            || subs.as_ref().map(|rows| rows.bytes(sub.next().unwrap_or(0))).unwrap_or_default();
+        let written = did.iter().map(|did| match did {
+            Did::Put => Written::Put { sub: next_sub(), value: next_value() },
+            Did::Delete => Written::Delete { sub: next_sub() },
+            Did::Clear => Written::Clear,
+        });
+        Ok(written.collect())
+    }
+
+    fn encoded(
+        &self,
+        rows: Option<&StructArray>,
+        fields: &Fields,
+        head: &[u8],
+        is_key: bool,
+    ) -> Result<Option<super::codec::Rows>> {
+        let Some(rows) = rows else { return Ok(None) };
+        if rows.null_count() > 0 {
+            return Err(Error::Misuse { what: format!("a row of state variable {:?} is null", self.name) });
+        }
+        let plain = super::codec::plain_struct(rows)?;
+        let rows = evolve(&self.name, &plain, fields)?;
+        let columns = if is_key { canonical_keys(rows.columns())? } else { rows.columns().to_vec() };
+        encode(&columns, rows.len(), head).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests;
