@@ -56,6 +56,7 @@ class Bench:
             lambda _stage: None,
             lambda *_task: False,
             lambda *_execution: None,
+            lambda *_epoch: None,
         )
         self.client = _core.Client.connect(config, config.driver_socket)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from clonos._driver.session import Session
     from clonos._operators.exchange import exchange
     from clonos._operators.partitions import map_in_arrow, map_in_pandas, map_partitions
+    from clonos._operators.state import transform_with_state
     from clonos._operators.udf import CausalUDF, causal
     from clonos._sources import ReplayableSource
 
@@ -54,6 +55,7 @@ __all__ = [
     "time",
     "time_ns",
     "token_bytes",
+    "transform_with_state",
     "uuid4",
 ]
 
@@ -68,6 +70,7 @@ _LAZY = {
     "map_in_arrow": "clonos._operators.partitions",
     "map_in_pandas": "clonos._operators.partitions",
     "map_partitions": "clonos._operators.partitions",
+    "transform_with_state": "clonos._operators.state",
 }
 
 

@@ -24,7 +24,13 @@ import sys
 from clonos import _core, _processes
 config = _core.SessionConfig.from_bytes(bytes.fromhex(sys.argv[1]))
 agent = _core.Agent.start(
-    config, "127.0.0.1", 0, lambda _stage: None, lambda *_task: False, lambda *_execution: None
+    config,
+    "127.0.0.1",
+    0,
+    lambda _stage: None,
+    lambda *_task: False,
+    lambda *_execution: None,
+    lambda *_epoch: None,
 )
 print("up", flush=True)
 sys.stdin.read()

@@ -99,11 +99,11 @@ class _Builder:
             if one.getClass().getSimpleName() != "NamedArgumentExpression":
                 if kwargs:
                     return self._refused(passed)
-                args.append(_column(one))
+                args.append(column_of(one))
             elif one.key() in kwargs or not self._names:
                 return self._refused(passed)
             else:
-                kwargs[one.key()] = _column(one.value())
+                kwargs[one.key()] = column_of(one.value())
         return _expression(self._call(self._places.of(passed), *args, **kwargs)._jc)
 
     def _refused(self, passed: Sequence[Any]) -> Any:
@@ -114,7 +114,7 @@ class _Builder:
         jvm = _jvm()
         name = f"clonos:{self._name}"
         self._jspark.udf().registerPython(name, self._plain._judf)
-        columns = jvm.PythonUtils.toSeq([_column(one)._jc for one in passed])
+        columns = jvm.PythonUtils.toSeq([column_of(one)._jc for one in passed])
         return _expression(jvm.PythonSQLUtils.fn(name, columns))
 
     class Java:
@@ -205,7 +205,8 @@ def _expression(jcolumn: Any) -> Any:
     return session._jsparkSession.expression(jcolumn)
 
 
-def _column(expression: Any) -> Column:
+def column_of(expression: Any) -> Column:
+    """Return the column that an expression of the JVM is."""
     from pyspark.sql.classic.column import Column as ClassicColumn
 
     utilities = getattr(_jvm(), "org.apache.spark.sql.classic.ExpressionUtils")

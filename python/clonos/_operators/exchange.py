@@ -125,13 +125,21 @@ def _exchange(df: DataFrame, partitions: int, names: tuple[str, ...], uid: str |
 
 
 def map_stage(
-    df: DataFrame, func: ArrowFunction, schema: StructType | str, uid: str | None
+    df: DataFrame,
+    func: ArrowFunction,
+    schema: StructType | str,
+    uid: str | None,
+    spec: OperatorSpec | None = None,
 ) -> DataFrame:
-    """Run `func` over partitions, in one task with the exchange before it, if there is one."""
+    """Run `func` over partitions, in one task with the exchange before it, if there is one.
+
+    `spec` describes the operator where the function alone does not.
+    """
     made = _made(df)
-    if made is None or made.func is not None:
-        made = Made(df, None, None, spec_of(func, uid))
-    return _remember(Made(made.source, made.sender, func, spec_of(func, uid)), schema)
+    source, sender = (
+        (df, None) if made is None or made.func is not None else (made.source, made.sender)
+    )
+    return _remember(Made(source, sender, func, spec or spec_of(func, uid)), schema)
 
 
 def _remember(made: Made, schema: StructType | str) -> DataFrame:

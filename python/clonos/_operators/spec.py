@@ -14,15 +14,20 @@ from clonos._uses import check_uid, new_use
 from clonos.errors import NotRecordedWarning
 
 
-def spec_of(func: Callable[..., Any] | None, uid: str | None, stacklevel: int = 5) -> OperatorSpec:
-    """Describe an operator; `func` is ``None`` for the ends of an exchange, which have no code."""
+def spec_of(
+    func: Callable[..., Any] | None, uid: str | None, stacklevel: int = 5, name: str | None = None
+) -> OperatorSpec:
+    """Describe an operator; `func` is ``None`` for the ends of an exchange, which have no code.
+
+    `name` is what it is called without a `uid`, in the place of the function's name.
+    """
     if func is None:
         # Columns may have any name, and operators may not.
         name = label = re.sub(r"[#~\x00-\x1f]", "_", uid or "")
         code = 0
     else:
         label = getattr(func, "__qualname__", type(func).__name__)
-        name = uid or f"{getattr(func, '__module__', '')}.{label}"
+        name = uid or name or f"{getattr(func, '__module__', '')}.{label}"
         code = code_fingerprint(func)
         check_uid(uid)
     config = current_config()

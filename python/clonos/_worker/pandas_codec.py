@@ -104,13 +104,19 @@ def _encoder(return_type: DataType, conf: TaskConf) -> Callable[[Any], pa.Array]
     return encode
 
 
-def _decoder(conf: TaskConf) -> Callable[[pa.Array, DataType, str], Any]:
+def series_of(column: pa.Array, name: str, conf: TaskConf) -> Any:
+    """Series of a column, of a struct too, as in the frames that Spark makes of whole batches."""
+    decode = _decoder(conf, frames=False)
+    return decode(column, from_arrow_type(column.type), name)
+
+
+def _decoder(conf: TaskConf, *, frames: bool = True) -> Callable[[pa.Array, DataType, str], Any]:
     try:
         from pyspark.sql.conversion import ArrowArrayToPandasConversion
 
         convert = ArrowArrayToPandasConversion.convert
     except (ImportError, AttributeError):
-        return _decoder_before_spark_43(conf)
+        return _decoder_before_spark_43(conf, frames=frames)
 
     def decode(column: pa.Array, kind: DataType, name: str) -> Any:
         return convert(
@@ -121,7 +127,7 @@ def _decoder(conf: TaskConf) -> Callable[[pa.Array, DataType, str], Any]:
             struct_in_pandas="dict",
             ndarray_as_list=False,
             prefer_int_ext_dtype=conf.int_extension,
-            df_for_struct=True,
+            df_for_struct=frames,
         )
 
     return decode
@@ -163,13 +169,15 @@ def _encoder_before_spark_43(return_type: DataType, conf: TaskConf) -> Callable[
     return of(return_type)
 
 
-def _decoder_before_spark_43(conf: TaskConf) -> Callable[[pa.Array, DataType, str], Any]:
+def _decoder_before_spark_43(
+    conf: TaskConf, *, frames: bool
+) -> Callable[[pa.Array, DataType, str], Any]:
     from pyspark.sql.pandas.types import _create_converter_to_pandas
 
     def decode(column: pa.Array, kind: DataType, name: str) -> Any:
         import pandas as pd
 
-        if isinstance(kind, StructType):
+        if frames and isinstance(kind, StructType):
             fields = zip(column.flatten(), kind.fields, strict=True)
             series = [decode(array, field.dataType, field.name) for array, field in fields]
             return pd.concat(series, axis=1)

@@ -78,7 +78,7 @@ class RowCodec:
         if kind not in self._to_python:
             self._to_python[kind] = self._converter(index, column.type)
         convert = self._to_python[kind]
-        values = _to_pylist(column)
+        values = to_pylist(column)
         self._spare(index, values)
         return values if convert is None else [convert(value) for value in values]
 
@@ -151,7 +151,8 @@ def _as_long(value: int | None) -> int | None:
     return value if value is not None and -(2**63) <= value < 2**63 else None
 
 
-def _to_pylist(column: pa.Array) -> list[Any]:
+def to_pylist(column: pa.Array) -> list[Any]:
+    """Python values of a column as pyarrow has them, by PySpark's faster way where there is one."""
     from pyspark.sql.conversion import ArrowTableToRowsConversion
 
     # Spark 4.3 has a faster way for nested columns.

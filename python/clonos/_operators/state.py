@@ -1,0 +1,300 @@
+"""``transform_with_state``: Spark's stateful processors, over an exchange and state of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from clonos._config import choice
+from clonos._operators.declaration import session_conf
+from clonos._operators.exchange import SHUFFLE_PARTITIONS, exchange, map_stage
+from clonos._operators.grouped import Key, grouping
+from clonos._operators.spec import spec_of
+from clonos._state.program import EventTime, Flavour, Program
+from clonos._state.variables import TIME_MODES, TimeMode, arrow_schema
+from clonos.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+    from pyspark.sql.types import StructType
+
+    from clonos._operators.grouped import Grouped
+    from clonos._state.handle import Handle
+
+WATERMARK = "spark.watermarkDelayMs"
+# Columns of keys that are expressions, and of rows of the initial state; gone before the processor.
+_COMPUTED = "_clonos_key_"
+_INITIAL = "_clonos_initial"
+
+
+class StatefulStage:
+    """What runs in the tasks: a processor over the rows that an exchange brought together."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run it over one partition."""
+        from clonos._state.opening import open_task
+        from clonos._state.run import run
+
+        # Not before the first step: services are recorded from then on.
+        yield from run(self.program, open_task(self.program), batches)
+
+
+def transform_with_state(  # noqa: PLR0917  # the order of Spark's
+    grouped: Grouped,
+    processor: StatefulProcessor,
+    schema: StructType | str,
+    output_mode: str,
+    time_mode: str,
+    initial_state: Grouped | None = None,
+    event_time_column: str = "",
+    *,
+    uid: str | None = None,
+    flavour: Flavour = "row",
+    partitions: int | None = None,
+) -> DataFrame:
+    """``GroupedData.transformWithState`` with state that Clonos keeps, and recorded services.
+
+    The processor is Spark's ``StatefulProcessor``, unchanged. A task asks once for the state of all
+    keys that it touches, works on that, and writes what it changed once. The causal services work
+    inside the processor and are recorded: state and what was answered never disagree.
+
+    Parameters
+    ----------
+    grouped : pyspark.sql.GroupedData, or tuple of DataFrame and keys
+        ``df.groupBy("id")``, or ``(df, ["id"])``. Rows with equal keys come together as in
+        `exchange`.
+    processor : StatefulProcessor
+        As Spark's operator takes it. ``init`` is run here first, on a copy, to learn its variables.
+    schema : StructType or str
+        Schema of the output.
+    output_mode : str
+        ``"append"``, ``"update"`` or ``"complete"``: as in Spark, what is emitted is the same.
+    time_mode : str
+        ``"none"``, ``"processingTime"`` or ``"eventTime"``: what timers go by. TTL is in processing
+        time.
+    initial_state : pyspark.sql.GroupedData, or tuple of DataFrame and keys, optional
+        Rows given to ``handleInitialState`` where there is no state yet. Grouped by columns of the
+        same types. In batch queries and ``foreachBatch``.
+    event_time_column : str, optional
+        The column of the output that is its event time from here on.
+    uid : str, optional
+        Stable name of the operator, by which its state is found again: choose one that survives
+        renaming. Default: the name of the processor's class.
+    flavour : {"row", "pandas"}
+        Whether the processor takes and returns Rows, as in ``transformWithState``, or frames, as in
+        ``transformWithStateInPandas``.
+    partitions : int, optional
+        Number of tasks; default: ``spark.sql.shuffle.partitions``. Another number at the next start
+        finds the same state.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+
+    Raises
+    ------
+    ConfigError
+        If there are no keys, a key is of a type that `exchange` refuses, or a stream has no session
+        attached to keep its state.
+    Exception
+        What ``init`` raises, and what Spark raises of modes that there are not.
+
+    Examples
+    --------
+    >>> from pyspark.sql import Row
+    >>> from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+    >>> class Count(StatefulProcessor):
+    ...     def init(self, handle):
+    ...         self.seen = handle.getValueState("seen", "n long")
+    ...
+    ...     def handleInputRows(self, key, rows, timer_values):
+    ...         count = (self.seen.get() or (0,))[0] + sum(1 for _ in rows)
+    ...         self.seen.update((count,))
+    ...         yield Row(id=key[0], count=count)
+    >>> counts = clonos.transform_with_state(  # doctest: +SKIP
+    ...     df.groupBy("id"), Count(), "id string, count long", "update", "none", uid="count"
+    ... )
+    """
+    df, keys = grouping(grouped)
+    choice("flavour", flavour, Flavour)
+    mode = _mode(df, output_mode, time_mode)
+    output = _parsed(schema)
+    check_stream(df, mode)
+    handle = declared(processor, mode)
+    delay, event_time = _event_time(df)
+    count = partitions or int(df.sparkSession.conf.get(SHUFFLE_PARTITIONS) or 1)
+    rows, places = _keyed(df, keys)
+    columns = len(df.columns)
+    if initial_state is not None:
+        rows = _with_initial(rows, places, initial_state)
+    name = f"{type(processor).__module__}.{type(processor).__qualname__}"
+    spec = spec_of(processor.handleInputRows, uid, name=name)
+    program = Program(
+        processor=processor,
+        flavour=flavour,
+        time_mode=mode,
+        declared=handle.asked,
+        variables=tuple(variable.name for variable in handle.variables),
+        keys=tuple(rows.columns.index(place) for place in places),
+        key_schema=_key_schema(rows, keys, places),
+        columns=columns,
+        initial=rows.columns.index(_INITIAL) if initial_state is not None else None,
+        output=output,
+        event_time=event_time if mode is TimeMode.EVENT_TIME else None,
+        output_event_time=event_time_column or None,
+        conf=session_conf(),
+        config=spec.config,
+        operator=spec.name,
+        partitions=count,
+    )
+    result = map_stage(exchange(rows, count, *places), StatefulStage(program), output, uid, spec)
+    return _tagged(result, event_time_column, delay) if event_time_column else result
+
+
+def declared(processor: StatefulProcessor, mode: TimeMode) -> Handle:
+    """Run ``init`` of a copy, and return the handle with what it asked for."""
+    from pyspark import cloudpickle
+
+    from clonos._state.handle import Handle
+
+    pickle: Any = cloudpickle
+    copy = pickle.loads(pickle.dumps(processor))
+    handle = Handle(mode, _parsed)
+    copy.init(handle)
+    copy.close()
+    return handle
+
+
+def check_stream(df: DataFrame, mode: TimeMode) -> None:
+    """Refuse a stream whose state nobody would keep, or whose time never passes."""
+    if not df.isStreaming:
+        return
+    from clonos._attached import current_config
+
+    config = current_config()
+    if config is None:
+        message = "the state of a stream is kept by a session: call clonos.attach(spark) first"
+        raise ConfigError(message, "CONFIG")
+    if config.guarantee != "exactly_once":
+        message = (
+            "state is kept with guarantee='exactly_once' only: what a batch that runs again did "
+            "before would be done twice"
+        )
+        raise ConfigError(message, "CONFIG")
+    if mode is TimeMode.EVENT_TIME and _event_time(df)[1] is None:
+        message = "time_mode='eventTime' needs a watermark: df.withWatermark(column, delay)"
+        raise ConfigError(message, "CONFIG")
+
+
+def _parsed(schema: StructType | str) -> StructType:
+    from pyspark.sql.types import StructType, _parse_datatype_string
+
+    if not isinstance(schema, str):
+        return schema
+    parsed = _parse_datatype_string(schema)
+    if not isinstance(parsed, StructType):
+        message = f"{schema!r} is no schema of columns: write 'name type, …'"
+        raise ConfigError(message, "CONFIG")
+    return parsed
+
+
+def _mode(df: DataFrame, output_mode: str, time_mode: str) -> TimeMode:
+    """Time mode by its name; Spark itself refuses names of modes that there are not."""
+    session: Any = df.sparkSession
+    jvm = session._jvm
+    jvm.org.apache.spark.sql.catalyst.streaming.InternalOutputModes.apply(output_mode)
+    jvm.org.apache.spark.sql.catalyst.plans.logical.TimeModes.apply(time_mode)
+    return TIME_MODES[time_mode.lower()]
+
+
+def _event_time(df: DataFrame) -> tuple[int | None, EventTime | None]:
+    """Delay of the watermark and the column that it is of, if there is one."""
+    from pyspark.sql.types import StructType
+
+    for place, field in enumerate(df.schema.fields):
+        if WATERMARK in field.metadata:
+            is_window = isinstance(field.dataType, StructType)
+            return int(field.metadata[WATERMARK]), EventTime(place, is_window)
+    return None, None
+
+
+def _keyed(df: DataFrame, keys: list[Key]) -> tuple[DataFrame, list[str]]:
+    """The rows with the keys that are computed behind them, and the names of all key columns."""
+    computed = {
+        f"{_COMPUTED}{at}": key.column for at, key in enumerate(keys) if key.column is not None
+    }
+    places = [key.name if key.column is None else f"{_COMPUTED}{at}" for at, key in enumerate(keys)]
+    return df.withColumns(computed) if computed else df, places
+
+
+def _key_schema(rows: DataFrame, keys: list[Key], places: list[str]) -> pa.Schema:
+    from pyspark.sql.types import StructField, StructType
+
+    of_keys = zip(keys, places, strict=True)
+    return arrow_schema(
+        StructType([StructField(key.shown, rows.schema[place].dataType) for key, place in of_keys])
+    )
+
+
+def _with_initial(rows: DataFrame, places: list[str], initial: Grouped) -> DataFrame:
+    """Put the rows of the initial state behind the others: in a column, and keyed as they are."""
+    from pyspark.sql import functions
+
+    df, keys = grouping(initial)
+    given = [df.select(_column(key)).schema[0].dataType for key in keys]
+    wanted = [rows.schema[place].dataType for place in places]
+    if given != wanted:
+        message = (
+            "the keys of initial_state must have the types of those of the rows: "
+            f"{[kind.simpleString() for kind in given]} are not "
+            f"{[kind.simpleString() for kind in wanted]}"
+        )
+        raise ConfigError(message, "CONFIG")
+    if rows.isStreaming:
+        message = (
+            "initial_state needs a batch query or foreachBatch: Spark unites no stream with a batch"
+        )
+        raise ConfigError(message, "CONFIG")
+    named = [_column(key).alias(place) for key, place in zip(keys, places, strict=True)]
+    kept = functions.struct(*[functions.col(_quoted(name)) for name in df.columns])
+    return rows.unionByName(df.select(*named, kept.alias(_INITIAL)), allowMissingColumns=True)
+
+
+def _column(key: Key) -> Any:
+    from pyspark.sql import functions
+
+    return functions.col(_quoted(key.name)) if key.column is None else key.column
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _tagged(df: DataFrame, name: str, delay: int | None) -> DataFrame:
+    """Make a column the event time, as ``withWatermark`` did with the input's."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions
+
+    if delay is None:
+        message = (
+            "[CANNOT_ASSIGN_EVENT_TIME_COLUMN_WITHOUT_WATERMARK] Watermark needs to be defined to "
+            "reassign event time column. Failed to find watermark definition in the streaming "
+            "query. SQLSTATE: 42611"
+        )
+        raise AnalysisException(message)
+    if name not in df.columns:
+        message = f"event_time_column={name!r} is not one of the columns {df.columns}"
+        raise ConfigError(message, "CONFIG")
+    tagged = functions.col(_quoted(name)).alias(name, metadata={WATERMARK: delay})
+    others = [functions.col(_quoted(column)) for column in df.columns]
+    return df.select(
+        *[
+            tagged if column == name else other
+            for column, other in zip(df.columns, others, strict=True)
+        ]
+    )

@@ -1,0 +1,45 @@
+"""Opens the state of a task: where it is kept, or for the task alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clonos import _core
+from clonos._services import current
+from clonos._worker.place import current_place
+from clonos.errors import ConfigError
+
+if TYPE_CHECKING:
+    from clonos._state.program import Program
+
+
+def open_task(program: Program) -> _core.StateTask:
+    """Open the state that the current task reads and writes.
+
+    A batch query keeps none: its state is empty at first, and gone at the end.
+
+    Raises
+    ------
+    ConfigError
+        If it is a stream's, and there is no session that keeps it.
+    """
+    recorder = current.get().recorder
+    task = recorder if isinstance(recorder, _core.ServiceTask) else None
+    config = None if program.config is None else _core.SessionConfig.from_bytes(program.config)
+    place = current_place("" if config is None else config.app_id, "rdd")
+    if task is None and place is not None and isinstance(place.epoch, int):
+        message = (
+            f"the state of {program.operator} is kept by a session with guarantee='exactly_once': "
+            "call clonos.attach(spark) first"
+        )
+        raise ConfigError(message, "CONFIG")
+    return _core.StateTask.open(
+        task,
+        query="" if place is None else place.query,
+        operator=program.operator,
+        epoch="" if place is None else place.epoch,
+        partition=0 if place is None else place.partition,
+        partitions=program.partitions,
+        keys=program.key_schema,
+        variables=[program.declared[name].for_core() for name in program.variables],
+    )

@@ -1,0 +1,348 @@
+"""The state variables that a processor is given: Spark's classes, over a task's view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
+
+from clonos import _core
+from clonos._state import refusals
+from clonos._state.stored import NO_KEY, Cursor, Stored
+from clonos._state.tuples import TupleCodec, row_factory
+from clonos._state.variables import Variable
+
+PUT, DELETE, CLEAR = 0, 1, 2
+_GONE = object()
+
+
+class Place(NamedTuple):
+    """Where a variable's entries are: in a task, or nowhere, as in ``init`` on the driver."""
+
+    task: _core.StateTask | None
+    number: int
+    cursor: Cursor
+
+
+class _State:
+    """What the three kinds have in common."""
+
+    def __init__(self, variable: Variable, place: Place) -> None:
+        self._name, self._kind = variable.name, variable.kind.capitalize()
+        self.is_deleted = False
+        self._cursor = place.cursor
+        self._number = place.number
+        self._codec = TupleCodec(variable.values)
+        keys = variable.user_keys
+        self._user_keys = None if keys is None else TupleCodec(keys)
+        self._stored = (
+            None
+            if place.task is None
+            else Stored(place.task, place.number, place.cursor, self._user_keys, self._codec)
+        )
+
+    def _key(self, doing: str) -> int:
+        key = self._cursor.key
+        if key == NO_KEY:
+            raise refusals.refused(doing, self._why_no_key())
+        return key
+
+    def _why_no_key(self) -> str:
+        if self.is_deleted:
+            return refusals.not_initialized(self._kind, self._name)
+        return refusals.no_key(self._name)
+
+    def delete(self) -> None:
+        """Have any use of the variable fail from now on."""
+        self.is_deleted, self._cursor = True, Cursor()
+
+    def _entries(self, key: int) -> list[Any]:
+        return [] if self._stored is None else self._stored.entries(key)
+
+    def _write(
+        self,
+        task: _core.StateTask,
+        keys: list[int],
+        ops: list[int],
+        values: list[Any],
+        user_keys: list[Any] | None = None,
+    ) -> None:
+        if not keys:
+            return
+        of_user = None
+        if self._user_keys is not None and user_keys is not None:
+            of_user = self._user_keys.arrow(user_keys)
+        task.write(
+            self._number,
+            pa.array(keys, pa.int32()),
+            pa.array(ops, pa.uint8()),
+            of_user,
+            self._codec.arrow(values),
+        )
+
+
+class OneValue(_State, ValueState):
+    """`ValueState` of the key that is being handled."""
+
+    def __init__(self, variable: Variable, place: Place) -> None:
+        super().__init__(variable, place)
+        # By key number, ``None`` where it was cleared.
+        self._written: dict[int, tuple[Any, ...] | None] = {}
+
+    def _current(self, doing: str) -> tuple[Any, ...] | None:
+        key = self._cursor.key
+        found: Any = self._written.get(key, _GONE)
+        if found is not _GONE:
+            return found  # type: ignore[no-any-return]
+        entries = self._entries(self._key(doing))
+        return entries[0] if entries else None
+
+    def exists(self) -> bool:
+        """Whether there is a value."""
+        return self._current("checking value state exists") is not None
+
+    def get(self) -> tuple[Any, ...] | None:
+        """Return the value, or ``None``."""
+        value = self._current("getting value state")
+        return None if value is None else self._codec.given(value)
+
+    def update(self, newValue: tuple[Any, ...]) -> None:
+        """Put a value in the place of the one there is."""
+        value = self._codec.written(newValue)
+        self._written[self._key("updating value state")] = value
+
+    def clear(self) -> None:
+        """Remove the value."""
+        self._written[self._key("clearing value state")] = None
+
+    def flush(self, task: _core.StateTask) -> None:
+        """Write what was changed."""
+        ops = [DELETE if value is None else PUT for value in self._written.values()]
+        values = [value for value in self._written.values() if value is not None]
+        self._write(task, list(self._written), ops, values)
+        self._written = {}
+
+
+class _ListChange:
+    """What was done to the list of one key: elements behind those that are stored, or instead."""
+
+    __slots__ = ("added", "cleared")
+
+    def __init__(self) -> None:
+        self.cleared = False
+        self.added: list[tuple[Any, ...]] = []
+
+
+class ManyValues(_State, ListState):
+    """`ListState` of the key that is being handled."""
+
+    def __init__(self, variable: Variable, place: Place) -> None:
+        super().__init__(variable, place)
+        self._changes: dict[int, _ListChange] = {}
+
+    def _change(self, key: int) -> _ListChange:
+        change = self._changes.get(key)
+        if change is None:
+            change = self._changes[key] = _ListChange()
+        return change
+
+    def exists(self) -> bool:
+        """Whether the list has elements."""
+        key = self._key("checking value state exists")
+        change = self._changes.get(key)
+        if change is not None and (change.added or change.cleared):
+            return bool(change.added)
+        return bool(self._entries(key))
+
+    def get(self) -> Iterator[tuple[Any, ...]]:
+        """Elements in order, as they are now."""
+        key = self._cursor.key
+        if key == NO_KEY:
+            # As Spark, which takes any failure for the end.
+            return iter(())
+        change = self._changes.get(key)
+        if change is None:
+            elements = self._entries(key)
+        elif change.cleared:
+            elements = change.added
+        else:
+            elements = self._entries(key) + change.added
+        return map(self._codec.given, tuple(elements))
+
+    def put(self, newState: list[tuple[Any, ...]]) -> None:
+        """Put elements in the place of those there are."""
+        added = self._elements(newState)
+        change = self._change(self._key("updating value state"))
+        change.cleared, change.added = True, added
+
+    def appendValue(self, newState: tuple[Any, ...]) -> None:
+        """Put an element behind those there are."""
+        value = self._codec.written(newState)
+        self._change(self._key("updating value state")).added.append(value)
+
+    def appendList(self, newState: list[tuple[Any, ...]]) -> None:
+        """Put elements behind those there are."""
+        added = self._elements(newState)
+        self._change(self._key("updating value state")).added.extend(added)
+
+    def clear(self) -> None:
+        """Remove all elements."""
+        change = self._change(self._key("clearing value state"))
+        change.cleared, change.added = True, []
+
+    def _elements(self, given: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        elements = [self._codec.written(element) for element in given]
+        if not elements:
+            raise refusals.refused("updating value state", refusals.empty_list(self._name))
+        return elements
+
+    def flush(self, task: _core.StateTask) -> None:
+        """Write what was changed."""
+        keys: list[int] = []
+        ops: list[int] = []
+        values: list[tuple[Any, ...]] = []
+        for key, change in self._changes.items():
+            if change.cleared:
+                keys.append(key)
+                ops.append(CLEAR)
+            keys.extend([key] * len(change.added))
+            ops.extend([PUT] * len(change.added))
+            values.extend(change.added)
+        self._write(task, keys, ops, values)
+        self._changes = {}
+
+
+class _MapChange:
+    """What was done to the map of one key, by what stands for a user key: the two, or ``None``."""
+
+    __slots__ = ("cleared", "pairs")
+
+    def __init__(self) -> None:
+        self.cleared = False
+        self.pairs: dict[Any, tuple[tuple[Any, ...], tuple[Any, ...] | None]] = {}
+
+
+class ValueByKey(_State, MapState):
+    """`MapState` of the key that is being handled."""
+
+    def __init__(self, variable: Variable, place: Place) -> None:
+        super().__init__(variable, place)
+        self._changes: dict[int, _MapChange] = {}
+        self._as_row = row_factory(variable.values.names)
+        # The stored pairs of the key that was last looked at, in a dictionary.
+        self._looked_at = NO_KEY
+        self._pairs: dict[Any, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
+
+    @property
+    def _of_user(self) -> TupleCodec:
+        assert self._user_keys is not None  # noqa: S101  # a map is declared with them
+        return self._user_keys
+
+    def _stored_pairs(self, key: int) -> dict[Any, tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        if key != self._looked_at:
+            hashed = self._of_user.hashed
+            self._pairs = {hashed(user): (user, value) for user, value in self._entries(key)}
+            self._looked_at = key
+        return self._pairs
+
+    def _all(self) -> list[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        key = self._cursor.key
+        if key == NO_KEY:
+            # As Spark, which takes any failure for the end.
+            return []
+        change = self._changes.get(key)
+        stored = self._stored_pairs(key)
+        if change is None:
+            return list(stored.values())
+        now: dict[Any, Any] = ({} if change.cleared else stored) | change.pairs
+        return [pair for pair in now.values() if pair[1] is not None]
+
+    def _found(self, key: int, user: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        hashed = self._of_user.hashed(user)
+        change = self._changes.get(key)
+        if change is not None:
+            changed = change.pairs.get(hashed)
+            if changed is not None:
+                return changed[1]
+            if change.cleared:
+                return None
+        stored = self._stored_pairs(key).get(hashed)
+        return None if stored is None else stored[1]
+
+    def exists(self) -> bool:
+        """Whether there is any pair."""
+        self._key("checking map state exists")
+        return bool(self._all())
+
+    def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Value of a user key as a Row, or ``None``."""
+        user = self._of_user.written(key)
+        found = self._found(self._key("getting value"), user)
+        return None if found is None else self._as_row(self._codec.given(found))
+
+    def containsKey(self, key: tuple[Any, ...]) -> bool:
+        """Whether there is a value of a user key."""
+        user = self._of_user.written(key)
+        return self._found(self._key("checking if map state contains key"), user) is not None
+
+    def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
+        """Put a value for a user key."""
+        user, written = self._of_user.written(key), self._codec.written(value)
+        self._put(self._key("updating map state value"), user, written)
+
+    def removeKey(self, key: tuple[Any, ...]) -> None:
+        """Remove a user key and its value."""
+        user = self._of_user.written(key)
+        self._put(self._key("removing key from map state"), user, None)
+
+    def _put(self, key: int, user: tuple[Any, ...], value: tuple[Any, ...] | None) -> None:
+        change = self._changes.get(key)
+        if change is None:
+            change = self._changes[key] = _MapChange()
+        change.pairs[self._of_user.hashed(user)] = (user, value)
+
+    def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """Pairs of user key and value, as they are now."""
+        key, value = self._of_user.given, self._codec.given
+        return ((key(user), value(of_user)) for user, of_user in self._all())
+
+    def keys(self) -> Iterator[tuple[Any, ...]]:
+        """User keys, as they are now."""
+        return map(self._of_user.given, [user for user, _ in self._all()])
+
+    def values(self) -> Iterator[tuple[Any, ...]]:
+        """Values, as they are now."""
+        return map(self._codec.given, [value for _, value in self._all()])
+
+    def clear(self) -> None:
+        """Remove all pairs."""
+        change = self._changes[self._key("clearing value state")] = _MapChange()
+        change.cleared = True
+
+    def flush(self, task: _core.StateTask) -> None:
+        """Write what was changed."""
+        keys: list[int] = []
+        ops: list[int] = []
+        users: list[tuple[Any, ...]] = []
+        values: list[tuple[Any, ...]] = []
+        for key, change in self._changes.items():
+            if change.cleared:
+                keys.append(key)
+                ops.append(CLEAR)
+            for user, value in change.pairs.values():
+                keys.append(key)
+                ops.append(DELETE if value is None else PUT)
+                users.append(user)
+                if value is not None:
+                    values.append(value)
+        self._write(task, keys, ops, values, users)
+        self._changes, self._looked_at = {}, NO_KEY
+
+
+KINDS: dict[str, type[OneValue | ManyValues | ValueByKey]] = {
+    "value": OneValue,
+    "list": ManyValues,
+    "map": ValueByKey,
+}

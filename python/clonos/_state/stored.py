@@ -1,0 +1,91 @@
+"""What the core holds of a variable for the keys of a task, made Python a window at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from clonos._state.tuples import TupleCodec
+
+if TYPE_CHECKING:
+    from clonos import _core
+
+# Entries, and keys without any, that are Python objects at a time: keys are handled in order.
+WINDOW = 8192
+NO_KEY = -1
+
+
+class Cursor:
+    """Number of the key that is being handled, and how many keys of the task are loaded."""
+
+    __slots__ = ("key", "loaded")
+
+    def __init__(self) -> None:
+        self.key = NO_KEY
+        self.loaded = 0
+
+
+class _Piece(NamedTuple):
+    """Entries of the keys from `first` to `end`, by ascending number of their key."""
+
+    first: int
+    end: int
+    numbers: np.ndarray[Any, Any]
+    user_keys: Any
+    values: Any
+
+
+class Stored:
+    """Entries of one variable by key; nothing is asked for before a processor looks."""
+
+    def __init__(
+        self,
+        task: _core.StateTask,
+        number: int,
+        cursor: Cursor,
+        user_keys: TupleCodec | None,
+        values: TupleCodec,
+    ) -> None:
+        self._task = task
+        self._number = number
+        self._cursor = cursor
+        self._user_keys = user_keys
+        self._values = values
+        self._pieces: list[_Piece] = []
+        # The window: entries of the keys from `_first` to `_end`.
+        self._first = self._end = 0
+        self._window: list[list[Any]] = []
+
+    def entries(self, key: int) -> list[Any]:
+        """Values of a key, in order; of a map, pairs of user key and value."""
+        if not self._first <= key < self._end:
+            self._turn_to(key)
+        return self._window[key - self._first]
+
+    def _turn_to(self, key: int) -> None:
+        piece = self._piece_of(key)
+        numbers = piece.numbers
+        begin = int(np.searchsorted(numbers, key))
+        end = min(piece.end, key + WINDOW)
+        if begin + WINDOW < len(numbers):
+            # All entries of the keys before the one with which it is full, and of `key` at least.
+            end = min(end, max(int(numbers[begin + WINDOW]), key + 1))
+        count = int(np.searchsorted(numbers, end)) - begin
+        rows: Any = self._values.read(piece.values.slice(begin, count))
+        if self._user_keys is not None:
+            rows = zip(self._user_keys.read(piece.user_keys.slice(begin, count)), rows, strict=True)
+        window: list[list[Any]] = [[] for _ in range(end - key)]
+        for number, row in zip((numbers[begin : begin + count] - key).tolist(), rows, strict=True):
+            window[number].append(row)
+        self._first, self._end, self._window = key, end, window
+
+    def _piece_of(self, key: int) -> _Piece:
+        for piece in self._pieces:
+            if piece.first <= key < piece.end:
+                return piece
+        first = self._pieces[-1].end if self._pieces else 0
+        numbers, user_keys, values = self._task.values(self._number, first)
+        piece = _Piece(first, self._cursor.loaded, np.asarray(numbers), user_keys, values)
+        self._pieces.append(piece)
+        return piece

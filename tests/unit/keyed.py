@@ -1,0 +1,128 @@
+"""Stateful operators without Spark: batches of rows through one task, whose state is kept here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql.types import StructType
+
+from clonos import _core
+from clonos._state.handle import Handle
+from clonos._state.program import EventTime, Flavour, Program
+from clonos._state.run import run
+from clonos._state.variables import TIME_MODES, arrow_schema
+from clonos._worker.task_conf import TaskConf
+
+
+def parsed(schema: StructType | str) -> StructType:
+    """Parse "name type, …" of the few types that tests use: there is no JVM."""
+    from pyspark.sql import types
+
+    if not isinstance(schema, str):
+        return schema
+    kinds = {
+        "long": types.LongType(),
+        "int": types.IntegerType(),
+        "double": types.DoubleType(),
+        "string": types.StringType(),
+        "boolean": types.BooleanType(),
+        "timestamp": types.TimestampType(),
+        "date": types.DateType(),
+        "binary": types.BinaryType(),
+        "decimal": types.DecimalType(10, 2),
+        "longs": types.ArrayType(types.LongType()),
+    }
+    fields = [part.split() for part in schema.split(",")]
+    return StructType([types.StructField(name, kinds[kind]) for name, kind in fields])
+
+
+class Operator:
+    """A stateful operator of one task.
+
+    Parameters
+    ----------
+    processor : StatefulProcessor
+    schema, output : str
+        Columns of the rows, of which the first is the key, and of the output.
+    """
+
+    def __init__(
+        self,
+        processor: Any,
+        schema: str,
+        output: str,
+        *,
+        time_mode: str = "none",
+        flavour: Flavour = "row",
+        keys: int = 1,
+        event_time: EventTime | None = None,
+    ) -> None:
+        mode = TIME_MODES[time_mode.lower()]
+        handle = Handle(mode, parsed)
+        pickled = cloudpickle.dumps(processor)
+        cloudpickle.loads(pickled).init(handle)
+        self._pickled = pickled
+        self.schema = arrow_schema(parsed(schema))
+        names = tuple(variable.name for variable in handle.variables)
+        self.program = Program(
+            processor=None,
+            flavour=flavour,
+            time_mode=mode,
+            declared=handle.asked,
+            variables=names,
+            keys=tuple(range(keys)),
+            key_schema=pa.schema(list(self.schema)[:keys]),
+            columns=len(self.schema),
+            initial=None,
+            output=parsed(output),
+            event_time=event_time,
+            output_event_time=None,
+            conf=TaskConf(),
+            config=None,
+            operator="op",
+            partitions=1,
+        )
+        self._state = _core.LocalState()
+        self._epoch = 0
+
+    def change(self, how: Callable[[Any], None]) -> None:
+        """Change the processor, as a program does that is started again."""
+        processor = cloudpickle.loads(self._pickled)
+        how(processor)
+        self._pickled = cloudpickle.dumps(processor)
+
+    def batch(
+        self,
+        rows: Sequence[tuple[Any, ...]],
+        *,
+        now: int = 1_000,
+        watermark: int = -1,
+        late: int = -1,
+    ) -> list[dict[str, Any]]:
+        """Run one epoch, and return its output."""
+        self._epoch += 1
+        self._state.set_clock(now, watermark, late)
+        declared = self.program.declared
+        task = _core.StateTask.open(
+            None,
+            query="q",
+            operator="op",
+            epoch=self._epoch,
+            partition=0,
+            partitions=1,
+            keys=self.program.key_schema,
+            variables=[declared[name].for_core() for name in self.program.variables],
+            local=self._state,
+        )
+        # As Spark, which reads it anew for each task.
+        program = replace(self.program, processor=cloudpickle.loads(self._pickled))
+        columns = list(zip(*rows, strict=True)) or [[] for _ in self.schema]
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, self.schema, strict=True)]
+        given = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        outputs = list(run(program, task, iter([given])))
+        self._state.commit("q", "op", self._epoch)
+        return [row for output in outputs for row in output.to_pylist()]
