@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import pyarrow as pa
-from pyspark.sql.types import StructType
+from typing import TYPE_CHECKING, Any, Literal
 
 from clonos._state.variables import TimeMode, Variable
 from clonos._worker.task_conf import TaskConf
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 Flavour = Literal["row", "pandas"]
 
