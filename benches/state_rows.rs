@@ -99,7 +99,7 @@ fn task() {
         let variable =
             Variable { name: "v".into(), kind: Kind::Value, user_key: None, value: value.clone(), ttl_ms: 0 };
         let backend = states.task(id.clone(), (0, 1), told);
-        let mut task = TaskState::open(backend, epoch, &key, vec![variable]).expect("a task");
+        let mut task = TaskState::open(backend, epoch, &key, vec![variable], &[]).expect("a task");
         let mut step = |number: usize, work: &mut dyn FnMut()| {
             let begin = Instant::now();
             work();

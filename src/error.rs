@@ -177,6 +177,16 @@ pub enum Error {
         /// What is missing, and what would have survived.
         what: String,
     },
+    /// The times by which a batch's keyed state goes cannot be learned.
+    #[error("the times of batch {epoch} of query {query} are not known: {reason}")]
+    ClockUnknown {
+        /// The query.
+        query: String,
+        /// The batch.
+        epoch: u64,
+        /// Why not.
+        reason: String,
+    },
     /// Written by a version of Clonos that this one cannot read.
     #[error("{what} has version {found}; this Clonos reads version {known}")]
     UnsupportedVersion {
@@ -363,6 +373,7 @@ impl Error {
             Self::InconsistentEpoch { .. } => "INCONSISTENT_EPOCH",
             Self::StateIncomplete { .. } => "STATE_INCOMPLETE",
             Self::StateLost { .. } => "STATE_LOST",
+            Self::ClockUnknown { .. } => "CLOCK_UNKNOWN",
             Self::CorruptSegment { .. } => "CORRUPT_SEGMENT",
             Self::UnsupportedVersion { .. } => "UNSUPPORTED_VERSION",
             Self::Fenced { .. } => "FENCED",

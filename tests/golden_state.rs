@@ -159,11 +159,11 @@ fn rows_of_version_1_are_read_as_what_they_were_and_written_as_they_stand() {
 #[test]
 fn a_catalog_of_version_1_is_read_as_what_it_was() {
     let keys = one("user", DataType::Utf8);
-    let (catalog, declared) = Catalog::open(&[], &keys, &variables()).unwrap();
+    let (catalog, declared) = Catalog::open(&[], &keys, &variables(), &[]).unwrap();
     let stored = stored("catalog", &catalog.encode());
-    let (read, again) = Catalog::open(&stored, &keys, &variables()).unwrap();
+    let (read, again) = Catalog::open(&stored, &keys, &variables(), &[]).unwrap();
     assert_eq!((read, again), (catalog, declared));
     let mut newer = stored;
     newer[0] = 2;
-    assert!(Catalog::open(&newer, &keys, &variables()).is_err());
+    assert!(Catalog::open(&newer, &keys, &variables(), &[]).is_err());
 }

@@ -21,6 +21,8 @@ class Attached(Protocol):
 
     def stop(self) -> None: ...
 
+    def watch(self, spark: SparkSession) -> None: ...
+
 
 _current: Attached | None = None
 

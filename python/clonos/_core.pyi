@@ -305,10 +305,12 @@ class StateTask:
         partitions: int,
         keys: pa.Schema,
         variables: Sequence[tuple[str, str, pa.Schema | None, pa.Schema, int]],
+        deleted: Sequence[str] = (),
         local: LocalState | None = None,
     ) -> StateTask:
         """Begin; `variables` are name, kind (value, list, map), user key, value, TTL in ms.
 
+        What was kept under `deleted` names is gone, before those that are declared.
         Without a task, and in a batch query, the state is empty and nothing is kept, but for
         `local`.
         """
@@ -402,7 +404,7 @@ class Agent:
         plan_uses: Callable[
             [int, int], list[tuple[str, int, str, int, bool, int, int, int, int, int, int]] | None
         ],
-        clocks: Callable[[str, int], tuple[int, int, int] | None],
+        clocks: Callable[[str, int], tuple[int, int, int]],
     ) -> Agent: ...
     def refuse_query(self, query: str, setting: str, reason: str) -> None:
         """Open no task of a query any more, until it begins anew."""

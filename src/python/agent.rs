@@ -10,7 +10,7 @@ use super::config::PySessionConfig;
 use super::door::enter;
 use crate::agent::protocol::{Code, Execution, Placed, Plan, Use};
 use crate::agent::state::messages::Clock;
-use crate::edge::agent::{Agent, AgentConfig, Role, Stage};
+use crate::edge::agent::{Agent, AgentConfig, Clocks, Role, Stage};
 use crate::error::Error;
 use crate::id::Partition;
 
@@ -77,13 +77,6 @@ impl PyAgent {
             };
             Some(uses.into_iter().map(placed).collect())
         };
-        let clock = move |query: &str, epoch: u64| -> Option<Clock> {
-            // It may be over by now; then a clock of our own will do.
-            let known: Option<(i64, i64, i64)> = Python::attach(|py| {
-                clocks.call1(py, (query, epoch)).and_then(|clock| clock.extract(py)).ok().flatten()
-            });
-            known.map(|(now_ms, watermark_ms, late_ms)| Clock { now_ms, watermark_ms, late_ms })
-        };
         let session = config.config.clone();
         let socket = PathBuf::from(&session.driver_socket);
         let role = Role::Driver {
@@ -92,7 +85,7 @@ impl PyAgent {
             stages: Box::new(ask),
             was_lost: Box::new(lost),
             plan_uses: Box::new(plan),
-            clocks: Box::new(clock),
+            clocks: ask_clock(clocks),
         };
         let agent = enter(py, || Agent::start(AgentConfig { session, role, socket }))?;
         Ok(Self { agent })
@@ -169,4 +162,17 @@ impl PyAgent {
     fn __repr__(&self) -> String {
         format!("<driver agent at {}>", self.agent.addr())
     }
+}
+
+/// Asks Python for the times of a batch; what it raises is the reason why they are not known.
+fn ask_clock(clocks: Py<PyAny>) -> Clocks {
+    Box::new(move |query: &str, epoch: u64| {
+        let (now_ms, watermark_ms, late_ms) = Python::attach(|py| {
+            clocks
+                .call1(py, (query, epoch))
+                .and_then(|clock| clock.extract::<(i64, i64, i64)>(py))
+                .map_err(|error| error.value(py).to_string())
+        })?;
+        Ok(Clock { now_ms, watermark_ms, late_ms })
+    })
 }

@@ -68,6 +68,8 @@ struct Opening {
     partitions: u32,
     keys: Fields,
     variables: Vec<Variable>,
+    /// Names of variables that are to be gone.
+    deleted: Vec<String>,
     local: Option<Py<PyLocalState>>,
 }
 
@@ -90,6 +92,11 @@ impl Opening {
             partitions: get(arguments, "partitions")?.extract()?,
             keys: keys.into_inner().fields().clone(),
             variables: variables.into_iter().map(variable).collect::<PyResult<_>>()?,
+            deleted: arguments
+                .get_item("deleted")?
+                .map(|names| names.extract())
+                .transpose()?
+                .unwrap_or_default(),
             local: local
                 .map(|local| Ok::<_, PyErr>(local.cast_into::<PyLocalState>()?.unbind()))
                 .transpose()?,
@@ -170,7 +177,7 @@ impl PyStateTask {
         let opening = Opening::read(arguments)?;
         enter(py, || {
             let (backend, epoch) = opening.backend(task)?;
-            let state = TaskState::open(backend, epoch, &opening.keys, opening.variables)?;
+            let state = TaskState::open(backend, epoch, &opening.keys, opening.variables, &opening.deleted)?;
             let begun = state.begun().clone();
             Ok(Self { state: Mutex::new(state), begun, numbers: Mutex::default() })
         })

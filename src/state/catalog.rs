@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A value names its schema by its number, so a number never means another one. Slots are given to variables in the
-//! order in which they are first declared, and never again. Agents keep a catalog with each version and do not
-//! look into it.
+//! order in which they are first declared, and never again: one that was deleted keeps its place, without a name and
+//! schemas. Agents keep a catalog with each version; of what is in it they look for those alone.
 
 use arrow_schema::{DataType, Fields};
 use bytes::Bytes;
@@ -101,18 +101,25 @@ pub struct Declared {
 }
 
 impl Catalog {
-    /// What is remembered, if anything is, with what this program declares; and where its variables stand.
+    /// What is remembered, if anything is, with what this program declares; and where its variables stand. Variables
+    /// that it deletes are gone first, so one of such a name is a new one.
     ///
     /// # Errors
     /// [`Error::StateSchema`] if something kept cannot be read as it is declared now; [`Error::CorruptState`];
     /// [`Error::UnsupportedVersion`].
-    pub fn open(remembered: &[u8], keys: &Fields, variables: &[Variable]) -> Result<(Self, Vec<Declared>)> {
+    pub fn open(
+        remembered: &[u8],
+        keys: &Fields,
+        variables: &[Variable],
+        deleted: &[String],
+    ) -> Result<(Self, Vec<Declared>)> {
         let keys = plain_fields(keys);
         let mut catalog = match remembered {
             [] => Self { keys: keys.clone(), slots: Vec::new() },
             bytes => Self::read(bytes).map_err(of_state)?,
         };
         catalog.check_keys(&keys)?;
+        deleted.iter().for_each(|name| catalog.delete(name));
         let declared =
             variables.iter().map(|variable| catalog.declare(variable)).collect::<Result<Vec<_>>>()?;
         let mut slots: Vec<Slot> = declared.iter().map(|variable| variable.slot).collect();
@@ -137,6 +144,20 @@ impl Catalog {
         let types = |fields: &Fields| DataType::Struct(fields.clone()).to_string();
         let what = format!("the grouping key was kept as {} and is {} now", types(&self.keys), types(keys));
         Err(Error::StateSchema { variable: "key".into(), what })
+    }
+
+    fn delete(&mut self, name: &str) {
+        if let Some(slot) = self.slots.iter_mut().find(|slot| slot.name == name) {
+            slot.name.clear();
+            (slot.user_key, slot.values) = (None, Vec::new());
+        }
+    }
+
+    /// Slots of variables that were deleted: what stands in them is over.
+    pub(super) fn deleted_slots(bytes: &[u8]) -> Result<Vec<Slot>> {
+        let catalog = Self::read(bytes).map_err(of_state)?;
+        let numbered = catalog.slots.iter().zip(1..);
+        Ok(numbered.filter(|(slot, _)| slot.name.is_empty()).map(|(_, number)| Slot(number)).collect())
     }
 
     fn declare(&mut self, variable: &Variable) -> Result<Declared> {

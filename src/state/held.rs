@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::catalog::Catalog;
 use super::delta::{CommitPoint, DeltaPart};
 use super::files::RunFile;
 use super::key::{EntryKey, Range, RangeSet, Slot, StateId, Version, partition_ranges};
@@ -42,6 +43,8 @@ pub(super) struct State {
     /// The latest clock of the epochs that were applied.
     now_ms: i64,
     catalog: Option<Bytes>,
+    /// Slots of variables that the catalog says are deleted.
+    deleted: Arc<[Slot]>,
     entries: Tree,
     timers: Tree,
     floors: Arc<Floors>,
@@ -56,6 +59,7 @@ impl State {
             filling: BTreeMap::new(),
             now_ms: i64::MIN,
             catalog: None,
+            deleted: Arc::default(),
             entries: Tree::by_hash(),
             timers: Tree::default(),
             floors: Arc::new(Floors::none()),
@@ -207,8 +211,17 @@ impl State {
         self.timers.push(cleared, RangeSet::ALL);
         timers.into_iter().for_each(|(run, ranges)| self.timers.push(run, ranges));
         (self.now_ms, self.floors) = (now_ms, Arc::new(floors));
-        self.catalog = catalog.or_else(|| self.catalog.take());
+        if catalog.is_some() && catalog != self.catalog {
+            self.remember(catalog);
+        }
         Ok(())
+    }
+
+    fn remember(&mut self, catalog: Option<Bytes>) {
+        // One that this version cannot read is its tasks' to refuse; nothing is taken for deleted then.
+        let deleted = catalog.as_deref().map(Catalog::deleted_slots);
+        self.deleted = deleted.and_then(Result::ok).unwrap_or_default().into();
+        self.catalog = catalog;
     }
 
     /// Remembers what is gone of pages that are awaited.
@@ -262,7 +275,9 @@ impl State {
         self.entries.push_below(entries, ranges);
         self.timers.push_below(timers, ranges);
         self.now_ms = self.now_ms.max(*now_ms);
-        self.catalog = self.catalog.take().or_else(|| catalog.clone());
+        if self.catalog.is_none() {
+            self.remember(catalog.clone());
+        }
         if next.is_none() && self.filling.remove(range).is_some() {
             self.held.insert(*range);
         }
@@ -289,9 +304,10 @@ impl State {
         bytes: u64,
         file: &mut impl FnMut(u64) -> Result<Option<Arc<dyn RunFile>>>,
     ) -> Result<u64> {
-        let keep = Keep { now_ms: self.now_ms, lowest: RangeSet::ALL.without(&self.filling()) };
-        let left = self.timers.merge(keep, bytes, &mut *file)?;
-        self.entries.merge(keep, left, file)
+        let lowest = RangeSet::ALL.without(&self.filling());
+        let keep = Keep { now_ms: self.now_ms, lowest, ..Keep::all() };
+        let left = self.timers.merge(keep.clone(), bytes, &mut *file)?;
+        self.entries.merge(Keep { deleted: Arc::clone(&self.deleted), ..keep }, left, file)
     }
 
     /// Whether there are so many runs that a commit should not add one.
@@ -342,6 +358,6 @@ fn together(runs: Vec<(Arc<Run>, RangeSet)>, output: RunBuilder) -> Result<Vec<(
     let ranges = runs.iter().fold(RangeSet::EMPTY, |all, (_, ranges)| all.union(ranges));
     let input = Merged::new(runs.iter().rev().map(|(run, ranges)| (run, *ranges)));
     // What deletes is kept: something may lie below.
-    let run = merge_now(input, Keep { now_ms: i64::MIN, lowest: RangeSet::EMPTY }, output)?;
+    let run = merge_now(input, &Keep::all(), output)?;
     Ok(vec![(Arc::new(run), ranges)])
 }

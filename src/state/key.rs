@@ -300,9 +300,7 @@ impl EntryKey {
     /// Its slot.
     #[must_use]
     pub fn slot(&self) -> Slot {
-        let at = self.prefix_len();
-        let bytes = self.0.get(at..at + SLOT).and_then(|bytes| bytes.try_into().ok());
-        Slot(u16::from_be_bytes(bytes.unwrap_or_default()))
+        slot_of(&self.0).unwrap_or(Slot::TIMERS)
     }
 
     /// What tells it apart from others in its slot.
@@ -337,6 +335,13 @@ pub(super) fn prefix_len(bytes: &[u8]) -> Option<usize> {
     let len = u32::from_be_bytes(bytes.get(8..HEAD)?.try_into().ok()?);
     let end = HEAD.checked_add(usize::try_from(len).ok()?)?;
     (end <= bytes.len()).then_some(end)
+}
+
+/// The slot of an entry that stands at a key.
+pub(super) fn slot_of(key: &[u8]) -> Option<Slot> {
+    let at = prefix_len(key)?;
+    let bytes = key.get(at..at + SLOT)?.try_into().ok()?;
+    Some(Slot(u16::from_be_bytes(bytes)))
 }
 
 /// Bytes whose order is that of the numbers.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::files::RunFile;
-use super::key::{Range, RangeSet};
+use super::key::{Range, RangeSet, Slot, slot_of};
 use super::run::{Item, Merged, Run, RunBuilder};
 use crate::error::Result;
 use crate::state::entries::{CLEAR, DELETE};
@@ -50,12 +50,26 @@ struct Merge {
 }
 
 /// What of a merge's entries has to be kept though it has no value.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Keep {
     /// What expires until then is over.
     pub(super) now_ms: i64,
     /// Ranges in which nothing lies below: what deletes can go.
     pub(super) lowest: RangeSet,
+    /// Slots of which all is over.
+    pub(super) deleted: Arc<[Slot]>,
+}
+
+impl Keep {
+    /// All that deletes, and all that has a value.
+    pub(super) fn all() -> Self {
+        Self { now_ms: i64::MIN, lowest: RangeSet::EMPTY, deleted: Arc::default() }
+    }
+
+    fn is_deleted(&self, key: &[u8]) -> bool {
+        // Most operators have deleted none.
+        !self.deleted.is_empty() && slot_of(key).is_some_and(|slot| self.deleted.contains(&slot))
+    }
 }
 
 impl Tree {
@@ -143,7 +157,7 @@ impl Tree {
     ) -> Result<u64> {
         while bytes > 0 {
             while let Some((first, last)) = self.candidates() {
-                self.begin(first, last, keep, &mut file)?;
+                self.begin(first, last, &keep, &mut file)?;
             }
             // The smallest first: it is done soonest, and reading gets faster.
             let smallest = self.merges.iter().enumerate().min_by_key(|(_, merge)| merge.bytes);
@@ -185,7 +199,7 @@ impl Tree {
         &mut self,
         first: usize,
         last: usize,
-        keep: Keep,
+        keep: &Keep,
         file: &mut impl FnMut(u64) -> Result<Option<Arc<dyn RunFile>>>,
     ) -> Result<()> {
         let layers = self.layers.get(first..=last).unwrap_or_default();
@@ -198,7 +212,7 @@ impl Tree {
             input: merged(layers),
             has_begun: false,
             output,
-            keep: Keep { lowest, ..keep },
+            keep: Keep { lowest, ..keep.clone() },
         });
         Ok(())
     }
@@ -230,7 +244,7 @@ impl Merge {
             self.has_begun = true;
         }
         while *bytes > 0 {
-            let Some(more) = copy_next(&mut self.input, self.keep, &mut self.output)? else {
+            let Some(more) = copy_next(&mut self.input, &self.keep, &mut self.output)? else {
                 return Ok(true);
             };
             *bytes = bytes.saturating_sub(more as u64);
@@ -240,19 +254,19 @@ impl Merge {
 }
 
 /// Makes one run of all that is in some.
-pub(super) fn merge_now(mut input: Merged, keep: Keep, mut output: RunBuilder) -> Result<Run> {
+pub(super) fn merge_now(mut input: Merged, keep: &Keep, mut output: RunBuilder) -> Result<Run> {
     input.seek(&[])?;
     while copy_next(&mut input, keep, &mut output)?.is_some() {}
     output.finish()
 }
 
 /// Copies what is next, if it is to be kept. Bytes that it had; `None` at the end.
-fn copy_next(input: &mut Merged, keep: Keep, output: &mut RunBuilder) -> Result<Option<usize>> {
+fn copy_next(input: &mut Merged, keep: &Keep, output: &mut RunBuilder) -> Result<Option<usize>> {
     let Some(item) = input.next(&[])? else { return Ok(None) };
     let key = input.key();
     let is_lowest = key.first().is_some_and(|range| keep.lowest.contains(Range(*range)));
     match item {
-        Item::Entry(record) if record.is_live(keep.now_ms) => {
+        Item::Entry(record) if record.is_live(keep.now_ms) && !keep.is_deleted(key) => {
             output.push(&record, input.bytes())?;
             return Ok(Some(record.end - record.at));
         }

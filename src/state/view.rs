@@ -147,13 +147,19 @@ pub struct TaskState<B> {
 }
 
 impl<B: Backend> TaskState<B> {
-    /// The state of a task of an epoch, whose keys and variables are these.
+    /// The state of a task of an epoch, whose keys and variables are these; those of the `deleted` names are gone.
     ///
     /// # Errors
     /// As [`Backend::begin`] and [`Catalog::open`].
-    pub fn open(mut backend: B, epoch: u64, keys: &Fields, variables: Vec<Variable>) -> Result<Self> {
+    pub fn open(
+        mut backend: B,
+        epoch: u64,
+        keys: &Fields,
+        variables: Vec<Variable>,
+        deleted: &[String],
+    ) -> Result<Self> {
         let begun = backend.begin()?;
-        let (catalog, declared) = Catalog::open(&begun.catalog, keys, &variables)?;
+        let (catalog, declared) = Catalog::open(&begun.catalog, keys, &variables, deleted)?;
         let keys = Keys::new(plain_fields(keys));
         let mut variables: Vec<_> = variables.into_iter().zip(declared).collect();
         for (variable, _) in &mut variables {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clonos::agent::protocol::{Ending, OpenTask, Opened, Reply, Request, Use};
+use clonos::agent::state::messages::Clock;
 use clonos::config::SessionConfig;
 use clonos::edge::agent::{Agent, AgentConfig, Role, Stage};
 use clonos::edge::net::Connection;
@@ -102,7 +103,7 @@ pub fn start_driver(config: SessionConfig, socket: PathBuf) -> (Agent, SessionCo
         stages: Box::new(|stage| Some(Stage { tasks: stage.checked_sub(100)?, was_complete: false })),
         was_lost: Box::new(|stage, partition| stage == 200 && partition.0 < 2),
         plan_uses: Box::new(|_| None),
-        clocks: Box::new(|_, _| None),
+        clocks: Box::new(|_, _| Ok(Clock { now_ms: 1_000, watermark_ms: -1, late_ms: -1 })),
     };
     let driver = Agent::start(AgentConfig { session: config.clone(), role, socket }).unwrap();
     let driver_addr = driver.addr().to_string();

@@ -264,6 +264,38 @@ def test_event_time_is_as_sparks(spark: Any, session: Any, tmp_path: Path) -> No
     assert len(found) == 5
 
 
+class Clock(StatefulProcessor):
+    """Shows the times that it is told, and how often its key came."""
+
+    def init(self, handle: Any) -> None:
+        self.seen = handle.getValueState("seen", "n long")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        count = (self.seen.get() or (0,))[0] + 1
+        self.seen.update((count,))
+        yield Row(id=str(count), what=str(timerValues.getCurrentProcessingTimeInMs()))
+
+
+def test_a_stream_of_another_session_has_the_clock_of_its_own_log(
+    spark: Any, session: Any, tmp_path: Path
+) -> None:
+    folder = Folder(tmp_path)
+    folder.put({"id": "a"})
+    other = spark.newSession()
+    grouped = folder.read(other).groupBy("id")
+    df = ours(grouped, Clock(), "ProcessingTime", partitions=2, uid="clock")
+    checkpoint = tmp_path / "checkpoint"
+    found = batches(df, checkpoint)
+    folder.put({"id": "a"})
+    # The session is told that the query begins anew, and that its batches are over.
+    found += batches(df, checkpoint)
+    logged = []
+    for number in (0, 1):
+        metadata = (checkpoint / "offsets" / str(number)).read_text().splitlines()[1]
+        logged.append(str(json.loads(metadata)["batchTimestampMs"]))
+    assert found == [[("1", logged[0])], [("2", logged[1])]]
+
+
 class Passing(StatefulProcessor):
     """Passes rows on with their time."""
 

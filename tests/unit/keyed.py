@@ -74,6 +74,7 @@ class Operator:
             time_mode=mode,
             declared=handle.asked,
             variables=names,
+            deleted=tuple(handle.deleted),
             keys=tuple(range(keys)),
             key_schema=pa.schema(list(self.schema)[:keys]),
             columns=len(self.schema),
@@ -116,6 +117,7 @@ class Operator:
             partitions=1,
             keys=self.program.key_schema,
             variables=[declared[name].for_core() for name in self.program.variables],
+            deleted=self.program.deleted,
             local=self._state,
         )
         # As Spark, which reads it anew for each task.

@@ -30,7 +30,7 @@ agent = _core.Agent.start(
     lambda _stage: None,
     lambda *_task: False,
     lambda *_execution: None,
-    lambda *_epoch: None,
+    lambda *_epoch: (1_000, -1, -1),
 )
 print("up", flush=True)
 sys.stdin.read()

@@ -104,6 +104,29 @@ def test_a_task_reads_what_the_epoch_before_it_wrote() -> None:
     assert local.version("orders", "count") == 1
 
 
+def test_a_variable_that_was_deleted_is_empty_when_it_is_declared_again() -> None:
+    local = _core.LocalState()
+    programs: list[tuple[list[Any], list[str]]] = [
+        (VARIABLES, []),
+        (VARIABLES[1:], ["sum"]),
+        (VARIABLES, []),
+        # Deleted and declared by one program: a new one each time.
+        (VARIABLES, ["sum"]),
+    ]
+    found = []
+    for epoch, (variables, deleted) in enumerate(programs):
+        task = opened(epoch, local=local, variables=variables, deleted=deleted)
+        task.group([pa.record_batch({"user": ["a"]})], [0])
+        task.load()
+        at = [name for name, *_ in variables].index("sum") if variables == VARIABLES else None
+        if at is not None:
+            found.append(task.values(at)[2].to_pylist())
+            task.write(at, keys(0), ops(PUT), values=rows([{"n": epoch}], NUMBER))
+        task.commit()
+        local.commit("orders", "count", epoch)
+    assert found == [[], [], []]
+
+
 def test_maps_are_changed_key_by_key() -> None:
     local = _core.LocalState()
     task = opened(0, local=local)

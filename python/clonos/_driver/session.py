@@ -90,9 +90,9 @@ class Session:
         if self._smaller_batches:
             spark.conf.set(BATCH_BYTES_SETTING, BATCH_BYTES)
         self._listener = progress_listener(self._begin_query, self.commit)
-        spark.streams.addListener(self._listener)
-        for query in spark.streams.active:
-            self._refuse_late_commits(str(query.id))
+        # Sessions of the application whose queries are listened to, by what tells them apart.
+        self._watched: dict[str, SparkSession] = {}
+        self.watch(spark)
         self._watcher = threading.Thread(
             target=self._watch_executions, name="clonos-executions", daemon=True
         )
@@ -267,7 +267,8 @@ class Session:
         if _attached.latest() is self:
             _attached.set_current(None)
         with contextlib.suppress(Exception):
-            self.spark.streams.removeListener(self._listener)
+            for spark in self._watched.values():
+                spark.streams.removeListener(self._listener)
             spark_private.wait_for_events(self.spark.sparkContext)
             if self._smaller_batches:
                 self.spark.conf.unset(BATCH_BYTES_SETTING)
@@ -275,6 +276,21 @@ class Session:
             close()
         self._agent.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def watch(self, spark: SparkSession) -> None:
+        """Listen to the streaming queries of a session of the application: each has its own.
+
+        Parameters
+        ----------
+        spark : pyspark.sql.SparkSession
+            The attached one, or one that ``newSession`` made of it.
+        """
+        name = spark_private.session_name(spark)
+        if name not in self._watched:
+            self._watched[name] = spark
+            spark.streams.addListener(self._listener)
+            for query in spark.streams.active:
+                self._refuse_late_commits(str(query.id))
 
     def _begin_query(self, query: str) -> None:
         self._agent.begin_run(query)

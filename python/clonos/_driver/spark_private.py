@@ -4,6 +4,7 @@
 name                                                      seen in
 ========================================================= =============
 ``SparkSession._jsparkSession``                           4.1, 4.2, 4.3
+``SparkSession._jsparkSession.sessionUUID``               4.3
 ``RuntimeConf._jconf.contains``                           4.1, 4.2, 4.3
 ``SparkContext._jsc``, which is ``None`` once stopped     4.1, 4.2, 4.3
 ``SparkContext._jsc.sc().dagScheduler().stageIdToStage``  4.1, 4.2, 4.3
@@ -16,7 +17,7 @@ name                                                      seen in
 ``MapOutputTrackerMaster.shuffleStatuses``                4.3
 ``ShuffleStatus.mapStatusesDeleted``                      4.3
 ``statusStore().stageData``, ``statusStore().job``        4.3
-``StreamingQueryWrapper.streamingQuery`` and its class    4.3
+``SharedState.activeStreamingQueries`` and its classes    4.3
 ``StreamExecution.offsetLog``, ``OffsetSeqMetadata``      4.3
 ========================================================= =============
 """
@@ -209,30 +210,44 @@ def wait_for_events(context: SparkContext) -> None:
         jcontext.listenerBus().waitUntilEmpty(EVENTS_MS_MAX)
 
 
+def session_name(spark: SparkSession) -> str:
+    """What tells `spark` from the other sessions of its application."""
+    jspark: Any = spark._jsparkSession
+    return str(jspark.sessionUUID())
+
+
+def _active_query(spark: SparkSession, query: str) -> Any:
+    """A streaming query that runs, of any session of the application; or ``None``."""
+    jspark: Any = spark._jsparkSession
+    jvm: Any = spark.sparkContext._jvm
+    return jspark.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query))
+
+
 def commits_late(spark: SparkSession, query: str) -> bool:
     """Whether a streaming query commits a batch when the next one may have begun."""
-    jspark: Any = spark._jsparkSession
-    found = jspark.streams().get(query)
-    kind = "" if found is None else found.streamingQuery().getClass().getSimpleName()
+    found = _active_query(spark, query)
+    kind = "" if found is None else found.getClass().getSimpleName()
     return kind == "AsyncProgressTrackingMicroBatchExecution"
 
 
-def clocks(spark: SparkSession) -> Callable[[str, int], tuple[int, int, int] | None]:
+def clocks(spark: SparkSession) -> Callable[[str, int], tuple[int, int, int]]:
     """Return what tells time, watermark and the watermark of late rows of a query's batch.
 
     They are what Spark wrote to its log before the batch began, so they are the same whenever it
-    runs again. Rows are late for its own operators by the watermark of the batch before.
+    runs again. Rows are late for its own operators by the watermark of the batch before. What it
+    returns raises LookupError if there is no such query any more, or Spark's log lacks the batch.
     """
 
-    def clock(query: str, batch: int) -> tuple[int, int, int] | None:
-        jspark: Any = spark._jsparkSession
-        found = jspark.streams().get(query)
+    def clock(query: str, batch: int) -> tuple[int, int, int]:
+        found = _active_query(spark, query)
         if found is None:
-            return None
-        log = found.streamingQuery().offsetLog()
+            message = "the query does not run any more"
+            raise LookupError(message)
+        log = found.offsetLog()
         of_batch, before = _batch_metadata(log, batch), _batch_metadata(log, batch - 1)
         if of_batch is None:
-            return None
+            message = f"the offset log of its checkpoint has no times of batch {batch}"
+            raise LookupError(message)
         late = 0 if before is None else before.batchWatermarkMs()
         return int(of_batch.batchTimestampMs()), int(of_batch.batchWatermarkMs()), int(late)
 

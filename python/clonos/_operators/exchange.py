@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from clonos import _attached
 from clonos._operators.spec import spec_of
 from clonos._spec import Ends, OperatorSpec
 from clonos._uses import Use
@@ -143,6 +144,9 @@ def map_stage(
 
 
 def _remember(made: Made, schema: StructType | str) -> DataFrame:
+    session = _attached.current()
+    if session is not None and made.source.isStreaming:
+        session.watch(made.source.sparkSession)
     df = made.source.mapInArrow(_body(made, Ends(made.sender)), schema)
     # Not a column: an attribute of this one Python object, gone with it.
     object.__setattr__(df, _MEMORY, made)

@@ -140,6 +140,7 @@ def transform_with_state(  # noqa: PLR0917  # the order of Spark's
         time_mode=mode,
         declared=handle.asked,
         variables=tuple(variable.name for variable in handle.variables),
+        deleted=tuple(handle.deleted),
         keys=tuple(rows.columns.index(place) for place in places),
         key_schema=_key_schema(rows, keys, places),
         columns=columns,

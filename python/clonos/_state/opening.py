@@ -42,4 +42,5 @@ def open_task(program: Program) -> _core.StateTask:
         partitions=program.partitions,
         keys=program.key_schema,
         variables=[program.declared[name].for_core() for name in program.variables],
+        deleted=list(program.deleted),
     )

@@ -37,6 +37,8 @@ class Program:
         All variables that ``init`` asks for, by name.
     variables : tuple of str
         Names of those that it has not deleted again.
+    deleted : tuple of str
+        Names that it deletes: what stands under them from before is gone.
     keys : tuple of int
         Places of the key columns among those of the input.
     key_schema : pyarrow.Schema
@@ -63,6 +65,7 @@ class Program:
     time_mode: TimeMode
     declared: dict[str, Variable]
     variables: tuple[str, ...]
+    deleted: tuple[str, ...]
     keys: tuple[int, ...]
     key_schema: pa.Schema
     columns: int

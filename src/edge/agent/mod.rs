@@ -252,6 +252,7 @@ impl Agent {
         if let Ok(local) = self.registry() {
             if epoch.is_none() {
                 local.admit(query, None);
+                local.clocks.forget(query);
             }
             locked(&local.registry).begin_run(query, epoch);
         }

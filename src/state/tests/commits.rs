@@ -1,6 +1,9 @@
 //! What is pending, what is committed, and what that needs.
 
+use arrow_schema::DataType;
+
 use super::*;
+use crate::state::catalog::{Catalog, Kind, Variable};
 
 fn delta(epoch: u64, base: Version, value: u8) -> Delta {
     let mut entries = EntriesBuilder::new();
@@ -55,6 +58,36 @@ fn a_commit_names_the_attempts_that_count() {
     assert_eq!((value(&store, 3).unwrap(), value(&store, 200).unwrap()), (vec![20].into(), vec![10].into()));
     assert_eq!(store.catalog(&id()).unwrap(), "catalog");
     assert!(store.pending_names(&id()).is_empty());
+}
+
+#[test]
+fn what_stands_in_the_slot_of_a_deleted_variable_goes_when_runs_are_merged() {
+    let fields = || arrow_schema::Fields::from(vec![arrow_schema::Field::new("n", DataType::Int64, true)]);
+    let variable =
+        Variable { name: "v".into(), kind: Kind::Value, user_key: None, value: fields(), ttl_ms: 0 };
+    let (kept, _) = Catalog::open(&[], &fields(), &[variable], &[]).unwrap();
+    let (deleted, _) = Catalog::open(&kept.encode(), &fields(), &[], &["v".into()]).unwrap();
+    let mut store = store();
+    let none = EntriesBuilder::new().finish();
+    let mut epochs: Vec<Delta> = vec![Delta { catalog: kept.encode(), ..delta(0, Version::NONE, 1) }];
+    epochs.extend((1..9).map(|epoch| Delta {
+        base: Version(Some(epoch - 1)),
+        catalog: deleted.encode(),
+        entries: if epoch < 8 { delta(epoch, Version::NONE, 2).entries } else { none.clone() },
+        ..delta(epoch, Version::NONE, 2)
+    }));
+    for delta in &epochs {
+        for task in 0..2 {
+            store.hold(&id(), &part(task, 1, delta)).unwrap();
+        }
+        store.advance(&id(), &point(delta.epoch, [1, 1])).unwrap();
+        if delta.epoch == 0 {
+            store.tidy(usize::MAX as u64).unwrap();
+            assert_eq!(store.stats(&id()).unwrap().entries, 256);
+        }
+    }
+    store.tidy(usize::MAX as u64).unwrap();
+    assert_eq!(store.stats(&id()).unwrap().entries, 0);
 }
 
 #[test]

@@ -43,7 +43,7 @@ type Task = TaskState<LocalTask>;
 
 fn open(states: &LocalStates, epoch: u64, variables: Vec<Variable>) -> Result<Task> {
     let backend = states.task(id(), (0, 1), told(epoch as i64 * 1_000));
-    TaskState::open(backend, epoch, &one("k", DataType::Utf8), variables)
+    TaskState::open(backend, epoch, &one("k", DataType::Utf8), variables, &[])
 }
 
 /// A task whose keys are these, and the number of each.
@@ -223,7 +223,7 @@ fn what_does_not_fit_together_is_refused() {
 
 #[test]
 fn a_batch_query_begins_with_nothing() {
-    let mut task = TaskState::open(Nothing(told(5)), 0, &one("k", DataType::Utf8), variables()).unwrap();
+    let mut task = TaskState::open(Nothing(told(5)), 0, &one("k", DataType::Utf8), variables(), &[]).unwrap();
     let keys = add(&mut task, &["a"]);
     task.load().unwrap();
     assert_eq!(

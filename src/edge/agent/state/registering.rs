@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::super::handler::Handler;
 use super::super::registrar::LocalRegistry;
@@ -14,11 +13,9 @@ use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::state::{RangeSet, Version};
 
-/// Tells the times of a query's micro-batch, if it knows.
-pub type Clocks = Box<dyn Fn(&str, u64) -> Option<Clock> + Send + Sync>;
+/// Tells the times of a query's micro-batch, as they stand in Spark's own log; or says why it cannot.
+pub type Clocks = Box<dyn Fn(&str, u64) -> Result<Clock, String> + Send + Sync>;
 
-/// Times that stand for none.
-const NO_WATERMARK: i64 = -1;
 /// Micro-batches of a query whose times are kept: those before are over.
 const CLOCKS_MAX: usize = 8;
 
@@ -42,29 +39,31 @@ impl KnownClocks {
         Self { ask, known: Mutex::default() }
     }
 
-    fn of(&self, query: &Arc<str>, epoch: u64) -> Clock {
+    /// # Errors
+    /// [`Error::ClockUnknown`]: a clock of the driver's own would be another one when the batch runs again.
+    fn of(&self, query: &Arc<str>, epoch: u64) -> Result<Clock> {
         if let Some(clock) = locked(&self.known).get(query).and_then(|known| known.get(&epoch)) {
-            return *clock;
+            return Ok(*clock);
         }
         // Asked without a lock: the answer comes from the user's process and may take its time.
-        let clock = (self.ask)(query, epoch).unwrap_or_else(|| Clock {
-            now_ms: unix_ms(),
-            watermark_ms: NO_WATERMARK,
-            late_ms: NO_WATERMARK,
-        });
+        let clock = (self.ask)(query, epoch).map_err(|reason| Error::ClockUnknown {
+            query: query.to_string(),
+            epoch,
+            reason,
+        })?;
         let mut all = locked(&self.known);
         let known = all.entry(Arc::clone(query)).or_default();
         let clock = *known.entry(epoch).or_insert(clock);
         while known.len() > CLOCKS_MAX {
             known.pop_first();
         }
-        clock
+        Ok(clock)
     }
-}
 
-fn unix_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    /// A query begins anew, so batches that it runs again may have other times than they had.
+    pub(in crate::edge::agent) fn forget(&self, query: &str) {
+        locked(&self.known).remove(query);
+    }
 }
 
 impl Handler {
@@ -91,7 +90,7 @@ impl Handler {
     fn locate(&self, local: &LocalRegistry, asker: &Asker<'_>) -> Result<FromRegistry> {
         let epoch = asker.epoch()?;
         self.look_into_folder(local, asker, epoch)?;
-        let clock = local.clocks.of(&asker.task.query, epoch);
+        let clock = local.clocks.of(&asker.task.query, epoch)?;
         let now_ms = local.now_ms();
         let mut registry = locked(&local.registry);
         registry.look_at_clock(now_ms);
@@ -136,5 +135,34 @@ impl Handler {
                 tracing::warn!(state = %id, %error, "old state could not be removed");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn the_times_of_a_batch_are_those_told_first_until_its_query_begins_anew() {
+        let told = Arc::new(AtomicI64::new(0));
+        let asked = Arc::clone(&told);
+        let clocks = KnownClocks::new(Box::new(move |_, _| match asked.fetch_add(1, Ordering::Relaxed) {
+            0 => Err("the driver is busy".into()),
+            now_ms => Ok(Clock { now_ms, watermark_ms: -1, late_ms: -1 }),
+        }));
+        let query: Arc<str> = "orders".into();
+        // Nothing stands in for what is not known, and it is asked for again.
+        let unknown = clocks.of(&query, 3).unwrap_err();
+        assert_eq!(unknown.condition(), "CLOCK_UNKNOWN");
+        assert!(unknown.to_string().contains("the driver is busy"), "{unknown}");
+        assert_eq!(clocks.of(&query, 3).unwrap().now_ms, 1);
+        assert_eq!(clocks.of(&query, 3).unwrap().now_ms, 1);
+        clocks.forget("others");
+        assert_eq!(clocks.of(&query, 3).unwrap().now_ms, 1);
+        clocks.forget("orders");
+        assert_eq!(clocks.of(&query, 3).unwrap().now_ms, 2);
+        assert_eq!(told.load(Ordering::Relaxed), 3);
     }
 }
