@@ -142,8 +142,9 @@ impl Holdings {
             _ => self.store.fill(id, *ranges, version)?,
         }
         for part in here.iter().chain(&pending) {
-            match self.store.hold(id, part) {
-                // Its epoch is over, or another attempt counts.
+            // Of two attempts the older may be the one that counts: the newer may never come to its end.
+            match self.store.adopt(id, part) {
+                // Its epoch is over.
                 Ok(_) | Err(Error::Fenced { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -247,6 +248,18 @@ mod tests {
         held.write().advance(&id(), 2, &[point(0)]).unwrap();
         assert!(value(&held, 2, 0).unwrap().contains("new"));
         assert!(held.write().take(&id(), 1, &part(2, Some(1)), delta(2, Some(1), "old")).is_err());
+    }
+
+    #[test]
+    fn of_what_is_copied_an_older_attempt_may_be_the_one_that_counts() {
+        let held = Held::new(1 << 20, Arc::new(MemoryFiles));
+        // A newer attempt has sent its delta here and not come to its end.
+        let newer = Part { generation: Generation(9), ..part(1, Some(0)) };
+        held.write().take(&id(), 1, &newer, delta(1, Some(0), "same")).unwrap();
+        let delta = delta(1, Some(0), "same");
+        let counts = DeltaPart { partition: 0, generation: Generation(2), ranges: RangeSet::ALL, delta };
+        held.write().fill(&id(), 1, &RangeSet::ALL, Version(Some(0)), vec![counts]).unwrap();
+        assert!(matches!(held.write().advance(&id(), 1, &[point(1)]), Ok(Moved::To(Version(Some(1))))));
     }
 
     #[test]
