@@ -167,8 +167,9 @@ impl State {
             let ranges = partition_ranges(*partition, point.partitions).intersection(&self.ours());
             let parts = self.pending.parts(point.epoch, *partition, *generation);
             let here = parts.iter().fold(RangeSet::EMPTY, |all, part| all.union(&part.ranges));
-            if !ranges.without(&here).is_empty() {
-                return Ok(Advanced::Lacks { partition: *partition });
+            let ranges = ranges.without(&here);
+            if !ranges.is_empty() {
+                return Ok(Advanced::Lacks { partition: *partition, ranges });
             }
             bases.extend(parts.iter().map(|part| part.base));
         }

@@ -75,7 +75,7 @@ impl LocalStates {
         let tasks = written.tasks.into_iter().collect();
         match states.store.advance(id, &CommitPoint { epoch, partitions: written.partitions, tasks })? {
             Advanced::Done | Advanced::Known => Ok(()),
-            Advanced::Lacks { partition } => Err(Error::Misuse {
+            Advanced::Lacks { partition, .. } => Err(Error::Misuse {
                 what: format!("partition {partition} of state {id} wrote nothing in epoch {epoch}"),
             }),
             Advanced::Behind(version) => Err(Error::Misuse {

@@ -46,6 +46,8 @@ pub enum Advanced {
     Lacks {
         /// The partition.
         partition: u32,
+        /// The ranges of it that are not.
+        ranges: RangeSet,
     },
     /// The epoch was computed from a later version than is here: this. Nothing has changed.
     Behind(Version),

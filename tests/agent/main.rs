@@ -21,6 +21,7 @@ mod shown;
 mod silence;
 mod state;
 mod state_lost;
+mod state_missed;
 mod state_restart;
 mod states;
 mod values;

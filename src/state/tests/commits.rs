@@ -52,7 +52,8 @@ fn a_commit_names_the_attempts_that_count() {
         }
     }
     assert_eq!(value(&store, 3), None);
-    assert_eq!(store.advance(&id(), &point(0, [2, 4])).unwrap(), Advanced::Lacks { partition: 1 });
+    let lacks = Advanced::Lacks { partition: 1, ranges: partition_ranges(1, 2) };
+    assert_eq!(store.advance(&id(), &point(0, [2, 4])).unwrap(), lacks);
     assert_eq!(store.held(&id()).unwrap().0, Version::NONE);
     assert_eq!(store.advance(&id(), &point(0, [2, 1])).unwrap(), Advanced::Done);
     assert_eq!((value(&store, 3).unwrap(), value(&store, 200).unwrap()), (vec![20].into(), vec![10].into()));
@@ -121,7 +122,8 @@ fn a_delta_that_is_here_for_other_ranges_only_is_lacking() {
     // What is not held is not kept, nor needed.
     assert_eq!(store.pending_names(&id()), [(0, 0, Generation(1))]);
     store.begin(&id(), RangeSet::ALL, Version::NONE).unwrap();
-    assert_eq!(store.advance(&id(), &point(0, [1, 1])).unwrap(), Advanced::Lacks { partition: 1 });
+    let lacks = Advanced::Lacks { partition: 1, ranges: partition_ranges(1, 2) };
+    assert_eq!(store.advance(&id(), &point(0, [1, 1])).unwrap(), lacks);
     store.drop_ranges(&id(), &partition_ranges(1, 2));
     assert_eq!(store.advance(&id(), &point(0, [1, 1])).unwrap(), Advanced::Done);
     // Of an epoch between, nothing was heard.

@@ -34,8 +34,10 @@ pub(super) enum Took {
 pub(super) enum Moved {
     /// The version is this.
     To(Version),
-    /// Some delta is not here, or the state is not.
-    Lacks,
+    /// Of these ranges some delta is not here.
+    Lacks(RangeSet),
+    /// Nothing of the state is here.
+    Nothing,
 }
 
 impl Held {
@@ -106,23 +108,31 @@ impl Holdings {
         Ok(Took::Held)
     }
 
-    /// Applies what was committed.
-    pub(super) fn advance(&mut self, id: &StateId, life: u64, points: &[CommitPoint]) -> Result<Moved> {
+    /// Applies what was committed. What lacks a delta is forgotten if it is in `given_up`: it never catches up.
+    pub(super) fn advance(
+        &mut self,
+        id: &StateId,
+        life: u64,
+        points: &[CommitPoint],
+        given_up: &RangeSet,
+    ) -> Result<Moved> {
         self.enter(id, life)?;
-        if self.store.held(id).is_none() {
-            return Ok(Moved::Lacks);
-        }
         for point in points {
-            match self.store.advance(id, point)? {
-                Advanced::Done | Advanced::Known => {}
-                Advanced::Lacks { partition } => {
-                    tracing::warn!(state = %id, epoch = point.epoch, partition, "a delta is not here");
-                    return Ok(Moved::Lacks);
+            while self.store.held(id).is_some() {
+                match self.store.advance(id, point)? {
+                    Advanced::Done | Advanced::Known => break,
+                    Advanced::Lacks { ranges, .. } if ranges.without(given_up).is_empty() => {
+                        self.store.drop_ranges(id, &ranges);
+                    }
+                    Advanced::Lacks { partition, ranges } => {
+                        tracing::warn!(state = %id, epoch = point.epoch, partition, "a delta is not here");
+                        return Ok(Moved::Lacks(ranges));
+                    }
+                    Advanced::Behind(version) => return Ok(Moved::To(version)),
                 }
-                Advanced::Behind(version) => return Ok(Moved::To(version)),
             }
         }
-        Ok(self.version(id, life).map_or(Moved::Lacks, Moved::To))
+        Ok(self.version(id, life).map_or(Moved::Nothing, Moved::To))
     }
 
     /// Begins to make ranges this agent's own: what is pending of them here stays so.
@@ -156,13 +166,6 @@ impl Holdings {
     pub(super) fn ours(&self, id: &StateId) -> RangeSet {
         let held = self.store.held(id).map_or(RangeSet::EMPTY, |(_, held)| held);
         held.union(&self.store.filling(id))
-    }
-
-    /// Forgets ranges that are being filled: these.
-    pub(super) fn drop_filling(&mut self, id: &StateId) -> RangeSet {
-        let filling = self.store.filling(id);
-        self.store.drop_ranges(id, &filling);
-        filling
     }
 
     /// From now on it is noted which ranges are begun.
@@ -238,14 +241,17 @@ mod tests {
         let held = Held::new(1 << 20, Arc::new(MemoryFiles));
         for (epoch, base) in [(0, None), (1, Some(0))] {
             held.write().take(&id(), 1, &part(epoch, base), delta(epoch, base, "old")).unwrap();
-            assert!(matches!(held.write().advance(&id(), 1, &[point(epoch)]), Ok(Moved::To(_))));
+            assert!(matches!(
+                held.write().advance(&id(), 1, &[point(epoch)], &RangeSet::EMPTY),
+                Ok(Moved::To(_))
+            ));
         }
         assert!(value(&held, 1, 1).unwrap().contains("old"));
         // It has gone back to its beginning.
         assert!(value(&held, 2, 1).is_none());
         held.write().take(&id(), 2, &part(0, None), delta(0, None, "new")).unwrap();
         assert!(value(&held, 1, 1).is_none());
-        held.write().advance(&id(), 2, &[point(0)]).unwrap();
+        held.write().advance(&id(), 2, &[point(0)], &RangeSet::EMPTY).unwrap();
         assert!(value(&held, 2, 0).unwrap().contains("new"));
         assert!(held.write().take(&id(), 1, &part(2, Some(1)), delta(2, Some(1), "old")).is_err());
     }
@@ -259,7 +265,8 @@ mod tests {
         let delta = delta(1, Some(0), "same");
         let counts = DeltaPart { partition: 0, generation: Generation(2), ranges: RangeSet::ALL, delta };
         held.write().fill(&id(), 1, &RangeSet::ALL, Version(Some(0)), vec![counts]).unwrap();
-        assert!(matches!(held.write().advance(&id(), 1, &[point(1)]), Ok(Moved::To(Version(Some(1))))));
+        let moved = held.write().advance(&id(), 1, &[point(1)], &RangeSet::EMPTY);
+        assert!(matches!(moved, Ok(Moved::To(Version(Some(1))))));
     }
 
     #[test]

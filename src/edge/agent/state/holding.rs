@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::super::handler::Handler;
-use super::held::{Moved, Took};
+use super::held::Took;
 use crate::agent::state::holders::{Answer, Asked, Part, ToHolder};
 use crate::edge::locked;
 use crate::error::{Error, Result};
@@ -53,9 +53,9 @@ impl Handler {
         let ToHolder { state: id, life, asked } = asked;
         let view = || self.states.held.view(&id, life);
         match asked {
-            Asked::Advance { points } => match self.advance(&id, life, &points)? {
-                Moved::To(version) => Ok(Answer::Advanced(version)),
-                Moved::Lacks => Ok(Answer::NotHeld(RangeSet::ALL)),
+            Asked::Advance { points } => match self.advance(&id, life, &points, RangeSet::EMPTY)? {
+                Some(version) => Ok(Answer::Advanced(version)),
+                None => Ok(Answer::NotHeld(RangeSet::ALL)),
             },
             Asked::Read { version, keys, from, now_ms, bytes_max } => {
                 let keys = keys.into_iter().map(KeyPrefix::from_bytes).collect::<Result<Vec<_>>>()?;

@@ -103,27 +103,34 @@ impl Handler {
         }
     }
 
-    /// Applies commits to what is here of a state.
-    pub(super) fn advance(&self, id: &StateId, life: u64, points: &[CommitPoint]) -> Result<Moved> {
-        let moved = self.states.held.write().advance(id, life, points)?;
-        if !matches!(moved, Moved::Lacks) {
-            return Ok(moved);
+    /// Applies commits to what is here of a state: its version then, if anything is left. What lacks a delta is given
+    /// up, and is to be begun anew: nobody but the registry needs to know, unless it is in `given_up`.
+    pub(super) fn advance(
+        &self,
+        id: &StateId,
+        life: u64,
+        points: &[CommitPoint],
+        mut given_up: RangeSet,
+    ) -> Result<Option<Version>> {
+        let mut has_asked = false;
+        loop {
+            let moved = self.states.held.write().advance(id, life, points, &given_up)?;
+            let ranges = match moved {
+                Moved::To(version) => return Ok(Some(version)),
+                Moved::Nothing => return Ok(None),
+                Moved::Lacks(ranges) => ranges,
+            };
+            if has_asked {
+                let (agent, state) = (self.info.id, id.clone());
+                self.ask_states(ToRegistry::Lacks { agent, state, life, ranges })?;
+                given_up = given_up.union(&ranges);
+            } else {
+                // Ranges that others have by now are sent no deltas any more, and this agent may not have heard of that.
+                self.forget_others()?;
+                self.states.join_due.give();
+                has_asked = true;
+            }
         }
-        // Ranges that others have by now are sent no deltas any more, and this agent may not have heard of that.
-        self.forget_others()?;
-        self.states.join_due.give();
-        let moved = self.states.held.write().advance(id, life, points)?;
-        if !matches!(moved, Moved::Lacks) {
-            return Ok(moved);
-        }
-        // What is being copied can be begun anew.
-        let ranges = self.states.held.write().drop_filling(id);
-        if ranges.is_empty() {
-            return Ok(moved);
-        }
-        let (agent, state) = (self.info.id, id.clone());
-        self.ask_states(ToRegistry::Lacks { agent, state, life, ranges })?;
-        self.states.held.write().advance(id, life, points)
     }
 
     /// Copies ranges, each from one of those that have it.
@@ -211,14 +218,8 @@ impl Handler {
         let FromRegistry::Points(points) = self.ask_states(told)? else { return Err(unexpected()) };
         let points: Vec<_> =
             points.into_iter().filter(|point| Version(Some(point.epoch)) <= version).collect();
-        match self.advance(state, life, &points)? {
-            Moved::To(_) => Ok(()),
-            Moved::Lacks => {
-                let (agent, state, ranges) = (self.info.id, state.clone(), RangeSet::ALL);
-                self.ask_states(ToRegistry::Lacks { agent, state: state.clone(), life, ranges })?;
-                Err(Error::StateLost { state: state.to_string(), what: "a delta is not here".into() })
-            }
-        }
+        // Those that are to be had anew may lack something.
+        self.advance(state, life, &points, join.ranges).map(drop)
     }
 
     fn fetch_pending(
