@@ -59,9 +59,10 @@ impl State {
         Some(self.points.range(first..).cloned().collect())
     }
 
-    /// Whether an epoch of its query is one that was committed, to which the query has gone back.
+    /// Whether the query has gone back to an epoch: that or a later one was committed, or a later one decided.
     pub(super) fn goes_back(&self, epoch: u64) -> bool {
-        self.may_go_back && self.version >= Version(Some(epoch))
+        let is_later = |decided: &u64| *decided > epoch;
+        self.may_go_back && (self.version >= Version(Some(epoch)) || self.pending.keys().any(is_later))
     }
 }
 

@@ -34,7 +34,10 @@ impl States {
                 asker.fenced()
             });
         }
-        state.may_go_back = false;
+        if std::mem::take(&mut state.may_go_back) {
+            // Later epochs are other ones from here on.
+            state.pending.retain(|decided, _| *decided <= epoch);
+        }
         let done = state.attempt(asker, epoch);
         let ranges = asker.ranges();
         if !state.holders.absent().intersection(&ranges).is_empty() {

@@ -325,6 +325,34 @@ fn a_query_goes_back_only_after_it_has_begun_anew() {
 }
 
 #[test]
+fn what_was_decided_of_later_epochs_is_not_of_a_query_that_has_gone_back_before_them() {
+    for durable in [false, true] {
+        let (mut states, agents) = (states(1, durable), Agents::new(1));
+        decide(&mut states, &agents, 0);
+        // The operator ran in no epoch between.
+        let of = (5, 105, 0, 1);
+        let located = begin(&mut states, &agents, of);
+        states.done(&done(&located, of, 5), &agents).unwrap();
+        states.begin_run("q", Generation(200));
+        let (back, task) = ((3, 203, 0, 1), task(3, 0));
+        let asker = Asker { task: &task, generation: Generation(203), partition: 0, partitions: 1 };
+        // In the folder it is not to count either.
+        assert_eq!(states.wants_folder(&asker).is_some(), durable);
+        if durable {
+            let catalog = Bytes::from_static(b"c");
+            states.found(&asker, Some(Restored { version: Version(Some(0)), catalog, epochs: 1 }));
+            ask(&mut states, &agents, back).unwrap();
+            join_all(&mut states, &agents, 1);
+        }
+        let located = begin(&mut states, &agents, back);
+        assert_eq!(located.version, Version(Some(0)));
+        states.done(&done(&located, back, 3), &agents).unwrap();
+        states.commit("q", 6);
+        assert_eq!(states.version(&id()), Version(Some(3)));
+    }
+}
+
+#[test]
 fn state_of_which_nothing_is_known_begins_only_with_its_query() {
     let (mut states, agents) = (states(1, false), Agents::new(1));
     states.first.clear();
