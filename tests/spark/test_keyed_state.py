@@ -435,3 +435,29 @@ def test_state_of_a_batch_function_goes_on_from_batch_to_batch(
     query.awaitTermination()
     # What the state was before each.
     assert [what[:9] for what in found] == ["None, [],", "(1, None)", "(2, None)"]
+
+
+def test_a_uid_that_stands_in_two_places_of_a_batch_is_refused(
+    spark: Any, session: Any, tmp_path: Path
+) -> None:
+    folder = Folder(tmp_path)
+    folder.put({"id": "a", "n": 0}, {"id": "b", "n": 1})
+    found: list[Any] = []
+
+    # Whichever ran first in a batch would have the state of whichever ran first in the one before.
+    @session.foreach_batch
+    def each(batch: Any, _number: int) -> None:
+        for key in ("a", "b"):
+            rows = batch.where(sf.col("id") == key)
+            found.append(ours(rows.groupBy("id"), Shown(), uid="each").collect())
+
+    query = (
+        folder.read(spark)
+        .writeStream.foreachBatch(each)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(Exception, match='state of "each#2".*give each place its own'):
+        query.awaitTermination()
+    assert len(found) == 1

@@ -36,6 +36,7 @@ use super::layouts::Cuts;
 use super::moved::Moved;
 use crate::agent::protocol::{Code, Layout, Placed, Plan, Use};
 use crate::id::{Epoch, EpochKey};
+pub(crate) use names::is_first_use;
 use names::{name_of, parse};
 use search::Search;
 
