@@ -15,7 +15,7 @@ use arrow_schema::Fields;
 use arrow_select::interleave::interleave;
 use bytes::Bytes;
 
-use self::changes::{Change, Changes};
+use self::changes::{Change, Changes, Written, check_sizes};
 use self::keys::Keys;
 use super::catalog::{Catalog, Declared, Kind, Variable};
 use super::codec::{canonical_keys, decode, encode, evolve, plain_fields};
@@ -325,6 +325,8 @@ impl<B: Backend> TaskState<B> {
         self.check_keys(keys)?;
         let (variable, declared) = self.variable(variable)?;
         let written = variable.rows(declared, keys, did, user_keys, values)?;
+        let places = keys.iter().filter_map(|key| self.keys.prefixes().get(*key as usize));
+        check_sizes(&variable.name, places.zip(&written))?;
         let expires_ms = match variable.ttl_ms {
             0 => 0,
             ttl => self.begun.now_ms.saturating_add(ttl),
@@ -413,13 +415,6 @@ fn split_value(bytes: &[u8]) -> Result<(usize, &[u8])> {
     let schema = fields.small().map_err(super::codec::of_state)?;
     let row = bytes.get(bytes.len() - fields.len()..).unwrap_or_default();
     Ok((schema, row))
-}
-
-/// What the program wrote, as bytes.
-enum Written {
-    Put { sub: Bytes, value: Bytes },
-    Delete { sub: Bytes },
-    Clear,
 }
 
 impl Variable {

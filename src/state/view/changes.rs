@@ -2,8 +2,43 @@
 
 use bytes::Bytes;
 
+use crate::error::{Error, Result};
 use crate::state::entries::{Entries, EntriesBuilder, Op};
 use crate::state::key::{EntryKey, KeyPrefix, Slot};
+
+/// Bytes of an entry, about: each travels in one message, and what cannot be read must not be written.
+const ENTRY_BYTES_MAX: usize = if cfg!(test) { 64 << 10 } else { 128 << 20 };
+
+/// What the program wrote, as bytes.
+pub(super) enum Written {
+    Put { sub: Bytes, value: Bytes },
+    Delete { sub: Bytes },
+    Clear,
+}
+
+/// Refuses what is too large of what was written to a variable.
+pub(super) fn check_sizes<'a>(
+    variable: &str,
+    written: impl Iterator<Item = (&'a KeyPrefix, &'a Written)>,
+) -> Result<()> {
+    let bytes = |(key, what): (&KeyPrefix, &Written)| {
+        let below = match what {
+            Written::Put { sub, value } => sub.len() + value.len(),
+            Written::Delete { sub } => sub.len(),
+            Written::Clear => 0,
+        };
+        key.as_bytes().len() + below
+    };
+    match written.map(bytes).max() {
+        Some(bytes) if bytes > ENTRY_BYTES_MAX => Err(Error::Misuse {
+            what: format!(
+                "a value of state variable {variable:?} takes {bytes} bytes with its keys, and {ENTRY_BYTES_MAX} are the \
+                 most: keep it in pieces, as a list or a map"
+            ),
+        }),
+        _ => Ok(()),
+    }
+}
 
 /// What becomes of a slot of a key, or of something below it.
 #[derive(Debug, Clone)]

@@ -222,6 +222,18 @@ fn what_does_not_fit_together_is_refused() {
 }
 
 #[test]
+fn what_is_too_large_to_be_read_again_is_not_written() {
+    let states = LocalStates::new();
+    let (mut task, keys) = task(&states, 0, &["a"]);
+    let value = |len: usize| Some(texts(&["x".repeat(len).as_str()]));
+    task.write(2, &keys, &[Did::Put], value(1 << 15).as_ref(), Some(&numbers(&[1]))).unwrap();
+    let refused = task.write(2, &keys, &[Did::Put], value(1 << 16).as_ref(), Some(&numbers(&[1])));
+    let error = refused.unwrap_err();
+    assert_eq!(error.condition(), "MISUSE");
+    assert!(error.to_string().contains("state variable \"m\" takes 655"), "{error}");
+}
+
+#[test]
 fn a_batch_query_begins_with_nothing() {
     let mut task = TaskState::open(Nothing(told(5)), 0, &one("k", DataType::Utf8), variables(), &[]).unwrap();
     let keys = add(&mut task, &["a"]);

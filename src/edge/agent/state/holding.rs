@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::super::handler::Handler;
 use super::held::Took;
+use crate::agent::protocol::PIECE_BYTES;
 use crate::agent::state::holders::{Answer, Asked, Part, ToHolder};
 use crate::edge::locked;
 use crate::error::{Error, Result};
@@ -131,8 +132,16 @@ fn due(
     if let Some(cut) = &cut {
         all.truncate(all.partition_point(|timer| timer <= cut));
     }
-    let timers = all.into_iter().map(|(at, key)| (at, key.as_bytes().clone())).collect();
-    Ok(Answer::Due { timers, more: cut.is_some() })
+    // However long keys are.
+    let mut bytes = 0;
+    let fits = |(_, key): &&(i64, KeyPrefix)| {
+        bytes += key.as_bytes().len() as u64;
+        bytes <= PIECE_BYTES
+    };
+    let count = all.iter().take_while(fits).count().max(1);
+    let more = cut.is_some() || count < all.len();
+    let timers = all.into_iter().take(count).map(|(at, key)| (at, key.as_bytes().clone())).collect();
+    Ok(Answer::Due { timers, more })
 }
 
 /// Ranges that follow each other, as the first and the last of them.
@@ -150,6 +159,8 @@ fn runs_of(ranges: &RangeSet) -> Vec<(Range, Range)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::Generation;
+    use crate::state::{CommitPoint, DeltaPart, EntriesBuilder, Op, StateStore, Version};
 
     #[test]
     fn a_delta_that_comes_in_pieces_is_put_together_once() {
@@ -163,6 +174,35 @@ mod tests {
         assert!(uploads.add(name, 2, piece("c"), false).unwrap().is_none());
         assert_eq!(uploads.add(name, 3, piece("d"), true).unwrap().unwrap(), "abcd");
         assert!(uploads.add(name, 3, piece("d"), true).is_err(), "it was sent before, and begins anew");
+    }
+
+    #[test]
+    fn timers_of_long_keys_come_in_several_answers() {
+        let id = StateId { query: "q".into(), operator: "f".into() };
+        let keys: Vec<KeyPrefix> = (0..6_u64).map(|n| KeyPrefix::new(n << 60, &[7; 400_000])).collect();
+        let mut entries = EntriesBuilder::new();
+        let put = Op::Put { expires_ms: 0, value: Bytes::new() };
+        keys.iter().for_each(|key| entries.push(&EntryKey::timer(key, 5), &put));
+        let (base, catalog, entries) = (Version::NONE, Bytes::new(), entries.finish());
+        let delta = Delta { epoch: 0, base, now_ms: 0, catalog, entries };
+        let mut store = StateStore::new();
+        store.begin(&id, RangeSet::ALL, base).unwrap();
+        let (ranges, generation) = (RangeSet::ALL, Generation(1));
+        store.hold(&id, &DeltaPart { partition: 0, generation, ranges, delta }).unwrap();
+        let tasks = vec![(0, generation)];
+        store.advance(&id, &CommitPoint { epoch: 0, partitions: 1, tasks }).unwrap();
+        let view = store.view(&id).unwrap();
+        let mut found: Vec<(i64, KeyPrefix)> = Vec::new();
+        loop {
+            let answer = due(&view, (0, u64::MAX), &RangeSet::ALL, 9, found.last(), 4_096).unwrap();
+            let Answer::Due { timers, more } = answer else { panic!("{answer:?}") };
+            assert!(timers.len() < 3);
+            found.extend(timers.into_iter().map(|(at, key)| (at, KeyPrefix::from_bytes(key).unwrap())));
+            if !more {
+                break;
+            }
+        }
+        assert!(found.iter().map(|(_, key)| key).eq(&keys));
     }
 
     #[test]

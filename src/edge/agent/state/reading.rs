@@ -64,7 +64,7 @@ impl Handler {
                 _ => return Err(unexpected()),
             }
         }
-        let (entries, next) = merged(answers)?;
+        let (entries, next) = merged(answers, usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX))?;
         Ok(Found::Entries { entries, next })
     }
 
@@ -257,12 +257,12 @@ fn hashes_of(partition: u32, partitions: u32) -> (u64, u64) {
     (hash(first), hash(end.saturating_sub(1)))
 }
 
-/// Entries of several holders in one order, as far as all of them have answered.
-fn merged(mut answers: Vec<(Bytes, Option<Bytes>)>) -> Result<(Bytes, Option<Bytes>)> {
+/// Entries of several holders in one order, as far as all of them have answered; about `bytes_max`, but one at least.
+fn merged(mut answers: Vec<(Bytes, Option<Bytes>)>, bytes_max: usize) -> Result<(Bytes, Option<Bytes>)> {
     if answers.len() < 2 {
         return Ok(answers.pop().unwrap_or_default());
     }
-    let next = answers.iter().filter_map(|(_, next)| next.clone()).min();
+    let mut next = answers.iter().filter_map(|(_, next)| next.clone()).min();
     let mut all = Vec::new();
     for (entries, _) in answers {
         for entry in Entries::from_bytes(entries).iter() {
@@ -275,7 +275,14 @@ fn merged(mut answers: Vec<(Bytes, Option<Bytes>)>) -> Result<(Bytes, Option<Byt
     }
     all.sort_unstable_by(|a: &Entry, b| a.key.cmp(&b.key));
     let mut entries = EntriesBuilder::new();
-    all.iter().for_each(|entry| entries.push(&entry.key, &entry.op));
+    for entry in all {
+        // Each has given an entry at least, however large it is.
+        if entries.len() >= bytes_max && !entries.is_empty() {
+            next = Some(entry.key.as_bytes().clone());
+            break;
+        }
+        entries.push(&entry.key, &entry.op);
+    }
     Ok((entries.finish().as_bytes().clone(), next))
 }
 
@@ -310,9 +317,12 @@ mod tests {
             (entries(&[2, 3]), Some(key(5))),
             (entries(&[6]), None),
         ];
-        assert_eq!(merged(answers).unwrap(), (entries(&[1, 2, 3, 4]), Some(key(5))));
+        assert_eq!(merged(answers.clone(), 1_000).unwrap(), (entries(&[1, 2, 3, 4]), Some(key(5))));
+        assert_eq!(merged(answers.clone(), 1).unwrap(), (entries(&[1]), Some(key(2))));
+        let some = entries(&[1, 2]).len();
+        assert_eq!(merged(answers, some).unwrap(), (entries(&[1, 2]), Some(key(3))));
         let answers = vec![(entries(&[1, 4]), None), (entries(&[2, 3]), None)];
-        assert_eq!(merged(answers).unwrap(), (entries(&[1, 2, 3, 4]), None));
+        assert_eq!(merged(answers, 1_000).unwrap(), (entries(&[1, 2, 3, 4]), None));
     }
 
     #[test]
