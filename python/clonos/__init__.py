@@ -31,11 +31,14 @@ if TYPE_CHECKING:
     from clonos._operators.state import transform_with_state
     from clonos._operators.udf import CausalUDF, causal
     from clonos._sources import ReplayableSource
+    from clonos._state.batch_processor import BatchProcessor, GroupedRows
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchProcessor",
     "CausalUDF",
+    "GroupedRows",
     "ReplayableSource",
     "Session",
     "attach",
@@ -61,7 +64,9 @@ __all__ = [
 
 # What needs PySpark is imported when it is first asked for: an agent's process never does.
 _LAZY = {
+    "BatchProcessor": "clonos._state.batch_processor",
     "CausalUDF": "clonos._operators.udf",
+    "GroupedRows": "clonos._state.batch_processor",
     "ReplayableSource": "clonos._sources",
     "Session": "clonos._driver.session",
     "attach": "clonos._driver.attach",

@@ -11,7 +11,7 @@ from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
 from clonos import _core
-from clonos._state.handle import Handle
+from clonos._operators.state import declared
 from clonos._state.program import EventTime, Flavour, Program
 from clonos._state.run import run
 from clonos._state.variables import TIME_MODES, arrow_schema
@@ -45,7 +45,7 @@ class Operator:
 
     Parameters
     ----------
-    processor : StatefulProcessor
+    processor : StatefulProcessor or BatchProcessor
     schema, output : str
         Columns of the rows, of which the first is the key, and of the output.
     """
@@ -62,10 +62,8 @@ class Operator:
         event_time: EventTime | None = None,
     ) -> None:
         mode = TIME_MODES[time_mode.lower()]
-        handle = Handle(mode, parsed)
-        pickled = cloudpickle.dumps(processor)
-        cloudpickle.loads(pickled).init(handle)
-        self._pickled = pickled
+        handle = declared(processor, mode, parsed)
+        self._pickled = cloudpickle.dumps(processor)
         self.schema = arrow_schema(parsed(schema))
         names = tuple(variable.name for variable in handle.variables)
         self.program = Program(
@@ -96,6 +94,19 @@ class Operator:
         how(processor)
         self._pickled = cloudpickle.dumps(processor)
 
+    def change_to(self, processor: Any, *, flavour: Flavour, output: str | None = None) -> None:
+        """Put another processor in its place, on the same state."""
+        handle = declared(processor, self.program.time_mode, parsed)
+        self._pickled = cloudpickle.dumps(processor)
+        self.program = replace(
+            self.program,
+            flavour=flavour,
+            declared=handle.asked,
+            variables=tuple(variable.name for variable in handle.variables),
+            deleted=tuple(handle.deleted),
+            output=self.program.output if output is None else parsed(output),
+        )
+
     def batch(
         self,
         rows: Sequence[tuple[Any, ...]],
@@ -103,11 +114,12 @@ class Operator:
         now: int = 1_000,
         watermark: int = -1,
         late: int = -1,
+        processor: Any = None,
     ) -> list[dict[str, Any]]:
-        """Run one epoch, and return its output."""
+        """Run one epoch, and return its output; `processor` in the place of a copy of ours."""
         self._epoch += 1
         self._state.set_clock(now, watermark, late)
-        declared = self.program.declared
+        variables = self.program.declared
         task = _core.StateTask.open(
             None,
             query="q",
@@ -116,12 +128,12 @@ class Operator:
             partition=0,
             partitions=1,
             keys=self.program.key_schema,
-            variables=[declared[name].for_core() for name in self.program.variables],
+            variables=[variables[name].for_core() for name in self.program.variables],
             deleted=self.program.deleted,
             local=self._state,
         )
         # As Spark, which reads it anew for each task.
-        program = replace(self.program, processor=cloudpickle.loads(self._pickled))
+        program = replace(self.program, processor=processor or cloudpickle.loads(self._pickled))
         columns = list(zip(*rows, strict=True)) or [[] for _ in self.schema]
         arrays = [pa.array(c, f.type) for c, f in zip(columns, self.schema, strict=True)]
         given = pa.RecordBatch.from_arrays(arrays, schema=self.schema)

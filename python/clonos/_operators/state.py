@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from clonos._config import choice
@@ -10,6 +10,7 @@ from clonos._operators.declaration import session_conf
 from clonos._operators.exchange import SHUFFLE_PARTITIONS, exchange, map_stage
 from clonos._operators.grouped import Key, grouping
 from clonos._operators.spec import spec_of
+from clonos._state.batch_processor import BatchProcessor
 from clonos._state.program import EventTime, Flavour, Program
 from clonos._state.variables import TIME_MODES, TimeMode, arrow_schema
 from clonos.errors import ConfigError
@@ -46,7 +47,7 @@ class StatefulStage:
 
 def transform_with_state(  # noqa: PLR0917  # the order of Spark's
     grouped: Grouped,
-    processor: StatefulProcessor,
+    processor: StatefulProcessor | BatchProcessor,
     schema: StructType | str,
     output_mode: str,
     time_mode: str,
@@ -59,17 +60,19 @@ def transform_with_state(  # noqa: PLR0917  # the order of Spark's
 ) -> DataFrame:
     """``GroupedData.transformWithState`` with state that Clonos keeps, and recorded services.
 
-    The processor is Spark's ``StatefulProcessor``, unchanged. A task asks once for the state of all
-    keys that it touches, works on that, and writes what it changed once. The causal services work
-    inside the processor and are recorded: state and what was answered never disagree.
+    The processor is Spark's ``StatefulProcessor``, unchanged, or a `BatchProcessor`. A task asks
+    once for the state of all keys that it touches, works on that, and writes what it changed once.
+    The causal services work inside the processor and are recorded: state and what was answered
+    never disagree.
 
     Parameters
     ----------
     grouped : pyspark.sql.GroupedData, or tuple of DataFrame and keys
         ``df.groupBy("id")``, or ``(df, ["id"])``. Rows with equal keys come together as in
         `exchange`.
-    processor : StatefulProcessor
-        As Spark's operator takes it. ``init`` is run here first, on a copy, to learn its variables.
+    processor : StatefulProcessor or BatchProcessor
+        As Spark's operator takes it; ``init`` is run here first, on a copy, to learn its variables.
+        Or one that handles all keys of a task at once, which is the fastest.
     schema : StructType or str
         Schema of the output.
     output_mode : str
@@ -85,9 +88,9 @@ def transform_with_state(  # noqa: PLR0917  # the order of Spark's
     uid : str, optional
         Stable name of the operator, by which its state is found again: choose one that survives
         renaming. Default: the name of the processor's class.
-    flavour : {"row", "pandas"}
+    flavour : {"row", "pandas", "arrow"}
         Whether the processor takes and returns Rows, as in ``transformWithState``, or frames, as in
-        ``transformWithStateInPandas``.
+        ``transformWithStateInPandas``, or is a `BatchProcessor`.
     partitions : int, optional
         Number of tasks; default: ``spark.sql.shuffle.partitions``. Another number at the next start
         finds the same state.
@@ -121,11 +124,11 @@ def transform_with_state(  # noqa: PLR0917  # the order of Spark's
     ... )
     """
     df, keys = grouping(grouped)
-    choice("flavour", flavour, Flavour)
+    check_flavour(processor, flavour, initial_state)
     mode = _mode(df, output_mode, time_mode)
     output = _parsed(schema)
     check_stream(df, mode)
-    handle = declared(processor, mode)
+    handle = declared(processor, mode, _parsed)
     delay, event_time = _event_time(df)
     count = partitions or int(df.sparkSession.conf.get(SHUFFLE_PARTITIONS) or 1)
     rows, places = _keyed(df, keys)
@@ -133,7 +136,12 @@ def transform_with_state(  # noqa: PLR0917  # the order of Spark's
     if initial_state is not None:
         rows = _with_initial(rows, places, initial_state)
     name = f"{type(processor).__module__}.{type(processor).__qualname__}"
-    spec = spec_of(processor.handleInputRows, uid, name=name)
+    handler: Any
+    if isinstance(processor, BatchProcessor):
+        handler = processor.handle_batch
+    else:
+        handler = processor.handleInputRows
+    spec = spec_of(handler, uid, name=name)
     program = Program(
         processor=processor,
         flavour=flavour,
@@ -157,15 +165,50 @@ def transform_with_state(  # noqa: PLR0917  # the order of Spark's
     return _tagged(result, event_time_column, delay) if event_time_column else result
 
 
-def declared(processor: StatefulProcessor, mode: TimeMode) -> Handle:
+def check_flavour(
+    processor: StatefulProcessor | BatchProcessor, flavour: Flavour, initial: Grouped | None
+) -> None:
+    """Refuse a processor of another flavour, and what there is not in its own.
+
+    Raises
+    ------
+    ConfigError
+        That says what to use.
+    """
+    choice("flavour", flavour, Flavour)
+    name = type(processor).__name__
+    if isinstance(processor, BatchProcessor) != (flavour == "arrow"):
+        message = (
+            f"flavour='arrow' is for a clonos.BatchProcessor, which {name} is not"
+            if flavour == "arrow"
+            else f"{name} is a clonos.BatchProcessor: say flavour='arrow'"
+        )
+        raise ConfigError(message, "CONFIG")
+    if flavour == "arrow" and initial is not None:
+        message = "initial_state is for a StatefulProcessor: a BatchProcessor finds no state at all"
+        raise ConfigError(message, "CONFIG")
+
+
+def declared(
+    processor: StatefulProcessor | BatchProcessor,
+    mode: TimeMode,
+    parse: Callable[[StructType | str], StructType],
+) -> Handle:
     """Run ``init`` of a copy, and return the handle with what it asked for."""
     from pyspark import cloudpickle
 
     from clonos._state.handle import Handle
 
+    handle = Handle(mode, parse)
+    if isinstance(processor, BatchProcessor):
+        schema = getattr(processor, "state_schema", None)
+        if schema is None:
+            message = f"{type(processor).__name__} needs a state_schema, such as 'count long'"
+            raise ConfigError(message, "CONFIG")
+        handle.getValueState(processor.state_name, schema, processor.ttl_ms)
+        return handle
     pickle: Any = cloudpickle
     copy = pickle.loads(pickle.dumps(processor))
-    handle = Handle(mode, _parsed)
     copy.init(handle)
     copy.close()
     return handle

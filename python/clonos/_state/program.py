@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-Flavour = Literal["row", "pandas"]
+Flavour = Literal["row", "pandas", "arrow"]
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Program:
 
     Parameters
     ----------
-    processor : StatefulProcessor
-    flavour : {"row", "pandas"}
-        Whether it takes and returns Rows, or frames.
+    processor : StatefulProcessor or BatchProcessor
+    flavour : {"row", "pandas", "arrow"}
+        Whether it takes and returns Rows, frames, or Arrow of all keys at once.
     time_mode : TimeMode
     declared : dict
-        All variables that ``init`` asks for, by name.
+        All variables that ``init`` asks for, by name; of a `BatchProcessor`, its state.
     variables : tuple of str
         Names of those that it has not deleted again.
     deleted : tuple of str

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from clonos._state.flavour import OUTPUT_ROWS, in_zone, rows_per_chunk
-from clonos._state.tuples import row_factory
+from clonos._state.tuples import row_class
 from clonos._state.variables import arrow_schema
 from clonos._worker.rows import to_pylist
 from clonos._worker.task_conf import TaskConf
@@ -81,7 +82,7 @@ class RowChunks:
     def __init__(self, rows: pa.RecordBatch, conf: TaskConf) -> None:
         self._rows = rows
         self._conf = conf
-        self._make: Callable[[Any], Any] = row_factory(rows.schema.names)
+        self._row = row_class(rows.schema.names)
         self._most = min(WINDOW, rows_per_chunk(rows))
         self._begin = self._end = 0
         self._window: list[Any] = []
@@ -102,7 +103,7 @@ class RowChunks:
 
     def _made(self, begin: int, end: int) -> list[Any]:
         rows = self._rows.slice(begin, end - begin)
-        return list(map(self._make, tuples_of(rows, self._conf)))
+        return list(map(tuple.__new__, repeat(self._row), tuples_of(rows, self._conf)))
 
 
 def tuples_of(batch: pa.RecordBatch, conf: TaskConf) -> list[tuple[Any, ...]]:

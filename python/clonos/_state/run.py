@@ -11,6 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo
 
 from clonos import _core
+from clonos._state.batch_run import BatchRunner
 from clonos._state.events import check_output, without_late_rows
 from clonos._state.flavour import Flavour
 from clonos._state.frame_flavour import FrameFlavour
@@ -38,7 +39,8 @@ def run(program: Program, task: _core.StateTask, batches: Batches) -> Batches:
     The batches of output come in an order that is the same whenever the epoch's input, its state
     and what the processor was told by the services are.
     """
-    return Runner(program, task).run(batches)
+    runner = BatchRunner if program.flavour == "arrow" else Runner
+    return runner(program, task).run(batches)
 
 
 class Runner:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
+from collections import namedtuple
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -178,26 +180,31 @@ def _hashable(value: Any) -> Any:
     return bytes(value) if isinstance(value, bytearray) else value
 
 
-def row_factory(names: Sequence[str]) -> Callable[[Any], Any]:
-    """Return what makes PySpark's Rows with `names` of tuples, fast both to make and to read.
+def row_class(names: Sequence[str]) -> type[Row]:
+    """Return a class of PySpark's Rows with `names`, whose fields are fast to read.
 
-    Fields are properties of a class of their own, not looked up by name. What a name means to any
-    Row (``count``, ``index``) it goes on meaning.
+    Fields are descriptors of the class, not looked up by name; of two with one name the first is
+    read, as of any Row. What a name means to any Row (``count``, ``index``) it goes on meaning.
+    ``tuple.__new__`` makes Rows of it.
     """
     fields: dict[str, Any] = {
-        name: property(_getter(at))
-        for at, name in reversed(list(enumerate(names)))
+        name: getter
+        for name, getter in reversed(list(zip(names, _getters(len(names)), strict=True)))
         if not hasattr(Row, name) and not name.startswith("__")
     }
     # Written by PySpark on each of its own.
     fields["__fields__"] = list(names)
     fields["__slots__"] = ()
-    made = type("Row", (Row,), fields)
-    new = tuple.__new__
-    return lambda values: new(made, values)
+    return type("Row", (Row,), fields)
 
 
-def _getter(at: int) -> Callable[[Any], Any]:
-    from operator import itemgetter
+def row_factory(names: Sequence[str]) -> Callable[[Any], Any]:
+    """Return what makes PySpark's Rows with `names` of tuples."""
+    return partial(tuple.__new__, row_class(names))
 
-    return itemgetter(at)
+
+def _getters(count: int) -> list[Any]:
+    """Descriptors that read the places of any tuple in C, past ``Row.__getitem__``."""
+    names = [f"at{place}" for place in range(count)]
+    of_tuple = vars(namedtuple("Places", names))  # noqa: PYI024  # untyped
+    return [of_tuple[name] for name in names]

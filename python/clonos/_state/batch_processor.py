@@ -1,0 +1,184 @@
+"""What users subclass to handle all keys of a task at once, in Arrow."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    Aggregation = tuple[str | pa.Array, str] | tuple[str | pa.Array, str, Any]
+
+_KEY = "key"
+
+
+class BatchProcessor(ABC):
+    """A stateful processor of Arrow, which is called once per task and epoch with all its keys.
+
+    For `clonos.transform_with_state` with ``flavour="arrow"``: no row becomes an object of Python.
+    The state of a key is one row of `state_schema`.
+
+    Attributes
+    ----------
+    state_schema : StructType or str
+        Columns of the state, such as ``"count long, latest timestamp"``. They evolve by name from
+        start to start: one that is new is null at first.
+    state_name : str
+        Name of the state, by default ``"state"``. That of a ``ValueState`` of a
+        ``StatefulProcessor`` under the same `uid` goes on with what that had.
+    ttl_ms : int
+        How long after it was last returned the state of a key is gone, in milliseconds of
+        processing time; 0, the default, is never. Needs ``time_mode="processingTime"``.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import pyarrow.compute as pc
+    >>> class Count(clonos.BatchProcessor):
+    ...     state_schema = "n long"
+    ...
+    ...     def handle_batch(self, keys, rows, state):
+    ...         n = pc.add(pc.fill_null(state["n"], 0), rows.counts)
+    ...         output = keys.append_column("count", n)
+    ...         return output, pa.RecordBatch.from_arrays([n], ["n"])
+    >>> counts = clonos.transform_with_state(  # doctest: +SKIP
+    ...     *(df.groupBy("id"), Count(), "id string, count long", "update", "none"),
+    ...     uid="count",
+    ...     flavour="arrow",
+    ... )
+    """
+
+    state_schema: StructType | str
+    state_name: str = "state"
+    ttl_ms: int = 0
+
+    @abstractmethod
+    def handle_batch(
+        self, keys: pa.RecordBatch, rows: GroupedRows, state: pa.RecordBatch
+    ) -> tuple[pa.RecordBatch | pa.Table | None, pa.RecordBatch | pa.Table]:
+        """Handle all rows of a task.
+
+        What it returns must follow from what it is given and what the causal services tell it:
+        it runs again at replay. It is not called in an epoch without rows.
+
+        Parameters
+        ----------
+        keys : pyarrow.RecordBatch
+            The keys that have rows in this epoch, one row each, in an order that is the same
+            whenever the epoch runs again.
+        rows : GroupedRows
+            Their rows, by key.
+        state : pyarrow.RecordBatch
+            Their state, one row for each of `keys`, in which all columns of a key without state
+            are null.
+
+        Returns
+        -------
+        output : pyarrow.RecordBatch or pyarrow.Table, optional
+            Rows of the declared schema, taken by name, as many as there are to emit.
+        state : pyarrow.RecordBatch or pyarrow.Table
+            The state from now on, one row for each of `keys`, with the columns of `state_schema`,
+            taken by name. A row of nulls removes a key's state. `state` itself changes nothing.
+        """
+
+
+class GroupedRows:
+    """Rows by key, those of each in the order in which they came.
+
+    Those of the key in row `k` of the keys are from ``offsets[k]`` to ``offsets[k + 1]``.
+
+    Parameters
+    ----------
+    rows : pyarrow.RecordBatch
+        All rows, with all columns, those of the keys among them.
+    offsets : pyarrow.Int64Array
+        Where each key's rows begin, and the last one's end: one more than there are keys.
+    now_ms : int
+        The batch's time, in milliseconds since 1970; -1 in the time mode ``"none"``.
+    watermark_ms : int
+        The watermark, likewise; -1 without one.
+    """
+
+    def __init__(
+        self, rows: pa.RecordBatch, offsets: pa.Int64Array, now_ms: int = -1, watermark_ms: int = -1
+    ) -> None:
+        self.rows = rows
+        self.offsets = offsets
+        self.now_ms = now_ms
+        self.watermark_ms = watermark_ms
+
+    def __len__(self) -> int:
+        """How many rows there are, of all keys."""
+        return len(self.rows)
+
+    def __getitem__(self, name: str) -> pa.Array:
+        """Return a column of the rows.
+
+        Raises
+        ------
+        KeyError
+            If there is none of that name.
+        """
+        return self.rows[name]
+
+    @cached_property
+    def counts(self) -> pa.Int64Array:
+        """Number of rows of each key."""
+        import pyarrow.compute as pc
+
+        return pc.subtract(self.offsets.slice(1), self.offsets.slice(0, len(self.offsets) - 1))
+
+    @cached_property
+    def numbers(self) -> pa.Int32Array:
+        """Of each row, the number of its key: the place among the keys, from 0."""
+        import numpy as np
+        import pyarrow as pa
+
+        counts = self.counts.to_numpy()
+        return pa.array(np.repeat(np.arange(len(counts), dtype=np.int32), counts))
+
+    def aggregate(self, **wanted: Aggregation) -> pa.RecordBatch:
+        """Aggregate the rows of each key.
+
+        Parameters
+        ----------
+        **wanted
+            By the name of the result: a column's name, or an array with a value for each row; the
+            name of one of ``pyarrow.TableGroupBy``'s functions, such as ``"sum"``, ``"count"``,
+            ``"max"``, ``"first"`` or ``"list"``; and its options, if any.
+
+        Returns
+        -------
+        pyarrow.RecordBatch
+            One row for each key, in the order of the keys.
+
+        Raises
+        ------
+        KeyError
+            If there is no such column.
+        pyarrow.ArrowException
+            If there is no such function, or none for that type; or if an array has another length.
+
+        Examples
+        --------
+        >>> rows.aggregate(  # doctest: +SKIP
+        ...     n=("temperature", "count"),
+        ...     hot=(pc.greater(rows["temperature"], 100), "sum"),
+        ... )
+        """
+        import pyarrow as pa
+
+        arrays: list[Any] = [self.numbers]
+        steps: list[Any] = []
+        for place, (column, function, *options) in enumerate(wanted.values()):
+            arrays.append(self[column] if isinstance(column, str) else column)
+            steps.append((str(place), function, *options))
+        names = [_KEY, *(name for name, *_ in steps)]
+        # On one thread: keys come out as they come in, and so do what "first" and "list" give.
+        groups = pa.Table.from_arrays(arrays, names).group_by(_KEY, use_threads=False)
+        found = groups.aggregate(steps)
+        columns = [found[f"{name}_{function}"].combine_chunks() for name, function, *_ in steps]
+        return pa.RecordBatch.from_arrays(columns, list(wanted))
