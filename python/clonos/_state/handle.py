@@ -15,6 +15,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from pyspark.sql.types import StructType
 
 from clonos._state import refusals
+from clonos._state.garbage import collector_paused
 from clonos._state.states import KINDS, ManyValues, OneValue, Place, ValueByKey
 from clonos._state.stored import NO_KEY, Cursor
 from clonos._state.timers import Timers
@@ -208,6 +209,7 @@ class TaskHandle(Handle):
 
     def flush(self) -> None:
         """Write all that was changed."""
-        for state in self._states.values():
-            state.flush(self._task)
-        self._task_timers.flush()
+        with collector_paused():
+            for state in self._states.values():
+                state.flush(self._task)
+            self._task_timers.flush()

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from clonos._state.flavour import OUTPUT_ROWS, in_zone, rows_per_chunk
+from clonos._state.garbage import collector_paused
 from clonos._state.tuples import row_class
 from clonos._state.variables import arrow_schema
 from clonos._worker.rows import to_pylist
@@ -39,7 +40,8 @@ class RowFlavour:
 
     def keys(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
         """Return the keys as a processor is given them with their rows."""
-        return tuples_of(keys, self._conf)
+        with collector_paused():
+            return tuples_of(keys, self._conf)
 
     def chunks(self, rows: pa.RecordBatch) -> RowChunks:
         """Return what makes Rows of these rows."""
@@ -61,7 +63,9 @@ class RowFlavour:
         """Hand on what was taken."""
         rows, self._taken = self._taken, []
         if rows:
-            yield self._batch(rows)
+            with collector_paused():
+                batch = self._batch(rows)
+            yield batch
 
     def _batch(self, rows: list[Any]) -> pa.RecordBatch:
         names = self._names
@@ -103,7 +107,8 @@ class RowChunks:
 
     def _made(self, begin: int, end: int) -> list[Any]:
         rows = self._rows.slice(begin, end - begin)
-        return list(map(tuple.__new__, repeat(self._row), tuples_of(rows, self._conf)))
+        with collector_paused():
+            return list(map(tuple.__new__, repeat(self._row), tuples_of(rows, self._conf)))
 
 
 def tuples_of(batch: pa.RecordBatch, conf: TaskConf) -> list[tuple[Any, ...]]:

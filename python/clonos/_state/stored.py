@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from clonos._state.garbage import collector_paused
 from clonos._state.tuples import TupleCodec
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class Stored:
     def entries(self, key: int) -> list[Any]:
         """Values of a key, in order; of a map, pairs of user key and value."""
         if not self._first <= key < self._end:
-            self._turn_to(key)
+            with collector_paused():
+                self._turn_to(key)
         return self._window[key - self._first]
 
     def _turn_to(self, key: int) -> None:

@@ -206,5 +206,7 @@ def row_factory(names: Sequence[str]) -> Callable[[Any], Any]:
 def _getters(count: int) -> list[Any]:
     """Descriptors that read the places of any tuple in C, past ``Row.__getitem__``."""
     names = [f"at{place}" for place in range(count)]
-    of_tuple = vars(namedtuple("Places", names))  # noqa: PYI024  # untyped
-    return [of_tuple[name] for name in names]
+    # The class must outlive the loop: what is left of one that was collected has no fields.
+    make: Any = namedtuple  # noqa: PYI024  # untyped
+    places = make("places", names)
+    return [vars(places)[name] for name in names]
