@@ -1,9 +1,19 @@
-"""What Spark reports of its streaming queries."""
+"""What Spark reports of its streaming queries.
+
+========================================================= =============
+private name of Spark's                                   seen in
+========================================================= =============
+``StreamingQueryListener._jlistener``                     4.1, 4.2, 4.3
+``JStreamingQueryListener``                               4.1, 4.2, 4.3
+``PythonStreamingQueryListenerWrapper``                   4.1, 4.2, 4.3
+========================================================= =============
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 
@@ -17,10 +27,16 @@ def progress_listener(started: Callable[[str], None], commit: Callable[[str, int
     commit : callable
         Called with the query and the number of each batch that Spark has committed.
     """
-    from pyspark.sql.streaming.listener import StreamingQueryListener
+    from pyspark import SparkContext
+    from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
 
     class CommitListener(StreamingQueryListener):
         """Spark reports progress of a batch after it has committed it."""
+
+        @cached_property
+        def _jlistener(self) -> Any:
+            jvm: Any = SparkContext._jvm
+            return jvm.PythonStreamingQueryListenerWrapper(Heard(self))
 
         def onQueryStarted(self, event: Any) -> None:
             with contextlib.suppress(Exception):
@@ -28,12 +44,28 @@ def progress_listener(started: Callable[[str], None], commit: Callable[[str, int
 
         def onQueryProgress(self, event: Any) -> None:
             with contextlib.suppress(Exception):
-                commit(str(event.progress.id), int(event.progress.batchId))
+                commit(str(event.id().toString()), int(event.batchId()))
 
         def onQueryIdle(self, event: Any) -> None:
             pass
 
         def onQueryTerminated(self, event: Any) -> None:
+            pass
+
+    class Heard(JStreamingQueryListener):
+        """Takes of Java's reports what is needed.
+
+        PySpark asks for all that is in one, each thing by a call of its own: a hundred calls or so,
+        as long as a small batch takes.
+        """
+
+        def onQueryProgress(self, jevent: Any) -> None:
+            self.pylistener.onQueryProgress(jevent.progress())
+
+        def onQueryIdle(self, jevent: Any) -> None:
+            pass
+
+        def onQueryTerminated(self, jevent: Any) -> None:
             pass
 
     return CommitListener()
