@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import AnalysisException, IllegalArgumentException, PythonException
@@ -394,14 +396,39 @@ class Drawing(StatefulProcessor):
         return str(TaskContext.get().getLocalProperty("streaming.sql.batchId"))
 
 
-def test_state_and_output_agree_whatever_dies(spark: Any, session: Any, tmp_path: Path) -> None:
+class DrawingInArrow(clonos.BatchProcessor):
+    """The same of all keys at once, with one reading for all."""
+
+    state_schema = "n long, calls long"
+    state_name = "sum"
+
+    def __init__(self, folder: Path) -> None:
+        self.dying = Drawing(folder)
+
+    def handle_batch(
+        self, keys: pa.RecordBatch, rows: clonos.GroupedRows, state: pa.RecordBatch
+    ) -> tuple[pa.Table, pa.RecordBatch]:
+        drawn = clonos.numpy_rng().integers(0, 1_000, len(rows))
+        drawn = rows.aggregate(n=(pa.array(drawn), "sum"))["n"]
+        total = pc.add(pc.fill_null(state["n"], 0), drawn)
+        calls = pc.add(pc.fill_null(state["calls"], 0), clonos.call(self.dying.answer))
+        self.dying.die_once()
+        output = pa.table([keys["id"], drawn, total, calls], ["id", "drawn", "sum", "calls"])
+        return output, pa.record_batch([total, calls], ["n", "calls"])
+
+
+@pytest.mark.parametrize("kind", [Drawing, DrawingInArrow])
+def test_state_and_output_agree_whatever_dies(
+    spark: Any, session: Any, tmp_path: Path, kind: Any
+) -> None:
     folder = Folder(tmp_path)
     for batch in range(4):
         folder.put(*({"id": f"k{n % 20}", "n": batch} for n in range(100)))
     drawn = clonos.transform_with_state(
-        *(folder.read(spark).groupBy("id"), Drawing(tmp_path)),
+        *(folder.read(spark).groupBy("id"), kind(tmp_path)),
         *("id string, drawn long, sum long, calls long", "update", "none"),
         uid="drawing",
+        flavour="row" if kind is Drawing else "arrow",
     )
     sums: dict[str, int] = defaultdict(int)
     for rows in batches(drawn, tmp_path / "checkpoint"):
@@ -410,6 +437,40 @@ def test_state_and_output_agree_whatever_dies(spark: Any, session: Any, tmp_path
             sums[key] += number
             assert so_far == sums[key]
     assert len(list(tmp_path.glob("died-*"))) == 4
+
+
+class Types(clonos.BatchProcessor):
+    """Says what it is given."""
+
+    state_schema = "at timestamp"
+
+    def handle_batch(
+        self, keys: pa.RecordBatch, rows: clonos.GroupedRows, state: pa.RecordBatch
+    ) -> tuple[pa.Table, pa.RecordBatch]:
+        what = f"{keys.schema.names} {rows.rows.schema.names} {rows['at'].type} {state['at'].type}"
+        output = pa.table({"what": [what] * len(keys), "id": keys[0].cast(pa.string())})
+        return output, pa.record_batch([rows.aggregate(at=("at", "max"))["at"]], ["at"])
+
+
+def test_in_arrow_columns_are_as_spark_gives_them(spark: Any, session: Any) -> None:
+    df = spark.createDataFrame([("a", 1, None), ("b", 2, None)], "id string, n int, at timestamp")
+    odd = (sf.col("n") % 2).alias("odd")
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    at = f"timestamp[us, tz={zone}]"
+
+    def run(grouped: Any, **options: Any) -> Any:
+        return clonos.transform_with_state(grouped, Types(), OUTPUT, "update", "none", **options)
+
+    found = collected(run(df.groupBy(odd), flavour="arrow"))
+    assert found == [(key, f"['odd'] ['id', 'n', 'at'] {at} {at}") for key in ("0", "1")]
+    with pytest.raises(ConfigError, match="flavour='arrow'"):
+        run(df.groupBy(odd))
+    with pytest.raises(ConfigError, match=r"clonos\.BatchProcessor, which Shown is not"):
+        clonos.transform_with_state(
+            *(df.groupBy("id"), Shown(), OUTPUT, "update", "none"), flavour="arrow"
+        )
+    with pytest.raises(ConfigError, match="initial_state"):
+        run(df.groupBy("id"), flavour="arrow", initial_state=df.groupBy("id"))
 
 
 def test_state_of_a_batch_function_goes_on_from_batch_to_batch(
