@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +42,11 @@ class StatefulStage:
         from clonos._state.opening import open_task
         from clonos._state.run import run
 
-        # Not before the first step: services are recorded from then on.
-        yield from run(self.program, open_task(self.program), batches)
+        # Not before the first step: services are recorded from then on. And not before there is
+        # input: only frames say which partition this is.
+        first = next(batches, None)
+        given = batches if first is None else itertools.chain((first,), batches)
+        yield from run(self.program, open_task(self.program), given)
 
 
 def transform_with_state(  # noqa: PLR0917  # the order of Spark's

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from clonos import _core
 from clonos._services import current
-from clonos._worker.place import current_place
+from clonos._worker.place import addressed, current_place
 from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
     from clonos._state.program import Program
+    from clonos._worker.place import Place
 
 
 def open_task(program: Program) -> _core.StateTask:
@@ -38,9 +39,19 @@ def open_task(program: Program) -> _core.StateTask:
         query="" if place is None else place.query,
         operator=program.operator,
         epoch="" if place is None else place.epoch,
-        partition=0 if place is None else place.partition,
+        partition=0 if place is None else _partition(program, place),
         partitions=program.partitions,
         keys=program.key_schema,
         variables=[program.declared[name].for_core() for name in program.variables],
         deleted=list(program.deleted),
     )
+
+
+def _partition(program: Program, place: Place) -> int:
+    """Which of the operator's partitions this is.
+
+    Spark's number is another one behind a union or a ``coalesce``. Frames say to which they were
+    sent; where nobody sent any, those of a union still are neighbours.
+    """
+    sent_to = addressed.get()
+    return place.partition % program.partitions if sent_to is None else sent_to

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 
+#: The partition of an exchange to which the frames were sent that a task reads, once it has read.
+addressed: ContextVar[int | None] = ContextVar("addressed", default=None)
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
 EPOCH_PROPERTY = "clonos.epoch"

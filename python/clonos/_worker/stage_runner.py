@@ -11,7 +11,7 @@ import pyarrow as pa
 from clonos import _core
 from clonos._spec import Ends, OperatorSpec
 from clonos._worker.partitions import open_task
-from clonos._worker.place import current_place
+from clonos._worker.place import addressed, current_place
 from clonos._worker.service_runner import ServiceRunner
 from clonos.errors import UnsupportedType
 
@@ -70,7 +70,10 @@ class StageRunner:
                     task.input(batch.columns)
                 yield batch
             return
+        addressed.set(None)
         for batch in batches:
+            if batch.num_rows:
+                addressed.set(batch.column(0)[0].as_py())
             stage.offer(batch.column(1))
             while (rows := stage.take()) is not None:
                 yield from rows
