@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 from clonos.errors import ConfigError
@@ -17,8 +18,10 @@ AgentScope = Literal["executor", "host"]
 OnLost = Literal["rollback", "at_least_once"]
 OnAmbiguous = Literal["error", "any"]
 Compression = Literal["lz4", "none"]
+Adopt = Literal["udf", "transformWithState"]
 SpillPolicy = Literal["availability", "eager", "epoch", "off"]
 
+ADOPTABLE: tuple[str, ...] = get_args(Adopt)
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*$", re.IGNORECASE)
 FULL_DEPTH = 2**32 - 1
@@ -119,6 +122,23 @@ def choice(setting: str, value: str, choices: Any) -> str:
         Names the setting and what it may be.
     """
     return one_of(setting, value, get_args(choices))
+
+
+def parse_adopt(value: object) -> tuple[str, ...]:
+    """Names of what is adopted, each once; a single text is one.
+
+    Raises
+    ------
+    ConfigError
+        If one is unknown; lists what there is.
+    """
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, Iterable) or isinstance(names, bytes):
+        listed = ", ".join(map(repr, ADOPTABLE))
+        message = f"adopt={value!r} is no list of names: there are {listed}"
+        raise ConfigError(message, "CONFIG")
+    given = [one_of("adopt", name, ADOPTABLE) for name in names]
+    return tuple(name for name in ADOPTABLE if name in given)
 
 
 def parse_spill_policy(value: str | None, agent_scope: str) -> str:

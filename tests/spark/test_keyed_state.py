@@ -519,6 +519,6 @@ def test_a_uid_that_stands_in_two_places_of_a_batch_is_refused(
         .trigger(availableNow=True)
         .start()
     )
-    with pytest.raises(Exception, match='state of "each#2".*give each place its own'):
+    with pytest.raises(Exception, match=r'state of "each#2".*give each place its own'):
         query.awaitTermination()
     assert len(found) == 1

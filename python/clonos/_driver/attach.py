@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +14,7 @@ from clonos._config import (
     BATCHES_RETAINED,
     HOST_LABEL,
     NETWORK_TIMEOUT,
+    Adopt,
     AgentScope,
     Compression,
     Guarantee,
@@ -20,6 +22,7 @@ from clonos._config import (
     OnLost,
     SpillPolicy,
     choice,
+    parse_adopt,
     parse_depth,
     parse_io_timeout,
     parse_network_timeout,
@@ -60,6 +63,7 @@ def attach(
     driver_port: int = 0,
     host_label: str | None = None,
     metrics: str | None = None,
+    adopt: Adopt | Iterable[Adopt] = (),
 ) -> Session:
     """Attach Clonos to a Spark session; on a laptop no setting is needed.
 
@@ -111,6 +115,12 @@ def attach(
     metrics : str, optional
         Address on which the figures of `Session.stats` are served for Prometheus, such as
         ``"127.0.0.1:9095"``; needs ``clonos[metrics]``.
+    adopt : {"udf", "transformWithState"}, or several of them
+        What of Spark's makes operators of Clonos until this session or Spark's is stopped, so that
+        existing programs run unchanged. ``"udf"``: scalar ``udf``, ``pandas_udf`` and
+        ``arrow_udf``, and what ``spark.udf.register`` is given, are made causal functions, as by
+        `causal`. ``"transformWithState"``: so that, and ``transformWithStateInPandas``, are
+        `transform_with_state`. What was made before stays plain.
 
     Returns
     -------
@@ -134,8 +144,17 @@ def attach(
     Examples
     --------
     >>> session = clonos.attach(spark, sharing_depth=1)  # doctest: +SKIP
+
+    A program of Spark's own, which attaches first and then is as it was:
+
+    >>> session = clonos.attach(spark, adopt=("udf", "transformWithState"))  # doctest: +SKIP
+    >>> from pyspark.sql.functions import udf
+    >>> @udf("double")  # doctest: +SKIP
+    ... def price(symbol):
+    ...     return requests.get(URL, params={"symbol": symbol}).json()["price"]
     """
     asked = {name: value for name, value in locals().items() if name != "spark"}
+    asked["adopt"] = parse_adopt(adopt)
     if not spark_private.is_classic(spark):
         message = (
             "clonos.attach needs a classic Spark session; Spark Connect has no executors' side"
@@ -181,6 +200,7 @@ def attach(
         session.serve_metrics(metrics)
     register_formats(spark, advertised, "127.0.0.1" if local else reached_as or bind_host)
     _attached.set_current(session)
+    session.adopt()
     return session
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from clonos import _attached, _core
 from clonos._driver import spark_private
+from clonos._driver.adopt import Adoption
 from clonos._driver.foreach_batch import causal_batch_function
 from clonos._driver.listener import progress_listener
 from clonos._driver.metrics import serve
@@ -84,6 +85,7 @@ class Session:
         # SQL executions whose rows are fetched one partition at a time.
         self._iterated: set[int] = set()
         self._closing: list[Callable[[], None]] = []
+        self._adoption: Adoption | None = None
         # Of the epochs that are open, on whichever threads.
         self._strays: list[Strays] = []
         self._smaller_batches = not spark_private.is_set(spark, BATCH_BYTES_SETTING)
@@ -103,6 +105,10 @@ class Session:
         if not self.is_active:
             state = "stopped" if self._stopped.is_set() else "its Spark session was stopped"
         return f"<clonos session of {self.config.app_id}: {state}>"
+
+    def adopt(self) -> None:
+        """Replace what `attach` was told to adopt; it does so itself."""
+        self._adoption = Adoption(self.asked["adopt"])
 
     @property
     def is_active(self) -> bool:
@@ -264,6 +270,8 @@ class Session:
         if self._stopped.is_set():
             return
         self._stopped.set()
+        if self._adoption is not None:
+            self._adoption.end()
         if _attached.latest() is self:
             _attached.set_current(None)
         with contextlib.suppress(Exception):

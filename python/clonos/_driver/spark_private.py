@@ -19,6 +19,8 @@ name                                                      seen in
 ``statusStore().stageData``, ``statusStore().job``        4.3
 ``SharedState.activeStreamingQueries`` and its classes    4.3
 ``StreamExecution.offsetLog``, ``OffsetSeqMetadata``      4.3
+``sql.udf._create_udf``, also in ``sql.pandas.functions`` 4.1, 4.2, 4.3
+``sql.pandas.group_ops.PandasGroupedOpsMixin``            4.1, 4.2, 4.3
 ========================================================= =============
 """
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+# What makes UDFs of all kinds, looked up at each call in the modules that call it.
+MAKER = "_create_udf"
 # Shuffles beyond which those that are gone are forgotten.
 SHUFFLES_MAX = 4_096
 # Stages whose shuffles are remembered, so that Spark is asked once for each.
@@ -279,3 +283,43 @@ def running_executions(context: SparkContext) -> set[int]:
         if number is not None:
             found.add(int(number))
     return found
+
+
+def stopping() -> tuple[type, str]:
+    """What stops an application, whichever of its sessions is asked to: class and method."""
+    from pyspark import SparkContext
+
+    return SparkContext, "stop"
+
+
+def grouped_operations() -> type:
+    """The class in which ``GroupedData`` has ``transformWithState``."""
+    from pyspark.sql.pandas.group_ops import PandasGroupedOpsMixin
+
+    return PandasGroupedOpsMixin
+
+
+def makers_of_functions() -> list[Any]:
+    """The modules in which `MAKER` is looked up."""
+    from pyspark.sql import udf
+    from pyspark.sql.pandas import functions
+
+    return [udf, functions]
+
+
+def registration() -> type:
+    """The class of ``spark.udf``."""
+    from pyspark.sql.udf import UDFRegistration
+
+    return UDFRegistration
+
+
+def row_function(name: str, f: Any, kind: Any) -> Any:
+    """What ``spark.udf.register`` makes of a plain function, whatever its hints and settings."""
+    from pyspark.sql import udf
+    from pyspark.sql.types import StringType
+    from pyspark.util import PythonEvalType
+
+    make: Any = getattr(udf, MAKER)
+    batched = PythonEvalType.SQL_BATCHED_UDF
+    return make(f, returnType=StringType() if kind is None else kind, evalType=batched, name=name)

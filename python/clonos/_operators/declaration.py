@@ -81,7 +81,7 @@ class Declaration:
             return number
         if self.kind in (ROW, ASYNC):
             return _row_eval_type() if self.row_eval_type is None else self.row_eval_type
-        return next(number for number, kind in _kinds().items() if kind == self.kind)
+        return next(number for number, kind in kinds().items() if kind == self.kind)
 
     def run_eval_type(self) -> int:
         """Spark's number for what runs in place of the function."""
@@ -170,7 +170,7 @@ def declaration_of(fn: Any, return_type: Any) -> Declaration:
         declared = "string" if return_type is None else return_type
         kind = ASYNC if inspect.iscoroutinefunction(fn) else _hinted_kind(fn)
         return Declaration(fn, kind, declared, getattr(fn, "__name__", type(fn).__name__))
-    known = _kinds().get(fn.evalType) or aggregate_kind(fn.evalType)
+    known = kinds().get(fn.evalType) or aggregate_kind(fn.evalType)
     if known is None:
         refuse(fn.evalType)
     kind = known
@@ -188,7 +188,8 @@ def declaration_of(fn: Any, return_type: Any) -> Declaration:
     )
 
 
-def _kinds() -> dict[int, str]:
+def kinds() -> dict[int, str]:
+    """Scalar kinds, by Spark's numbers."""
     from pyspark.util import PythonEvalType
 
     return {
@@ -217,7 +218,7 @@ def _hinted_kind(fn: Any) -> str:
         return ROW
     if number is None:
         return ROW
-    return _kinds().get(number) or aggregate_kind(number) or ROW
+    return kinds().get(number) or aggregate_kind(number) or ROW
 
 
 def _row_eval_type() -> int:

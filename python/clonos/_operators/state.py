@@ -127,6 +127,29 @@ def transform_with_state(  # noqa: PLR0917  # the order of Spark's
     ...     df.groupBy("id"), Count(), "id string, count long", "update", "none", uid="count"
     ... )
     """
+    return stateful(
+        *(grouped, processor, schema, output_mode, time_mode, initial_state, event_time_column),
+        uid=uid,
+        flavour=flavour,
+        partitions=partitions,
+    )
+
+
+def stateful(  # noqa: PLR0917  # the order of Spark's
+    grouped: Grouped,
+    processor: StatefulProcessor | BatchProcessor,
+    schema: StructType | str,
+    output_mode: str,
+    time_mode: str,
+    initial_state: Grouped | None,
+    event_time_column: str,
+    *,
+    uid: str | None = None,
+    flavour: Flavour = "row",
+    partitions: int | None = None,
+    is_kept: bool = True,
+) -> DataFrame:
+    """As `transform_with_state`, with state that lasts no longer than a batch query if not kept."""
     df, keys = grouping(grouped)
     check_flavour(processor, flavour, initial_state)
     mode = _mode(df, output_mode, time_mode)
@@ -164,6 +187,7 @@ def transform_with_state(  # noqa: PLR0917  # the order of Spark's
         config=spec.config,
         operator=spec.name,
         partitions=count,
+        is_kept=is_kept,
     )
     result = map_stage(exchange(rows, count, *places), StatefulStage(program), output, uid, spec)
     return _tagged(result, event_time_column, delay) if event_time_column else result

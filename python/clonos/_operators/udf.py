@@ -91,6 +91,8 @@ class CausalUDF(Generic[P, R]):
         # PySpark asks `inspect.getfullargspec` what a function of groups takes.
         with contextlib.suppress(TypeError, ValueError):
             self.__signature__ = signature_of(declared.func, self._calls)
+        # Made where PySpark was asked for a plain one.
+        self._is_adopted = False
         # In a worker: what records the groups of a task, where Spark calls this for groups.
         self._groups: Pieces | None = None
 
@@ -184,8 +186,11 @@ class CausalUDF(Generic[P, R]):
         if per is None:
             # What PySpark has as deterministic has equal answers for equal arguments, it is said.
             by_declaration = declared.row_eval_type is not None and self.deterministic
-            is_recorded = self._options.record == "result"
-            return by_declaration and is_recorded and arguments > 0 and not keyed
+            by_value = (
+                by_declaration and self._options.record == "result" and arguments and not keyed
+            )
+            # Refused by `check_seen`, which a program of Spark's alone must not be.
+            return bool(by_value and not (self._is_adopted and fingerprint(self.func).unseen))
         if per == "value" and (keyed or not arguments):
             what = "row_key= tells rows with equal arguments apart" if keyed else "no arguments"
             refused(f"per='value' is one answer for equal arguments, but {what}: use per='row'")
@@ -478,6 +483,9 @@ def _causal(fn: Any, declared: DataTypeOrString | None, options: Options) -> Any
         from clonos._operators.udtf import causal_udtf
 
         return causal_udtf(fn, declared, options)
+    if isinstance(fn, CausalUDF) and fn._is_adopted:
+        plain: Any = replace(fn._declared, declared_type=declared or fn._declared.declared_type)
+        return CausalUDF(plain, None, options)
     if isinstance(fn, CausalUDF):
         name = fn.__name__
         refused(f"{name} is causal already: give causal() the plain function, {name}.func")

@@ -28,7 +28,8 @@ def open_task(program: Program) -> _core.StateTask:
     task = recorder if isinstance(recorder, _core.ServiceTask) else None
     config = None if program.config is None else _core.SessionConfig.from_bytes(program.config)
     place = current_place("" if config is None else config.app_id, "rdd")
-    if task is None and place is not None and isinstance(place.epoch, int):
+    in_batch = place is not None and isinstance(place.epoch, int)
+    if task is None and in_batch and program.is_kept:
         message = (
             f"the state of {program.operator} is kept by a session with guarantee='exactly_once': "
             "call clonos.attach(spark) first"
@@ -38,7 +39,7 @@ def open_task(program: Program) -> _core.StateTask:
         task,
         query="" if place is None else place.query,
         operator=program.operator,
-        epoch="" if place is None else place.epoch,
+        epoch="" if place is None or not program.is_kept else place.epoch,
         partition=0 if place is None else _partition(program, place),
         partitions=program.partitions,
         keys=program.key_schema,

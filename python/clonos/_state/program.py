@@ -58,6 +58,8 @@ class Program:
         The session, or ``None`` where nothing is attached.
     operator : str
     partitions : int
+    is_kept : bool
+        Whether there is state from one batch to the next.
     """
 
     processor: Any
@@ -77,3 +79,4 @@ class Program:
     config: bytes | None
     operator: str
     partitions: int
+    is_kept: bool = True

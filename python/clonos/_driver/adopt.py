@@ -1,0 +1,157 @@
+"""``attach(adopt=…)``: what of Spark's makes operators of Clonos while a session is attached.
+
+What users have imported cannot be replaced where it stands, so nothing that they import is:
+replaced is what Spark looks up at each call. The names are in `clonos._driver.spark_private`.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clonos._attached import current_config
+from clonos._driver import spark_private
+from clonos._operators.adopted import adopted
+from clonos._operators.state import stateful
+from clonos._operators.udf import CausalUDF
+from clonos.errors import NotRecordedWarning
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, GroupedData
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+    from pyspark.sql.types import StructType
+
+    from clonos._state.program import Flavour
+
+Function = Callable[..., Any]
+
+
+class Adoption:
+    """What is replaced for one session, until `end`."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._patches: list[_Patch] = []
+        if not names:
+            return
+        for owner, name, make in _replacements(names, self.end):
+            self._patches.append(_Patch.put(owner, name, make))
+
+    def end(self) -> None:
+        """Give everything back to Spark; nothing if that is done."""
+        while self._patches:
+            self._patches.pop().take_back()
+
+
+@dataclass(frozen=True)
+class _Patch:
+    """A function that stands in the place of another."""
+
+    owner: Any
+    name: str
+    original: Function
+    replacement: Function
+
+    @classmethod
+    def put(cls, owner: Any, name: str, make: Callable[[Function], Function]) -> _Patch:
+        original = vars(owner)[name]
+        active = [True]
+        ours = make(original)
+
+        @functools.wraps(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return (ours if active else original)(*args, **kwargs)
+
+        replacement._clonos_active = active  # type: ignore[attr-defined]
+        setattr(owner, name, replacement)
+        return cls(owner, name, original, replacement)
+
+    def take_back(self) -> None:
+        # Whoever has put something over it goes on calling it.
+        self.replacement._clonos_active.clear()  # type: ignore[attr-defined]
+        if vars(self.owner)[self.name] is self.replacement:
+            setattr(self.owner, self.name, self.original)
+
+
+def _replacements(
+    names: tuple[str, ...], end: Callable[[], None]
+) -> Iterator[tuple[Any, str, Callable[[Function], Function]]]:
+    """Owner and name of each function, and what makes another of it."""
+    yield *spark_private.stopping(), functools.partial(_ending, end)
+    if "transformWithState" in names:
+        operations = spark_private.grouped_operations()
+        yield operations, "transformWithState", functools.partial(_stateful, "row")
+        yield operations, "transformWithStateInPandas", functools.partial(_stateful, "pandas")
+    if "udf" in names:
+        for module in spark_private.makers_of_functions():
+            yield module, spark_private.MAKER, _making
+        yield spark_private.registration(), "register", _registering
+
+
+def _ending(end: Callable[[], None], original: Function) -> Function:
+    def stop(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        finally:
+            end()
+
+    return stop
+
+
+def _making(original: Function) -> Function:
+    def make(*args: Any, **kwargs: Any) -> Any:
+        # Made by Spark first, with all that it checks.
+        return adopted(original(*args, **kwargs))
+
+    return make
+
+
+def _registering(original: Function) -> Function:
+    def register(self: Any, name: str, f: Any, returnType: Any = None) -> Any:
+        is_udf = hasattr(f, "asNondeterministic")
+        if isinstance(f, CausalUDF) or (is_udf and returnType is not None):
+            return original(self, name, f, returnType)
+        made = adopted(f) if is_udf else spark_private.row_function(name, f, returnType)
+        if not isinstance(made, CausalUDF):
+            return original(self, name, f, returnType)
+        return made.register(self.sparkSession, name)
+
+    return register
+
+
+def _stateful(flavour: Flavour, original: Function) -> Function:
+    def transform(  # noqa: PLR0917  # Spark's
+        self: GroupedData,
+        statefulProcessor: StatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | None = None,
+        eventTimeColumnName: str = "",
+    ) -> DataFrame:
+        given = (outputStructType, outputMode, timeMode, initialState, eventTimeColumnName)
+        if not _is_kept(self, initialState):
+            made: DataFrame = original(self, statefulProcessor, *given)
+            return made
+        # In `foreachBatch` too Spark's own begins anew with each query.
+        streams = self._df.isStreaming
+        return stateful(self, statefulProcessor, *given, flavour=flavour, is_kept=streams)
+
+    return transform
+
+
+def _is_kept(grouped: Any, initial: Any) -> bool:
+    """Whether Clonos can keep an operator's state; otherwise that stays Spark's."""
+    config = current_config()
+    if config is None or config.guarantee != "exactly_once":
+        return False
+    if initial is not None and grouped._df.isStreaming:
+        message = (
+            "transformWithState of a stream with an initialState stays Spark's own, and what it "
+            "does is not recorded: clonos.transform_with_state takes one in foreachBatch"
+        )
+        warnings.warn(message, NotRecordedWarning, stacklevel=4)
+        return False
+    return True
