@@ -91,8 +91,7 @@ class CausalUDF(Generic[P, R]):
         # PySpark asks `inspect.getfullargspec` what a function of groups takes.
         with contextlib.suppress(TypeError, ValueError):
             self.__signature__ = signature_of(declared.func, self._calls)
-        # Made where PySpark was asked for a plain one.
-        self._is_adopted = False
+        self._is_adopted = False  # see `clonos._operators.adopted`
         # In a worker: what records the groups of a task, where Spark calls this for groups.
         self._groups: Pieces | None = None
 
@@ -186,11 +185,10 @@ class CausalUDF(Generic[P, R]):
         if per is None:
             # What PySpark has as deterministic has equal answers for equal arguments, it is said.
             by_declaration = declared.row_eval_type is not None and self.deterministic
-            by_value = (
-                by_declaration and self._options.record == "result" and arguments and not keyed
-            )
-            # Refused by `check_seen`, which a program of Spark's alone must not be.
-            return bool(by_value and not (self._is_adopted and fingerprint(self.func).unseen))
+            is_recorded = self._options.record == "result"
+            # Others are refused, which a program that knows of Spark alone must not be.
+            is_seen = not self._is_adopted or fingerprint(self.func).unseen is None
+            return by_declaration and is_recorded and arguments > 0 and not keyed and is_seen
         if per == "value" and (keyed or not arguments):
             what = "row_key= tells rows with equal arguments apart" if keyed else "no arguments"
             refused(f"per='value' is one answer for equal arguments, but {what}: use per='row'")
