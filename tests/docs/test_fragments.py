@@ -239,5 +239,7 @@ def test_counts_are_put_in_the_place_of_older_ones(
 def test_keyed_state(spark: Any, session: clonos.Session) -> None:
     rows = [("s1", 120.0), ("s1", 90.0), ("s2", 101.0)]
     readings = spark.createDataFrame(rows, "sensor string, temperature double")
-    alarms = run("docs/state.md", 0, {"readings": readings})["alarms"]
-    assert {(row.sensor, row["count"]) for row in alarms.collect()} == {("s1", 1), ("s2", 1)}
+    for fragment in range(2):
+        alarms = run("docs/state.md", fragment, {"readings": readings})["alarms"]
+        counts = {(row.sensor, row["count"]) for row in alarms.collect()}
+        assert counts == {("s1", 1), ("s2", 1)}

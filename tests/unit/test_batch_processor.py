@@ -260,6 +260,29 @@ def test_state_with_a_ttl_is_null_when_it_is_over() -> None:
         Operator(Passing(), INPUT, "id string, n long", flavour="arrow")
 
 
+class Latest(clonos.BatchProcessor):
+    """Keeps the numbers of the last epoch that had any, in a list."""
+
+    state_schema = "numbers longs"
+
+    def handle_batch(
+        self, keys: pa.RecordBatch, rows: clonos.GroupedRows, state: pa.RecordBatch
+    ) -> tuple[Any, Any]:
+        output = keys.append_column("numbers", state["numbers"])
+        return output, rows.aggregate(numbers=("n", "list"))
+
+
+def test_a_column_of_the_state_may_hold_lists() -> None:
+    operator = Operator(Latest(), INPUT, "id string, numbers longs", flavour="arrow")
+    batches = [[("a", 1, None), ("b", 2, None), ("a", 3, None)], [("a", 4, None), ("c", 5, None)]]
+    found = [by_id(operator.batch(rows)) for rows in [*batches, batches[1]]]
+    assert found == [
+        [("a", None), ("b", None)],
+        [("a", [1, 3]), ("c", None)],
+        [("a", [4]), ("c", [5])],
+    ]
+
+
 def test_a_processor_needs_a_state_schema() -> None:
     class Without(clonos.BatchProcessor):
         def handle_batch(self, keys: Any, rows: Any, state: Any) -> Any:
