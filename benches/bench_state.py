@@ -93,7 +93,7 @@ class Batches(clonos.BatchProcessor):
         new = rows.aggregate(
             count=(temperature, "count"), hot=(pc.greater(temperature, 100), "sum")
         )
-        hot = pc.add(pc.fill_null(state["count"], 0), pc.fill_null(new["hot"], 0).cast(pa.int64()))
+        hot = pc.add(pc.fill_null(state["count"], 0), pc.fill_null(new["hot"], 0))
         output = pa.table({"id": keys["id"], "count": new["count"], "hot": hot})
         return output, pa.table({"count": hot})
 

@@ -28,11 +28,8 @@ class Flavour(Protocol):
     def initial(self, chunk: Any) -> Iterable[Any]:
         """What ``handleInitialState`` is called with, of one chunk."""
 
-    def take(self, outputs: Iterable[Any]) -> None:
-        """Take all that a processor returns for one key."""
-
-    def full(self) -> bool:
-        """Whether what was taken is to be handed on."""
+    def take(self, outputs: Iterable[Any]) -> bool:
+        """Take all that a processor returns for one key; whether it is time to hand it on."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Hand on what was taken."""

@@ -69,13 +69,10 @@ class FrameFlavour:
         """Each chunk on its own."""
         return (chunk,)
 
-    def take(self, outputs: Iterable[Any]) -> None:
-        """Take all frames of one key."""
+    def take(self, outputs: Iterable[Any]) -> bool:
+        """Take all frames of one key; whether it is time to hand them on."""
         for output in outputs:
             self._outputs.add(output)
-
-    def full(self) -> bool:
-        """Whether what was taken is to be handed on."""
         return self._outputs.rows >= OUTPUT_ROWS
 
     def batches(self) -> Iterator[pa.RecordBatch]:

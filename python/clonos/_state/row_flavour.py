@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import repeat
+from operator import attrgetter, eq
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from clonos._worker.rows import to_pylist
 from clonos._worker.task_conf import TaskConf
 
 WINDOW = 8192
+_FIELDS = attrgetter("__fields__")
 
 
 class RowFlavour:
@@ -51,12 +53,9 @@ class RowFlavour:
         """Each Row on its own."""
         return (chunk,)
 
-    def take(self, outputs: Iterable[Any]) -> None:
-        """Take all Rows of one key."""
+    def take(self, outputs: Iterable[Any]) -> bool:
+        """Take all Rows of one key; whether it is time to hand them on."""
         self._taken.extend(outputs)
-
-    def full(self) -> bool:
-        """Whether what was taken is to be handed on."""
         return len(self._taken) >= OUTPUT_ROWS
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -69,7 +68,7 @@ class RowFlavour:
 
     def _batch(self, rows: list[Any]) -> pa.RecordBatch:
         names = self._names
-        if self._nested or not all(getattr(row, "__fields__", None) == names for row in rows):
+        if self._nested or not _all_have(names, rows):
             dicts = [row.asDict(True) for row in rows]
             return pa.RecordBatch.from_pylist(dicts, schema=self._schema)
         columns = zip(*rows, strict=True)
@@ -109,6 +108,14 @@ class RowChunks:
         rows = self._rows.slice(begin, end - begin)
         with collector_paused():
             return list(map(tuple.__new__, repeat(self._row), tuples_of(rows, self._conf)))
+
+
+def _all_have(names: list[str], rows: list[Any]) -> bool:
+    """Whether all rows have just these fields, in order."""
+    try:
+        return all(map(eq, map(_FIELDS, rows), repeat(names)))
+    except AttributeError:
+        return False
 
 
 def tuples_of(batch: pa.RecordBatch, conf: TaskConf) -> list[tuple[Any, ...]]:

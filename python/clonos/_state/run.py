@@ -102,8 +102,7 @@ class Runner:
             begin, end = data.offsets[number], data.offsets[number + 1]
             if begin == end:
                 continue
-            flavour.take(handle_rows(key, chunks.iterator(begin, end), timer_values))
-            if flavour.full():
+            if flavour.take(handle_rows(key, chunks.iterator(begin, end), timer_values)):
                 yield from flavour.batches()
         yield from flavour.batches()
 
@@ -124,7 +123,7 @@ class Runner:
         handle_timer = self._processor.handleExpiredTimer
         for expiry, number in due:
             cursor.key = number
-            flavour.take(
+            is_full = flavour.take(
                 handle_timer(
                     key=keys[number],
                     timerValues=handle.timer_values,
@@ -133,7 +132,7 @@ class Runner:
             )
             # As Spark: whoever registers it again for the same time loses it.
             timers.delete(expiry)
-            if flavour.full():
+            if is_full:
                 yield from flavour.batches()
         yield from flavour.batches()
 

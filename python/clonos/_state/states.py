@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -37,10 +37,13 @@ class _State:
         self._codec = TupleCodec(variable.values)
         keys = variable.user_keys
         self._user_keys = None if keys is None else TupleCodec(keys)
-        self._stored = (
-            None
+        # What is stored of a key; called for each, so it is no method around another one.
+        self._entries: Callable[[int], list[Any]] = (
+            _nothing
             if place.task is None
-            else Stored(place.task, place.number, place.cursor, self._user_keys, self._codec)
+            else Stored(
+                place.task, place.number, place.cursor, self._user_keys, self._codec
+            ).entries
         )
 
     def _key(self, doing: str) -> int:
@@ -57,9 +60,6 @@ class _State:
     def delete(self) -> None:
         """Have any use of the variable fail from now on."""
         self.is_deleted, self._cursor = True, Cursor()
-
-    def _entries(self, key: int) -> list[Any]:
-        return [] if self._stored is None else self._stored.entries(key)
 
     def _write(
         self,
@@ -81,6 +81,10 @@ class _State:
             of_user,
             self._codec.arrow(values),
         )
+
+
+def _nothing(_key: int) -> list[Any]:
+    return []
 
 
 class OneValue(_State, ValueState):
@@ -106,7 +110,7 @@ class OneValue(_State, ValueState):
     def get(self) -> tuple[Any, ...] | None:
         """Return the value, or ``None``."""
         value = self._current("getting value state")
-        return None if value is None else self._codec.given(value)
+        return value if value is None or self._codec.shared else self._codec.given(value)
 
     def update(self, newValue: tuple[Any, ...]) -> None:
         """Put a value in the place of the one there is."""

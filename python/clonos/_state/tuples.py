@@ -98,9 +98,9 @@ class TupleCodec:
             for at, kind in enumerate(kinds)
             if type(kind) in _BITS
         ]
-        # Whether a value may be given out more than once as it is.
-        self._shared = all(type(kind) in _UNCHANGEABLE for kind in kinds)
-        self._surely_hashed = self._shared and not any(isinstance(k, DoubleType) for k in kinds)
+        #: Whether a value may be given out more than once as it is.
+        self.shared = all(type(kind) in _UNCHANGEABLE for kind in kinds)
+        self._surely_hashed = self.shared and not any(isinstance(k, DoubleType) for k in kinds)
 
     def written(self, value: Any) -> tuple[Any, ...]:
         """Return what a processor reads again of a `value` that it writes.
@@ -159,7 +159,7 @@ class TupleCodec:
 
     def given(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return a value as it is handed out: changing it in place changes no state."""
-        return value if self._shared else copy.deepcopy(value)
+        return value if self.shared else copy.deepcopy(value)
 
     def hashed(self, key: tuple[Any, ...]) -> Any:
         """Return what stands for a key in a dictionary."""
