@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 class OperatorSpec:
     """A use of an operator; `label` is what people call it.
 
-    `config` is the serialised session configuration, or ``None`` where nothing is recorded.
+    `config` is the serialised session configuration, or ``None`` where nothing is recorded;
+    `allow_code_change` says that a log by other code is replayed.
     """
 
     use: Use
     label: str
     config: bytes | None
+    allow_code_change: bool = False
 
     @property
     def name(self) -> str:

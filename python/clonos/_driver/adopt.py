@@ -135,9 +135,7 @@ def _stateful(flavour: Flavour, original: Function) -> Function:
         if not _is_kept(self, initialState):
             made: DataFrame = original(self, statefulProcessor, *given)
             return made
-        # In `foreachBatch` too Spark's own begins anew with each query.
-        streams = self._df.isStreaming
-        return stateful(self, statefulProcessor, *given, flavour=flavour, is_kept=streams)
+        return stateful(self, statefulProcessor, *given, flavour=flavour, is_adopted=True)
 
     return transform
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clonos._config import choice
@@ -18,6 +20,7 @@ from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import Broadcast, SparkContext
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import StructType
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from clonos._state.handle import Handle
 
 WATERMARK = "spark.watermarkDelayMs"
+# Half of what Spark pickles into a plan.
+LARGE_BYTES = 1 << 19
 # Columns of keys that are expressions, and of rows of the initial state; gone before the processor.
 _COMPUTED = "_clonos_key_"
 _INITIAL = "_clonos_initial"
@@ -34,8 +39,20 @@ _INITIAL = "_clonos_initial"
 class StatefulStage:
     """What runs in the tasks: a processor over the rows that an exchange brought together."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, program: Program, context: SparkContext) -> None:
+        pickled = _pickled(program)
+        self._program: Program | None = program
+        self._broadcast: Broadcast[bytes] | None = None
+        if len(pickled) > LARGE_BYTES:
+            # Spark would send all of it apart from the plan, and the mark with it by which the
+            # plan's order tells this use from another: their states would be taken for each other.
+            self._program, self._broadcast = None, context.broadcast(pickled)
+
+    def _sent(self) -> Program:
+        if self._program is None:
+            assert self._broadcast is not None  # noqa: S101  # one of the two
+            self._program = pickle.loads(self._broadcast.value)
+        return self._program
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run it over one partition."""
@@ -46,7 +63,8 @@ class StatefulStage:
         # input: only frames say which partition this is.
         first = next(batches, None)
         given = batches if first is None else itertools.chain((first,), batches)
-        yield from run(self.program, open_task(self.program), given)
+        program = self._sent()
+        yield from run(program, open_task(program), given)
 
 
 def transform_with_state(  # noqa: PLR0917  # the order of Spark's
@@ -147,9 +165,13 @@ def stateful(  # noqa: PLR0917  # the order of Spark's
     uid: str | None = None,
     flavour: Flavour = "row",
     partitions: int | None = None,
-    is_kept: bool = True,
+    is_adopted: bool = False,
 ) -> DataFrame:
-    """As `transform_with_state`, with state that lasts no longer than a batch query if not kept."""
+    """As `transform_with_state`, or as Spark's own, in what it is to a program, if adopted.
+
+    Then the state of a batch query ends with it, in ``foreachBatch`` too, that of a stream begins
+    with its first batch, and whoever mends a processor that has failed goes on with that.
+    """
     df, keys = grouping(grouped)
     check_flavour(processor, flavour, initial_state)
     mode = _mode(df, output_mode, time_mode)
@@ -168,7 +190,7 @@ def stateful(  # noqa: PLR0917  # the order of Spark's
         handler = processor.handle_batch
     else:
         handler = processor.handleInputRows
-    spec = spec_of(handler, uid, name=name)
+    spec = replace(spec_of(handler, uid, name=name), allow_code_change=is_adopted)
     program = Program(
         processor=processor,
         flavour=flavour,
@@ -187,9 +209,11 @@ def stateful(  # noqa: PLR0917  # the order of Spark's
         config=spec.config,
         operator=spec.name,
         partitions=count,
-        is_kept=is_kept,
+        is_kept=df.isStreaming or not is_adopted,
+        is_adopted=is_adopted,
     )
-    result = map_stage(exchange(rows, count, *places), StatefulStage(program), output, uid, spec)
+    stage = StatefulStage(program, df.sparkSession.sparkContext)
+    result = map_stage(exchange(rows, count, *places), stage, output, uid, spec)
     return _tagged(result, event_time_column, delay) if event_time_column else result
 
 
@@ -223,8 +247,6 @@ def declared(
     parse: Callable[[StructType | str], StructType],
 ) -> Handle:
     """Run ``init`` of a copy, and return the handle with what it asked for."""
-    from pyspark import cloudpickle
-
     from clonos._state.handle import Handle
 
     handle = Handle(mode, parse)
@@ -235,11 +257,17 @@ def declared(
             raise ConfigError(message, "CONFIG")
         handle.getValueState(processor.state_name, schema, processor.ttl_ms)
         return handle
-    pickle: Any = cloudpickle
-    copy = pickle.loads(pickle.dumps(processor))
+    copy = pickle.loads(_pickled(processor))
     copy.init(handle)
     copy.close()
     return handle
+
+
+def _pickled(what: object) -> bytes:
+    from pyspark import cloudpickle
+
+    dumps: Any = cloudpickle.dumps
+    return bytes(dumps(what))
 
 
 def check_stream(df: DataFrame, mode: TimeMode) -> None:

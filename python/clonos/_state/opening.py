@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from clonos import _core
 from clonos._services import current
 from clonos._worker.place import addressed, current_place
-from clonos.errors import ConfigError
+from clonos.errors import ConfigError, StateLost
 
 if TYPE_CHECKING:
     from clonos._state.program import Program
@@ -23,6 +23,8 @@ def open_task(program: Program) -> _core.StateTask:
     ------
     ConfigError
         If it is a stream's, and there is no session that keeps it.
+    StateLost
+        If the operator was adopted, and is new in a stream that has gone on without it.
     """
     recorder = current.get().recorder
     task = recorder if isinstance(recorder, _core.ServiceTask) else None
@@ -35,7 +37,7 @@ def open_task(program: Program) -> _core.StateTask:
             "call clonos.attach(spark) first"
         )
         raise ConfigError(message, "CONFIG")
-    return _core.StateTask.open(
+    opened = _core.StateTask.open(
         task,
         query="" if place is None else place.query,
         operator=program.operator,
@@ -46,6 +48,25 @@ def open_task(program: Program) -> _core.StateTask:
         variables=[program.declared[name].for_core() for name in program.variables],
         deleted=list(program.deleted),
     )
+    if config is not None and place is not None and program.is_kept:
+        _check_begun(program, opened, config, place)
+    return opened
+
+
+def _check_begun(
+    program: Program, opened: _core.StateTask, config: _core.SessionConfig, place: Place
+) -> None:
+    """Refuse to begin with nothing where Spark's own would go on, or fail."""
+    is_late = program.is_adopted and isinstance(place.epoch, int) and place.epoch > 0
+    if is_late and opened.version is None and config.on_lost == "rollback":
+        message = (
+            f"{program.operator} has no state from before batch {place.epoch} of query "
+            f"{place.query}: its class was called otherwise, or the batches before were Spark's "
+            "own or those of another session. Give it the name that it had, with "
+            "clonos.transform_with_state(…, uid=…); begin with another checkpointLocation; or "
+            "attach once with on_lost='at_least_once', and it begins with nothing"
+        )
+        raise StateLost(message, "STATE_LOST")
 
 
 def _partition(program: Program, place: Place) -> int:

@@ -60,6 +60,8 @@ class Program:
     partitions : int
     is_kept : bool
         Whether there is state from one batch to the next.
+    is_adopted : bool
+        Whether the program was written for Spark's own operator.
     """
 
     processor: Any
@@ -80,3 +82,4 @@ class Program:
     operator: str
     partitions: int
     is_kept: bool = True
+    is_adopted: bool = False

@@ -49,7 +49,7 @@ def open_task(
         "label": spec.label,
         "inside": inside,
         "keyed": False,
-        "allow_code_change": False,
+        "allow_code_change": spec.allow_code_change,
         "count_occurrences": False,
     }
     task = connection.open_task(_core.ServiceTask, config, arguments)
