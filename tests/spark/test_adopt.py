@@ -22,6 +22,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 import clonos
 from clonos import CausalUDF, causal
+from clonos._uses import find_mark
 from clonos.errors import ConfigError, NotRecordedWarning
 
 pytestmark = pytest.mark.timeout(300)
@@ -287,6 +288,71 @@ def test_operators_in_a_row_and_partitions_run_together(adopting: Any, tmp_path:
         folder.put(*"abcdef")
         expected = [(key, times) for key in "abcdef"]
         assert run(df, tmp_path / "checkpoint") == expected
+
+
+class Failing(Count):
+    """Fails until it is mended."""
+
+    is_mended = False
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        if key[0] == "b" and not self.is_mended:
+            raise LookupError(key[0])
+        yield from super().handleInputRows(key, rows, timerValues)
+
+
+class Renamed(Count):
+    """The same by another name."""
+
+
+def processed(df: Any, processor: StatefulProcessor) -> Any:
+    return df.groupBy("id").transformWithState(processor, OUTPUT, "Update", "None")
+
+
+def test_a_processor_that_was_mended_goes_on(adopting: Any, tmp_path: Path) -> None:
+    folder, checkpoint = Folder(tmp_path / "in"), tmp_path / "checkpoint"
+    folder.put("a", "a")
+    processor = Failing()
+    assert run(processed(folder.read(adopting.spark), processor), checkpoint) == [("a", 2)]
+    folder.put("a", "b")
+    with pytest.raises(Exception, match="LookupError: b"):
+        run(processed(folder.read(adopting.spark), processor), checkpoint)
+    processor.is_mended = True
+    expected = [("a", 3), ("b", 1)]
+    assert run(processed(folder.read(adopting.spark), processor), checkpoint) == expected
+
+
+def test_a_class_that_was_renamed_does_not_begin_with_nothing(
+    adopting: Any, tmp_path: Path
+) -> None:
+    folder, checkpoint = Folder(tmp_path / "in"), tmp_path / "checkpoint"
+    folder.put("a")
+    assert run(processed(folder.read(adopting.spark), Count()), checkpoint) == [("a", 1)]
+    folder.put("a")
+    with pytest.raises(Exception, match=r"STATE_LOST.*Renamed has no state"):
+        run(processed(folder.read(adopting.spark), Renamed()), checkpoint)
+    found = clonos.transform_with_state(
+        *(folder.read(adopting.spark).groupBy("id"), Renamed(), OUTPUT, "Update", "None"),
+        uid=f"{Count.__module__}.{Count.__qualname__}",
+    )
+    assert run(found, checkpoint) == [("a", 2)]
+
+
+class Large(Count):
+    """Holds so much that Spark would send it apart from the plan."""
+
+    def __init__(self) -> None:
+        self.held = random.randbytes(2 << 20)
+
+
+def test_a_large_processor_is_known_by_its_place_in_the_plan(adopting: Any, tmp_path: Path) -> None:
+    df = processed(adopting.spark.createDataFrame([("a",)], "id string"), Large())
+    # In which the registry looks for the mark of each use.
+    function = df._jdf.queryExecution().analyzed().func().func()
+    found = find_mark(bytes(function.command()))
+    assert found is not None
+    assert found.operator == f"{Large.__module__}.{Large.__qualname__}"
+    assert df.collect() == [Row(id="a", n=1)]
 
 
 def test_in_a_batch_function_state_ends_with_its_query(adopting: Any, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clonos._attached import current_config
@@ -37,7 +36,7 @@ class Adoption:
         if not names:
             return
         for owner, name, make in _replacements(names, self.end):
-            self._patches.append(_Patch.put(owner, name, make))
+            self._patches.append(_Patch(owner, name, make))
 
     def end(self) -> None:
         """Give everything back to Spark; nothing if that is done."""
@@ -45,34 +44,27 @@ class Adoption:
             self._patches.pop().take_back()
 
 
-@dataclass(frozen=True)
 class _Patch:
-    """A function that stands in the place of another."""
+    """A function that stands in the place of another, until it is taken back."""
 
-    owner: Any
-    name: str
-    original: Function
-    replacement: Function
+    def __init__(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None:
+        self._owner = owner
+        self._name = name
+        self._original: Function = vars(owner)[name]
+        self._called = make(self._original)
 
-    @classmethod
-    def put(cls, owner: Any, name: str, make: Callable[[Function], Function]) -> _Patch:
-        original = vars(owner)[name]
-        active = [True]
-        ours = make(original)
-
-        @functools.wraps(original)
+        @functools.wraps(self._original)
         def replacement(*args: Any, **kwargs: Any) -> Any:
-            return (ours if active else original)(*args, **kwargs)
+            return self._called(*args, **kwargs)
 
-        replacement._clonos_active = active  # type: ignore[attr-defined]
+        self._replacement = replacement
         setattr(owner, name, replacement)
-        return cls(owner, name, original, replacement)
 
     def take_back(self) -> None:
-        # Whoever has put something over it goes on calling it.
-        self.replacement._clonos_active.clear()  # type: ignore[attr-defined]
-        if vars(self.owner)[self.name] is self.replacement:
-            setattr(self.owner, self.name, self.original)
+        # Somebody may have put something over it, which goes on calling it.
+        self._called = self._original
+        if vars(self._owner)[self._name] is self._replacement:
+            setattr(self._owner, self._name, self._original)
 
 
 def _replacements(

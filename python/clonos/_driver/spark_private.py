@@ -19,8 +19,8 @@ name                                                      seen in
 ``statusStore().stageData``, ``statusStore().job``        4.3
 ``SharedState.activeStreamingQueries`` and its classes    4.3
 ``StreamExecution.offsetLog``, ``OffsetSeqMetadata``      4.3
-``sql.udf._create_udf``, also in ``sql.pandas.functions`` 4.1, 4.2, 4.3
-``sql.pandas.group_ops.PandasGroupedOpsMixin``            4.1, 4.2, 4.3
+``_create_udf`` of ``sql.udf``, ``sql.pandas.functions``  4.3
+``sql.pandas.group_ops.PandasGroupedOpsMixin``            4.3
 ========================================================= =============
 """
 
