@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pyspark import SparkContext
+from pyspark import SparkContext, cloudpickle
 from pyspark.sql import udf as row_functions
 from pyspark.sql.pandas import functions as vectorised
 from pyspark.sql.pandas.group_ops import PandasGroupedOpsMixin
@@ -13,6 +13,7 @@ from pyspark.sql.udf import UDFRegistration
 
 from clonos._config import ADOPTABLE, parse_adopt
 from clonos._driver.adopt import Adoption
+from clonos._operators.state import LARGE_BYTES, StatefulStage
 from clonos.errors import ConfigError
 
 
@@ -75,3 +76,29 @@ def test_what_somebody_put_over_it_stays(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(AttributeError, match="sparkSession"):
         UDFRegistration.register(object(), "f", lambda n: n)  # type: ignore[arg-type]
     assert asked == ["f"]
+
+
+class Sent:
+    """A broadcast, which travels without what it holds."""
+
+    def __init__(self, value: bytes) -> None:
+        self.value = value
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class Context:
+    broadcast = Sent
+
+
+@pytest.mark.parametrize("size", [1, 2 * LARGE_BYTES])
+def test_what_a_plan_says_of_an_operator_is_small(size: int) -> None:
+    """Spark would send it apart, with the mark by which the registry finds its place."""
+    program: Any = {"held": bytes(size)}
+    context: Any = Context()
+    stage = StatefulStage(program, context)
+    assert stage.sent() == program
+    dumps: Any = cloudpickle.dumps
+    assert len(dumps(StatefulStage(program, context))) < LARGE_BYTES
+    assert len(dumps(stage)) < LARGE_BYTES

@@ -170,16 +170,8 @@ def attach(
     chosen = _chosen(asked, settings, local=local)
     # A setting of the session, which a program may change before it starts a query.
     chosen["state_epochs"] = parse_retained(spark.conf.get(BATCHES_RETAINED, "100") or "100")
-    if isinstance(before, Session) and before.is_active and (open_ones := before.open_epochs()):
-        names = ", ".join(open_ones)
-        message = (
-            f"other settings stop the session there is, in which {names} is open, which would then "
-            "be two epochs: attach before it begins, leave it first, or call session.stop()"
-        )
-        raise ConfigError(message, "CONFIG")
     # Only now: a setting that is refused stops nothing.
-    if before is not None:
-        before.stop()
+    _stop(before)
     folder = _session_folder(context.applicationId)
     config = _core.SessionConfig(
         app_id=context.applicationId,
@@ -225,6 +217,19 @@ def _chosen(asked: dict[str, Any], settings: Any, *, local: bool) -> dict[str, A
         "io_timeout_ms": parse_io_timeout(asked["io_timeout"]),
         "network_timeout_ms": parse_network_timeout(settings.get(NETWORK_TIMEOUT, "120s")),
     }
+
+
+def _stop(before: _attached.Attached | None) -> None:
+    """Stop the session that there is, unless some of its work would be torn in two."""
+    if isinstance(before, Session) and before.is_active and (open_ones := before.open_epochs()):
+        names = ", ".join(open_ones)
+        message = (
+            f"other settings stop the session there is, in which {names} is open, which would then "
+            "be two epochs: attach before it begins, leave it first, or call session.stop()"
+        )
+        raise ConfigError(message, "CONFIG")
+    if before is not None:
+        before.stop()
 
 
 def _is_local(master: str) -> bool:

@@ -48,11 +48,13 @@ class StatefulStage:
             # plan's order tells this use from another: their states would be taken for each other.
             self._program, self._broadcast = None, context.broadcast(pickled)
 
-    def _sent(self) -> Program:
-        if self._program is None:
-            assert self._broadcast is not None  # noqa: S101  # one of the two
-            self._program = pickle.loads(self._broadcast.value)
-        return self._program
+    def sent(self) -> Program:
+        """What was sent, here or in a worker."""
+        if self._program is not None:
+            return self._program
+        assert self._broadcast is not None  # noqa: S101  # one of the two
+        program: Program = pickle.loads(self._broadcast.value)
+        return program
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run it over one partition."""
@@ -63,7 +65,7 @@ class StatefulStage:
         # input: only frames say which partition this is.
         first = next(batches, None)
         given = batches if first is None else itertools.chain((first,), batches)
-        program = self._sent()
+        program = self.sent()
         yield from run(program, open_task(program), given)
 
 
