@@ -5,7 +5,7 @@ use super::agents::Agents;
 use crate::agent::protocol::{AgentInfo, StateFigures};
 use crate::agent::state::asking::{Done, FromRegistry, ToRegistry};
 use crate::agent::state::messages::Clock;
-use crate::agent::state::registry::{Asker, Cluster, Keeping, Restored};
+use crate::agent::state::registry::{Asker, Cluster, Keeping, Restored, state_of};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, Generation, TaskId};
 use crate::state::{StateId, Version};
@@ -48,9 +48,11 @@ impl Registry {
     /// A task that has state begins.
     ///
     /// # Errors
-    /// [`Error::Fenced`] if the attempt does not count any more; as [`crate::agent::state::registry::States::locate`].
+    /// [`Error::Fenced`] if the attempt does not count any more; [`Error::Config`] if it is not certain which of several
+    /// operators of one name is meant; as [`crate::agent::state::registry::States::locate`].
     pub fn locate_state(&mut self, asker: &Asker<'_>, clock: Clock) -> Result<FromRegistry> {
         self.is_newest(asker.task, asker.generation)?;
+        self.is_certain(asker.task)?;
         self.states.locate(asker, clock, &self.agents)
     }
 
@@ -107,6 +109,22 @@ impl Registry {
         self.states.done(done, &self.agents)
     }
 
+    /// That a task's operator is the same one in each epoch. Which of several comes first in a batch function, or
+    /// where the plan is not known, may be another one each time, and would be given the other's state.
+    fn is_certain(&self, task: &TaskId) -> Result<()> {
+        let StateId { operator, .. } = state_of(task);
+        let uses = self.uses.get(&task.epoch_key());
+        if uses.is_none_or(|uses| uses.are_of_places(&operator)) {
+            return Ok(());
+        }
+        let reason = format!(
+            "epoch {}/{} has state of {operator:?}: that uid stands in two places, or in another one than when the epoch \
+             ran first; state is found again by the uid, so give each place its own",
+            task.query, task.epoch
+        );
+        Err(Error::Config { setting: "uid".into(), reason })
+    }
+
     /// That an attempt is its task's newest, and its epoch not over.
     fn is_newest(&self, task: &TaskId, ours: Generation) -> Result<()> {
         let newer = self.tasks.get(task).map_or(Generation::NONE, |entry| entry.generation);
@@ -124,10 +142,10 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::protocol::{OpenTask, Use};
-    use crate::agent::registry::Granted;
+    use crate::agent::protocol::{OpenTask, Placed, Plan, Use};
+    use crate::agent::registry::{Granted, Uses};
     use crate::agent::state::asking::Located;
-    use crate::id::Partition;
+    use crate::id::{EpochKey, Partition};
 
     const AGENT: AgentId = AgentId(1);
     const CLOCK: Clock = Clock { now_ms: 1, watermark_ms: -1, late_ms: -1 };
@@ -141,11 +159,15 @@ mod tests {
 
     /// A task of an epoch is opened; the attempt.
     fn open(registry: &mut Registry, epoch: u64, attempt: u64) -> (TaskId, Generation) {
+        open_use(registry, epoch, attempt, Use::default())
+    }
+
+    fn open_use(registry: &mut Registry, epoch: u64, attempt: u64, used: Use) -> (TaskId, Generation) {
         let (query, operator, epoch) = ("q".into(), "f".into(), Epoch::Batch(epoch));
         let task = TaskId { query, operator, epoch, partition: Partition(0) };
         let open = OpenTask {
             task,
-            used: Use::default(),
+            used,
             execution: None,
             app: 1,
             stage: 1,
@@ -212,5 +234,36 @@ mod tests {
         // One of the epoch before that begins only now, as Spark has left it behind.
         let late = open(&mut registry, 0, 4);
         assert!(is_fenced(locate(&mut registry, &late)));
+    }
+
+    #[test]
+    fn several_operators_of_one_name_have_states_if_the_plan_tells_them_apart() {
+        let used = |token| Use { token, ..Use::default() };
+        let mut unplanned = registry();
+        // In a batch function each has a plan of its own.
+        let first = open_use(&mut unplanned, 0, 1, used(1));
+        locate(&mut unplanned, &first).unwrap();
+        let second = open_use(&mut unplanned, 0, 2, used(2));
+        assert_eq!(&*second.0.operator, "f#2");
+        for task in [&first, &second] {
+            let refused = locate(&mut unplanned, task).unwrap_err();
+            assert_eq!(refused.condition(), "CONFIG");
+            assert!(refused.to_string().starts_with("uid: epoch q/0 has state of \"f"), "{refused}");
+        }
+        let mut planned = registry();
+        let placed = |token| Placed {
+            operator: "f".into(),
+            used: used(token),
+            over: token,
+            tables: token,
+            plan: Plan::default(),
+        };
+        let key = EpochKey { query: "q".into(), epoch: Epoch::Batch(0) };
+        planned.uses.entry(key.clone()).or_insert_with(|| Uses::of(&key)).plan(1, &[placed(1), placed(2)]);
+        for (token, operator) in [(2, "f#2"), (1, "f")] {
+            let task = open_use(&mut planned, 0, token, used(token));
+            assert_eq!(&*task.0.operator, operator);
+            locate(&mut planned, &task).unwrap();
+        }
     }
 }

@@ -27,6 +27,7 @@
 //! The first log of an operator has its name; the second is called `name#2`, and so on.
 
 mod names;
+mod places;
 mod search;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -36,7 +37,6 @@ use super::layouts::Cuts;
 use super::moved::Moved;
 use crate::agent::protocol::{Code, Layout, Placed, Plan, Use};
 use crate::id::{Epoch, EpochKey};
-pub(crate) use names::is_first_use;
 use names::{name_of, parse};
 use search::Search;
 
@@ -57,11 +57,13 @@ struct Bound {
     search: Search,
     /// Over what it is asked in this run, where known.
     plan: Option<Plan>,
+    /// The execution whose plan it stands in, likewise.
+    execution: Option<u64>,
 }
 
 impl Bound {
     const fn new(log: usize, search: Search) -> Self {
-        Self { log, search, plan: None }
+        Self { log, search, plan: None, execution: None }
     }
 }
 
@@ -206,6 +208,7 @@ impl Uses {
                 tables: self.tables_of(placed.used, Some(execution)).to_vec(),
                 over: Some(placed.over),
                 plan: Some(self.known_by(placed.plan)),
+                execution: Some(execution),
             });
             let uses = uses.collect();
             let known = self.operators.entry(Arc::clone(operator)).or_default();
@@ -235,10 +238,8 @@ impl Uses {
         let known = self.operators.entry(Arc::clone(operator)).or_default();
         if find(&known.bound, used.token, &tables).is_none() {
             known.run = self.run;
-            known.bind(
-                vec![Asked { used, tables: tables.clone(), over: None, plan: None }],
-                self.is_execution,
-            );
+            let asked = Asked { used, tables: tables.clone(), over: None, plan: None, execution: None };
+            known.bind(vec![asked], self.is_execution);
         }
         known.named(operator, used, &tables, |known| &known.bound)
     }
@@ -270,6 +271,7 @@ struct Asked {
     tables: Vec<u64>,
     over: Option<u64>,
     plan: Option<Plan>,
+    execution: Option<u64>,
 }
 
 impl Asked {
@@ -479,7 +481,7 @@ impl Operator {
             taken.plan = taken.plan.or(asked.plan);
         }
         let token = asked.used.token;
-        let bound = Bound { plan: asked.plan, ..bound };
+        let bound = Bound { plan: asked.plan, execution: asked.execution, ..bound };
         if asked.tables.is_empty() {
             self.keep((token, None), bound);
         }

@@ -18,7 +18,6 @@ use bytes::Bytes;
 use self::basing::Basing;
 pub use self::holders::Cluster;
 use self::holders::Holders;
-use crate::agent::registry::is_first_use;
 use crate::agent::stats::StateFigures;
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, TaskId};
@@ -74,16 +73,6 @@ impl Asker<'_> {
     }
 
     pub(crate) fn epoch(&self) -> Result<u64> {
-        let operator = state_of(self.task).operator;
-        // Which of several uses comes first is another question in each epoch, and would be each time another's state.
-        if !is_first_use(&operator) {
-            let reason = format!(
-                "epoch {}/{} has state of {operator:?}: that uid stands in two places, or in another one than when the \
-                 epoch ran first; state is found again by the uid, so give each place its own",
-                self.task.query, self.task.epoch
-            );
-            return Err(Error::Config { setting: "uid".into(), reason });
-        }
         match self.task.epoch {
             Epoch::Batch(epoch) if self.partition < self.partitions => Ok(epoch),
             Epoch::Batch(_) => Err(Error::Misuse { what: "a partition behind the last".into() }),

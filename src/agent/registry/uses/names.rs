@@ -21,10 +21,5 @@ pub(super) fn parse(name: &str) -> (&str, usize) {
     numbered.filter(|(_, index)| *index < LOGS_MAX).unwrap_or((name, 0))
 }
 
-/// Whether a log is the first of its operator.
-pub(crate) fn is_first_use(name: &str) -> bool {
-    parse(name).1 == 0
-}
-
 /// Most logs of one operator in an epoch that a name from a file is believed.
 const LOGS_MAX: usize = 1 << 16;

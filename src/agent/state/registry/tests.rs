@@ -353,21 +353,6 @@ fn what_was_decided_of_later_epochs_is_not_of_a_query_that_has_gone_back_before_
 }
 
 #[test]
-fn a_second_use_of_a_uid_has_no_state() {
-    let (mut states, agents) = (states(1, false), Agents::new(1));
-    decide(&mut states, &agents, 0);
-    let second = TaskId { operator: "f#2".into(), ..task(1, 0) };
-    let asker = Asker { task: &second, generation: Generation(200), partition: 0, partitions: 1 };
-    let error = states.locate(&asker, CLOCK, &agents).unwrap_err();
-    assert_eq!(error.condition(), "CONFIG");
-    assert!(error.to_string().starts_with("uid: epoch q/1 has state of \"f#2\""), "{error}");
-    // As a part of the first use is not.
-    let part = TaskId { operator: "f~1".into(), ..task(1, 0) };
-    let asker = Asker { task: &part, ..asker };
-    states.locate(&asker, CLOCK, &agents).unwrap();
-}
-
-#[test]
 fn state_of_which_nothing_is_known_begins_only_with_its_query() {
     let (mut states, agents) = (states(1, false), Agents::new(1));
     states.first.clear();
