@@ -1,4 +1,4 @@
-//! Rows and catalogs of keyed state that version 1 wrote: they are read as what they were, and written as they stand.
+//! Rows and catalogs of keyed state that versions 1 and 2 wrote: they are read as what they were, and written as they stand.
 //!
 //! `CLONOS_BLESS=1 cargo test --test golden_state` writes them anew, after a deliberate change of version.
 
@@ -160,10 +160,23 @@ fn rows_of_version_1_are_read_as_what_they_were_and_written_as_they_stand() {
 fn a_catalog_of_version_1_is_read_as_what_it_was() {
     let keys = one("user", DataType::Utf8);
     let (catalog, declared) = Catalog::open(&[], &keys, &variables(), &[]).unwrap();
-    let stored = stored("catalog", &catalog.encode());
+    let old = std::fs::read(path("catalog")).unwrap();
+    assert_eq!(old[0], 1);
+    // It says nothing of TTL, which the program does.
+    let (read, again) = Catalog::open(&old, &keys, &variables(), &[]).unwrap();
+    assert_eq!((read, again), (catalog, declared));
+}
+
+#[test]
+fn a_catalog_of_version_2_is_read_as_what_it_was_and_written_as_it_stands() {
+    let keys = one("user", DataType::Utf8);
+    let (catalog, declared) = Catalog::open(&[], &keys, &variables(), &[]).unwrap();
+    let stored = stored("../v2/catalog", &catalog.encode());
+    assert!(catalog.encode() == stored, "the format changed without a new version");
+    assert_eq!(Catalog::decode(&stored).unwrap(), catalog);
     let (read, again) = Catalog::open(&stored, &keys, &variables(), &[]).unwrap();
     assert_eq!((read, again), (catalog, declared));
     let mut newer = stored;
-    newer[0] = 2;
+    newer[0] = 3;
     assert!(Catalog::open(&newer, &keys, &variables(), &[]).is_err());
 }

@@ -276,6 +276,36 @@ class Stage:
         """Frames of an earlier attempt from byte `start` on, and where the next ones start."""
 
 @final
+class StateRows:
+    """Rows of a state that lies in files: of a variable, or the timers without one."""
+
+    @staticmethod
+    def open(
+        path: str,
+        *,
+        query: str | None,
+        operator: str | None,
+        version: int | None,
+        variable: str | None,
+        first: int,
+        last: int,
+    ) -> StateRows:
+        """Begin to read the ranges from `first` to `last`, of 256."""
+    def next(
+        self,
+    ) -> (
+        tuple[
+            pa.StructArray,
+            pa.Int32Array,
+            pa.StructArray | None,
+            pa.StructArray | None,
+            pa.Int64Array,
+        ]
+        | None
+    ):
+        """Keys, where the rows of each begin, user keys, values, and when each is over or due."""
+
+@final
 class LocalState:
     """Keyed state that this process keeps from task to task, with a clock that is set."""
 
@@ -307,12 +337,13 @@ class StateTask:
         variables: Sequence[tuple[str, str, pa.Schema | None, pa.Schema, int]],
         deleted: Sequence[str] = (),
         local: LocalState | None = None,
+        state_from: str | None = None,
     ) -> StateTask:
         """Begin; `variables` are name, kind (value, list, map), user key, value, TTL in ms.
 
         What was kept under `deleted` names is gone, before those that are declared.
         Without a task, and in a batch query, the state is empty and nothing is kept, but for
-        `local`.
+        `local`. Where nothing was committed, it begins with the savepoint `state_from`.
         """
     @property
     def version(self) -> int | None:
@@ -421,6 +452,8 @@ class Agent:
         """Raise `InconsistentEpoch` unless what the epoch's tasks took in belongs together."""
     def next_due(self, query: str) -> int | None:
         """When the first timer in the keyed states of a query is due, in ms since 1970."""
+    def savepoint(self, query: str, path: str) -> str:
+        """Write all keyed states of a query to a new folder; what is in it, as JSON."""
     def live_epochs(self) -> list[tuple[str, int | str]]:
         """Epochs of which some log is held."""
     def stats(self) -> str:
@@ -527,3 +560,23 @@ def row_fingerprints(columns: Sequence[pa.Array]) -> pa.Array:
 
 def build_profile() -> str:
     """``"release"`` or ``"debug"``."""
+
+def check_savepoint(
+    path: str,
+    uid: str,
+    keys: pa.Schema,
+    variables: Sequence[tuple[str, str, pa.Schema | None, pa.Schema, int]],
+) -> None:
+    """Raise unless an operator can begin with what a savepoint holds of it."""
+
+def stored_report(path: str) -> str:
+    """What there is in a savepoint, or of state in a checkpoint folder: JSON; reads all of it."""
+
+def stored_schema(
+    path: str,
+    query: str | None = None,
+    operator: str | None = None,
+    version: int | None = None,
+    variable: str | None = None,
+) -> tuple[int, pa.Schema, pa.Schema | None, pa.Schema | None, str | None, bool]:
+    """Version; schemas of key, user key and value; kind; whether values have a TTL."""

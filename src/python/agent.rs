@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use super::client::{epoch, epoch as client_epoch, epoch_object};
 use super::config::PySessionConfig;
 use super::door::enter;
+use super::stored::savepoint_report;
 use crate::agent::protocol::{Code, Execution, Placed, Plan, Use};
 use crate::agent::state::messages::Clock;
 use crate::edge::agent::{Agent, AgentConfig, Clocks, Role, Stage};
@@ -138,6 +139,14 @@ impl PyAgent {
     /// When the first timer in the keyed states of a query is due.
     fn next_due(&self, py: Python<'_>, query: &str) -> PyResult<Option<i64>> {
         enter(py, || self.agent.next_due(query))
+    }
+
+    /// Writes all states of a query to a folder of their own; what is in it.
+    fn savepoint(&self, py: Python<'_>, query: &str, path: PathBuf) -> PyResult<String> {
+        enter(py, || {
+            let manifest = self.agent.savepoint(query, &path)?;
+            Ok(savepoint_report(&manifest).to_string())
+        })
     }
 
     fn live_epochs<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, Bound<'py, PyAny>)>> {

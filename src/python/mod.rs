@@ -18,6 +18,7 @@ mod service_task;
 mod source;
 mod state_backend;
 mod state_task;
+mod stored;
 mod value_task;
 
 use pyo3::prelude::*;
@@ -55,6 +56,8 @@ mod _core {
     use super::source::{PySourceClient, PySourceReceiver};
     #[pymodule_export]
     use super::state_task::{PyLocalState, PyStateTask};
+    #[pymodule_export]
+    use super::stored::{PyStateRows, check_savepoint, stored_report, stored_schema};
     #[pymodule_export]
     use super::value_task::PyValueTask;
 }

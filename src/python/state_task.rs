@@ -1,5 +1,6 @@
 //! `StateTask`: what one task reads of its operator's keyed state, and what it changes.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,12 +21,17 @@ use super::lock;
 use super::result_task::to_pyarrow;
 use super::service_task::PyServiceTask;
 use super::state_backend::AtAgent;
+use crate::edge::disk::savepoint::SavedPartition;
 use crate::error::{Error, Result};
 use crate::id::Epoch;
 use crate::state::catalog::{Kind, Variable};
 use crate::state::local::{LocalStates, Nothing};
+use crate::state::starting::Starting;
 use crate::state::view::{Backend, Begun, Did, TaskState};
-use crate::state::{StateId, Version};
+use crate::state::{StateId, Version, partition_hashes};
+
+/// The argument that names a savepoint.
+pub(super) const STATE_FROM: &str = "state_from";
 
 type AnyBackend = Box<dyn Backend + Send>;
 
@@ -71,10 +77,12 @@ struct Opening {
     /// Names of variables that are to be gone.
     deleted: Vec<String>,
     local: Option<Py<PyLocalState>>,
+    /// The savepoint that it begins with, and the operator's uid in it.
+    state_from: Option<PathBuf>,
 }
 
 /// A variable, as Python declares it.
-type Declaration = (String, String, Option<PySchema>, PySchema, i64);
+pub(super) type Declaration = (String, String, Option<PySchema>, PySchema, i64);
 
 impl Opening {
     fn read(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
@@ -100,11 +108,25 @@ impl Opening {
             local: local
                 .map(|local| Ok::<_, PyErr>(local.cast_into::<PyLocalState>()?.unbind()))
                 .transpose()?,
+            state_from: arguments
+                .get_item("state_from")?
+                .filter(|path| !path.is_none())
+                .map(|path| path.extract())
+                .transpose()?,
         })
     }
 
-    /// Where the state is, and the number of the epoch.
+    /// Where the state is, and the number of the epoch; with what it begins.
     fn backend(&self, task: Option<Py<PyServiceTask>>) -> Result<(AnyBackend, u64)> {
+        let (backend, epoch) = self.kept(task)?;
+        let Some(path) = &self.state_from else { return Ok((backend, epoch)) };
+        let hashes = partition_hashes(self.partition, self.partitions);
+        let origin = SavedPartition::new(path, &self.id.operator, STATE_FROM, hashes);
+        Ok((Box::new(Starting::new(backend, origin)), epoch))
+    }
+
+    /// Where the state is kept, and the number of the epoch.
+    fn kept(&self, task: Option<Py<PyServiceTask>>) -> Result<(AnyBackend, u64)> {
         let places = (self.partition, self.partitions);
         Ok(match (&self.local, &self.epoch, task) {
             (Some(local), epoch, _) => {
@@ -139,7 +161,7 @@ fn told((now_ms, watermark_ms, late_ms): (i64, i64, i64)) -> Begun {
     Begun { version: Version::NONE, now_ms, watermark_ms, late_ms, catalog: Bytes::new() }
 }
 
-fn variable((name, kind, user_key, value, ttl_ms): Declaration) -> PyResult<Variable> {
+pub(super) fn variable((name, kind, user_key, value, ttl_ms): Declaration) -> PyResult<Variable> {
     let kind = match kind.as_str() {
         "value" => Kind::Value,
         "list" => Kind::List,

@@ -1,8 +1,9 @@
 //! What an operator's slots are: its variables, and the schemas that values were written with.
 //!
 //! ```text
-//! catalog   version (1 byte, 1) · schema of keys · slots (varint) · each of them, from slot 1 on
-//! slot      name (text) · kind (1 byte: 0 value, 1 list, 2 map) · schema of user keys · schemas of values (varint) · each
+//! catalog   version (1 byte, 2) · schema of keys · slots (varint) · each of them, from slot 1 on
+//! slot      name (text) · kind (1 byte: 0 value, 1 list, 2 map) · TTL in milliseconds (zigzag; version 1: none) ·
+//!           schema of user keys · schemas of values (varint) · each
 //! schema    length (varint), that many bytes of Arrow IPC; without any: none
 //! ```
 //!
@@ -10,16 +11,20 @@
 //! order in which they are first declared, and never again: one that was deleted keeps its place, without a name and
 //! schemas. Agents keep a catalog with each version; of what is in it they look for those alone.
 
+use std::collections::BTreeSet;
+
 use arrow_schema::{DataType, Fields};
 use bytes::Bytes;
 
 use super::codec::{decode, decode_schema, encode_schema, evolve, of_state, plain_fields, same_meaning};
 use super::key::Slot;
 use super::record::corrupt;
-use crate::determinant::codec::{Fields as Reader, put_bytes, put_varint};
+use crate::determinant::codec::{Fields as Reader, put_bytes, put_varint, put_zigzag};
 use crate::error::{Error, Result};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The version before, which says nothing of TTL.
+const WITHOUT_TTL: u8 = 1;
 
 /// What a variable holds of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +52,16 @@ impl Kind {
             1 => Ok(Self::List),
             2 => Ok(Self::Map),
             _ => Err(corrupt("a state variable is of no kind")),
+        }
+    }
+
+    /// As Python names it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Value => "value",
+            Self::List => "list",
+            Self::Map => "map",
         }
     }
 
@@ -82,6 +97,8 @@ struct Remembered {
     user_key: Option<Fields>,
     /// Schemas of values by their number.
     values: Vec<Fields>,
+    /// How long values live, as it was declared last.
+    ttl_ms: i64,
 }
 
 /// What is remembered of an operator's variables, old ones included.
@@ -116,7 +133,7 @@ impl Catalog {
         let keys = plain_fields(keys);
         let mut catalog = match remembered {
             [] => Self { keys: keys.clone(), slots: Vec::new() },
-            bytes => Self::read(bytes).map_err(of_state)?,
+            bytes => Self::decode(bytes)?,
         };
         catalog.check_keys(&keys)?;
         deleted.iter().for_each(|name| catalog.delete(name));
@@ -149,13 +166,13 @@ impl Catalog {
     fn delete(&mut self, name: &str) {
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.name == name) {
             slot.name.clear();
-            (slot.user_key, slot.values) = (None, Vec::new());
+            (slot.user_key, slot.values, slot.ttl_ms) = (None, Vec::new(), 0);
         }
     }
 
     /// Slots of variables that were deleted: what stands in them is over.
     pub(super) fn deleted_slots(bytes: &[u8]) -> Result<Vec<Slot>> {
-        let catalog = Self::read(bytes).map_err(of_state)?;
+        let catalog = Self::decode(bytes)?;
         let numbered = catalog.slots.iter().zip(1..);
         Ok(numbered.filter(|(slot, _)| slot.name.is_empty()).map(|(_, number)| Slot(number)).collect())
     }
@@ -173,10 +190,12 @@ impl Catalog {
             let number =
                 number.map_err(|_| Error::Misuse { what: "more than 65,534 state variables".into() })?;
             let (name, kind) = (variable.name.clone(), variable.kind);
-            self.slots.push(Remembered { name, kind, user_key, values: vec![value] });
+            let (values, ttl_ms) = (vec![value], variable.ttl_ms);
+            self.slots.push(Remembered { name, kind, user_key, values, ttl_ms });
             return Ok(Declared { slot: Slot(number), schema: 0 });
         };
         slot.check(variable, user_key.as_ref(), &value)?;
+        slot.ttl_ms = variable.ttl_ms;
         let known = slot.values.iter().position(|fields| *fields == value);
         let schema = known.unwrap_or_else(|| {
             slot.values.push(value);
@@ -189,6 +208,30 @@ impl Catalog {
     #[must_use]
     pub const fn keys(&self) -> &Fields {
         &self.keys
+    }
+
+    /// What is remembered.
+    ///
+    /// # Errors
+    /// [`Error::CorruptState`], [`Error::UnsupportedVersion`].
+    pub fn decode(remembered: &[u8]) -> Result<Self> {
+        Self::read(remembered).map_err(of_state)
+    }
+
+    /// All variables that were ever declared and not deleted, with the schema that each was given last, and their slots.
+    pub fn variables(&self) -> impl Iterator<Item = (Slot, Variable)> + '_ {
+        let there = self.slots.iter().zip(1..).filter(|(slot, _)| !slot.name.is_empty());
+        there.map(|(slot, number)| {
+            let Remembered { name, kind, user_key, values, ttl_ms } = slot.clone();
+            let value = values.last().cloned().unwrap_or_default();
+            (Slot(number), Variable { name, kind, user_key, value, ttl_ms })
+        })
+    }
+
+    /// Slots that hold lists.
+    #[must_use]
+    pub fn lists(&self) -> BTreeSet<Slot> {
+        self.variables().filter(|(_, variable)| variable.kind == Kind::List).map(|(slot, _)| slot).collect()
     }
 
     /// Fields of the values that name this schema.
@@ -207,6 +250,7 @@ impl Catalog {
         for slot in &self.slots {
             put_bytes(&mut out, slot.name.as_bytes());
             out.push(slot.kind.byte());
+            put_zigzag(&mut out, slot.ttl_ms);
             put_bytes(&mut out, &slot.user_key.as_ref().map(encode_schema).unwrap_or_default());
             put_varint(&mut out, slot.values.len() as u64);
             slot.values.iter().for_each(|fields| put_bytes(&mut out, &encode_schema(fields)));
@@ -216,19 +260,20 @@ impl Catalog {
 
     fn read(bytes: &[u8]) -> Result<Self> {
         let mut fields = Reader::new(bytes);
-        match fields.byte()? {
-            VERSION => {}
+        let version = match fields.byte()? {
+            known @ (WITHOUT_TTL | VERSION) => known,
             other => {
                 let (found, known) = (u32::from(other), u32::from(VERSION));
                 let what = "what is known of the variables of keyed state".into();
                 return Err(Error::UnsupportedVersion { what, found, known });
             }
-        }
+        };
         let keys = decode_schema(fields.bytes()?)?;
         let mut slots = Vec::new();
         for _ in 0..fields.varint()? {
             let name = fields.text()?.to_owned();
             let kind = Kind::from_byte(fields.byte()?)?;
+            let ttl_ms = if version == WITHOUT_TTL { 0 } else { fields.zigzag()? };
             let user_key = match fields.bytes()? {
                 [] => None,
                 schema => Some(decode_schema(schema)?),
@@ -237,7 +282,7 @@ impl Catalog {
             for _ in 0..fields.varint()? {
                 values.push(decode_schema(fields.bytes()?)?);
             }
-            slots.push(Remembered { name, kind, user_key, values });
+            slots.push(Remembered { name, kind, user_key, values, ttl_ms });
         }
         if fields.is_empty() { Ok(Self { keys, slots }) } else { Err(corrupt("a catalog of state goes on")) }
     }

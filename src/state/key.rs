@@ -344,6 +344,14 @@ pub(super) fn slot_of(key: &[u8]) -> Option<Slot> {
     Some(Slot(u16::from_be_bytes(bytes)))
 }
 
+/// Where an element stands in a list: behind those of earlier epochs, and in the order in which it was appended.
+pub(super) fn element(epoch: u64, sequence: u64) -> Bytes {
+    let mut bytes = Vec::with_capacity(16);
+    bytes.extend_from_slice(&epoch.to_be_bytes());
+    bytes.extend_from_slice(&sequence.to_be_bytes());
+    bytes.into()
+}
+
 /// Bytes whose order is that of the numbers.
 pub(crate) const fn ordered(number: i64) -> [u8; 8] {
     (number as u64 ^ 1 << 63).to_be_bytes()

@@ -90,6 +90,12 @@ impl LocalStates {
         self.lock().store.held(id).map_or(Version::NONE, |(version, _)| version)
     }
 
+    /// A state as it is now.
+    #[cfg(test)]
+    pub(crate) fn view(&self, id: &StateId) -> Option<super::reading::View> {
+        self.lock().store.view(id)
+    }
+
     /// A task of a state; the rest of what it is told is at hand.
     #[must_use]
     pub fn task(&self, id: StateId, (partition, partitions): (u32, u32), told: Begun) -> LocalTask {

@@ -17,8 +17,11 @@
 //! codec     rows of Arrow columns as bytes, and back
 //! catalog   what an operator's slots are: its variables, and their schemas
 //! group     rows by key
+//! table     state as rows, for people
+//! values    values as they are kept
 //! view      what one task reads of its state, and what it changes
 //! local     state that one process keeps for itself
+//! starting  state that begins with a savepoint
 //! ```
 
 pub mod catalog;
@@ -35,10 +38,13 @@ mod piece;
 pub mod reading;
 mod record;
 mod run;
+pub mod starting;
 pub mod store;
+pub mod table;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod values;
 pub mod view;
 
 pub use delta::{CommitPoint, Delta, DeltaPart};

@@ -9,10 +9,8 @@ mod keys;
 
 use std::collections::BTreeMap;
 
-use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
+use arrow_array::{Array, RecordBatch, StructArray};
 use arrow_schema::Fields;
-use arrow_select::interleave::interleave;
 use bytes::Bytes;
 
 use self::changes::{Change, Changes, Written, check_sizes};
@@ -24,7 +22,8 @@ use super::entries::{Entries, Op};
 use super::group::{Groups, group};
 use super::key::{KeyPrefix, Slot, Version, unordered};
 use super::record::corrupt;
-use crate::determinant::codec::{Fields as Reader, put_varint};
+use super::values::decode_values;
+use crate::determinant::codec::put_varint;
 use crate::error::{Error, Result};
 
 /// What a task is told when it begins.
@@ -272,31 +271,7 @@ impl<B: Backend> TaskState<B> {
     }
 
     fn decoded(&self, variable: &Variable, declared: &Declared, kept: &[Kept]) -> Result<StructArray> {
-        let mut by_schema: BTreeMap<usize, Vec<&[u8]>> = BTreeMap::new();
-        let mut places = Vec::with_capacity(kept.len());
-        for kept in kept {
-            let (schema, row) = split_value(&kept.value)?;
-            let rows = by_schema.entry(schema).or_default();
-            places.push((schema, rows.len()));
-            rows.push(row);
-        }
-        let mut arrays: Vec<ArrayRef> = Vec::new();
-        let mut numbers = BTreeMap::new();
-        for (schema, rows) in by_schema {
-            let rows = decode(self.catalog.schema(declared.slot, schema)?, rows.into_iter())?;
-            numbers.insert(schema, arrays.len());
-            arrays.push(std::sync::Arc::new(evolve(&variable.name, &rows, &variable.value)?));
-        }
-        match arrays.as_slice() {
-            [] => decode(&variable.value, std::iter::empty()),
-            [only] => Ok(only.as_struct().clone()),
-            _ => {
-                let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
-                let places =
-                    places.into_iter().map(|(schema, row)| (numbers.get(&schema).copied().unwrap_or(0), row));
-                Ok(interleave(&arrays, &places.collect::<Vec<_>>())?.as_struct().clone())
-            }
-        }
+        decode_values(&self.catalog, declared.slot, variable, kept.iter().map(|kept| &*kept.value))
     }
 
     /// Timers, as they were loaded, of keys from a number on: number of the key and expiry, ascending.
@@ -407,14 +382,6 @@ impl<B: Backend> TaskState<B> {
         let done = || Error::Misuse { what: "the state of a task was changed after its end".into() };
         if self.is_done { Err(done()) } else { Ok(()) }
     }
-}
-
-/// A value's schema number and row.
-fn split_value(bytes: &[u8]) -> Result<(usize, &[u8])> {
-    let mut fields = Reader::new(bytes);
-    let schema = fields.small().map_err(super::codec::of_state)?;
-    let row = bytes.get(bytes.len() - fields.len()..).unwrap_or_default();
-    Ok((schema, row))
 }
 
 impl Variable {

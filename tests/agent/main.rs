@@ -23,6 +23,7 @@ mod state;
 mod state_lost;
 mod state_missed;
 mod state_restart;
+mod state_saved;
 mod states;
 mod values;
 mod world;

@@ -253,15 +253,18 @@ def register_formats(
 ) -> None:
     """Register the sources and sinks of Clonos with a session, with its settings as defaults."""
     from pyspark.errors import AnalysisException
+    from pyspark.sql.datasource import DataSource
 
     from clonos._sinks import data_sources
     from clonos._sources import HttpSource, SocketSource, with_defaults
+    from clonos._sources.state import StateSource
 
     defaults = {"bindHost": bind_host}
     if config.checkpoint_dir is not None:
         defaults["logDir"] = config.checkpoint_dir
     sources = [with_defaults(source, **defaults) for source in (SocketSource, HttpSource)]
-    for source in (*sources, *data_sources()):
+    formats: list[type[DataSource]] = [*sources, StateSource, *data_sources()]
+    for source in formats:
         try:
             spark.dataSource.register(source)
         except AnalysisException as error:

@@ -17,13 +17,15 @@ from functools import cached_property
 from typing import Any
 
 
-def progress_listener(started: Callable[[str], None], commit: Callable[[str, int], None]) -> Any:
+def progress_listener(
+    started: Callable[[str, str | None], None], commit: Callable[[str, int], None]
+) -> Any:
     """Return a listener of streaming queries.
 
     Parameters
     ----------
     started : callable
-        Called with the id of a query before its first batch; Spark waits for it.
+        Called with the id of a query, and its name, before its first batch; Spark waits for it.
     commit : callable
         Called with the query and the number of each batch that Spark has committed.
     """
@@ -40,7 +42,7 @@ def progress_listener(started: Callable[[str], None], commit: Callable[[str, int
 
         def onQueryStarted(self, event: Any) -> None:
             with contextlib.suppress(Exception):
-                started(str(event.id))
+                started(str(event.id), event.name)
 
         def onQueryProgress(self, event: Any) -> None:
             with contextlib.suppress(Exception):

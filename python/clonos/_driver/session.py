@@ -29,7 +29,10 @@ from clonos._worker.place import (
 from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
+    import os
+
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger("clonos")
 
@@ -82,6 +85,8 @@ class Session:
         # Of those that are open, the ones of which some block has raised.
         self._raised: set[str] = set()
         self._epochs_lock = threading.Lock()
+        # Ids of streaming queries by their names.
+        self._named: dict[str, str] = {}
         # SQL executions whose rows are fetched one partition at a time.
         self._iterated: set[int] = set()
         self._closing: list[Callable[[], None]] = []
@@ -246,6 +251,48 @@ class Session:
         """
         self._agent.commit_epoch(query, epoch)
 
+    def savepoint(self, query: StreamingQuery | str, path: str | os.PathLike[str]) -> None:
+        """Write all keyed state of a streaming query to a folder that needs nothing else.
+
+        What is written is what the query's last committed batch left, of all its
+        `clonos.transform_with_state`. The query may run on meanwhile, or have ended.
+        ``transform_with_state(..., state_from=path)`` begins with it, in any query, application and
+        cluster; ``spark.read.format("clonos-state")`` reads it.
+
+        Parameters
+        ----------
+        query : pyspark.sql.streaming.StreamingQuery or str
+            The query, its id or its name. It must have run in this application.
+        path : path-like
+            A folder that does not exist yet; the driver writes to it. It is there when all of it
+            is.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such query, it has committed no state, or the folder exists or cannot be
+            made.
+        StateLost
+            If some of the state can be read nowhere any more.
+        AgentTimeout
+            If those that hold the state do not answer.
+
+        Examples
+        --------
+        >>> session.savepoint(query, "/backup/alarms-2026-11-24")  # doctest: +SKIP
+        """
+        # What Spark has committed, it may not have told yet.
+        spark_private.wait_for_events(self.spark.sparkContext)
+        self._agent.savepoint(self._id_of(query), str(Path(path).absolute()))
+
+    def _id_of(self, query: StreamingQuery | str) -> str:
+        if not isinstance(query, str):
+            return str(query.id)
+        for active in self.spark.streams.active:
+            if query == active.name:
+                return str(active.id)
+        return self._named.get(query, query)
+
     def stats(self) -> Stats:
         """What every agent holds, what each operator did, and what was not done again."""
         return Stats.parse(self._agent.stats())
@@ -300,7 +347,9 @@ class Session:
             for query in spark.streams.active:
                 self._refuse_late_commits(str(query.id))
 
-    def _begin_query(self, query: str) -> None:
+    def _begin_query(self, query: str, name: str | None) -> None:
+        if name is not None:
+            self._named[name] = query
         self._agent.begin_run(query)
         self._refuse_late_commits(query)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clonos import _core
 from clonos._config import choice
 from clonos._operators.declaration import session_conf
 from clonos._operators.exchange import SHUFFLE_PARTITIONS, exchange, map_stage
@@ -81,6 +84,7 @@ def transform_with_state(  # noqa: PLR0917  # the order of Spark's
     uid: str | None = None,
     flavour: Flavour = "row",
     partitions: int | None = None,
+    state_from: str | os.PathLike[str] | None = None,
 ) -> DataFrame:
     """``GroupedData.transformWithState`` with state that Clonos keeps, and recorded services.
 
@@ -118,6 +122,10 @@ def transform_with_state(  # noqa: PLR0917  # the order of Spark's
     partitions : int, optional
         Number of tasks; default: ``spark.sql.shuffle.partitions``. Another number at the next start
         finds the same state.
+    state_from : path-like, optional
+        A savepoint (`Session.savepoint`), on a file system that driver and executors mount. Where
+        no batch with this operator was committed yet, it begins with what the savepoint holds of
+        the operator of this `uid`. Once there is state, that is what counts.
 
     Returns
     -------
@@ -127,7 +135,10 @@ def transform_with_state(  # noqa: PLR0917  # the order of Spark's
     ------
     ConfigError
         If there are no keys, a key is of a type that `exchange` refuses, or a stream has no session
-        attached to keep its state.
+        attached to keep its state; if there is no savepoint at `state_from`, or none of this
+        `uid` in it.
+    CorruptLog
+        If the savepoint is damaged, or of a newer version of Clonos.
     Exception
         What ``init`` raises, and what Spark raises of modes that there are not.
 
@@ -152,6 +163,7 @@ def transform_with_state(  # noqa: PLR0917  # the order of Spark's
         uid=uid,
         flavour=flavour,
         partitions=partitions,
+        state_from=state_from,
     )
 
 
@@ -167,6 +179,7 @@ def stateful(  # noqa: PLR0917  # the order of Spark's
     uid: str | None = None,
     flavour: Flavour = "row",
     partitions: int | None = None,
+    state_from: str | os.PathLike[str] | None = None,
     is_adopted: bool = False,
 ) -> DataFrame:
     """As `transform_with_state`, or as Spark's own, in what it is to a program, if adopted.
@@ -180,6 +193,9 @@ def stateful(  # noqa: PLR0917  # the order of Spark's
     output = _parsed(schema)
     check_stream(df, mode)
     handle = declared(processor, mode, _parsed)
+    if state_from is not None and initial_state is not None:
+        message = "state begins with initial_state or with state_from, not with both"
+        raise ConfigError(message, "CONFIG")
     delay, event_time = _event_time(df)
     count = partitions or int(df.sparkSession.conf.get(SHUFFLE_PARTITIONS) or 1)
     rows, places = _keyed(df, keys)
@@ -213,7 +229,9 @@ def stateful(  # noqa: PLR0917  # the order of Spark's
         partitions=count,
         is_kept=df.isStreaming or not is_adopted,
         is_adopted=is_adopted,
+        state_from=None if state_from is None else str(Path(state_from).absolute()),
     )
+    check_savepoint(program)
     stage = StatefulStage(program, df.sparkSession.sparkContext)
     result = map_stage(exchange(rows, count, *places), stage, output, uid, spec)
     return _tagged(result, event_time_column, delay) if event_time_column else result
@@ -270,6 +288,14 @@ def _pickled(what: object) -> bytes:
 
     dumps: Any = cloudpickle.dumps
     return bytes(dumps(what))
+
+
+def check_savepoint(program: Program) -> None:
+    """Refuse a savepoint with which the operator cannot begin."""
+    if program.state_from is None:
+        return
+    variables = [program.declared[name].for_core() for name in program.variables]
+    _core.check_savepoint(program.state_from, program.operator, program.key_schema, variables)
 
 
 def check_stream(df: DataFrame, mode: TimeMode) -> None:

@@ -99,7 +99,12 @@ def source_options(options: Mapping[str, str], default_name: str) -> SourceOptio
     )
 
 
-def check_known(source: str, options: Mapping[str, str], own: tuple[str, ...]) -> None:
+def check_known(
+    source: str,
+    options: Mapping[str, str],
+    own: tuple[str, ...],
+    common: tuple[str, ...] = COMMON,
+) -> None:
     """Refuse options that a source does not have: a misspelt one would be ignored.
 
     Raises
@@ -107,7 +112,7 @@ def check_known(source: str, options: Mapping[str, str], own: tuple[str, ...]) -
     ConfigError
         Names the option, and the one that was probably meant.
     """
-    known = {name.lower(): name for name in (*COMMON, *own)}
+    known = {name.lower(): name for name in (*common, *own)}
     names = ", ".join(sorted(known.values()))
     for option in options:
         if option.lower() not in known:

@@ -47,6 +47,7 @@ def open_task(program: Program) -> _core.StateTask:
         keys=program.key_schema,
         variables=[program.declared[name].for_core() for name in program.variables],
         deleted=list(program.deleted),
+        state_from=program.state_from,
     )
     if config is not None and place is not None and program.is_kept:
         _check_begun(program, opened, config, place)

@@ -62,6 +62,8 @@ class Program:
         Whether there is state from one batch to the next.
     is_adopted : bool
         Whether the program was written for Spark's own operator.
+    state_from : str, optional
+        The savepoint with which it begins.
     """
 
     processor: Any
@@ -83,3 +85,4 @@ class Program:
     partitions: int
     is_kept: bool = True
     is_adopted: bool = False
+    state_from: str | None = None

@@ -1,4 +1,4 @@
-"""``clonos inspect``: what agents and segment files hold."""
+"""``clonos inspect``: what agents, segment files, savepoints and files of state hold."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.table import Table
 
 from clonos import _core
 from clonos._temporary import private_folder
+from clonos.cli.states import stored_states
 from clonos.errors import ClonosError
 
 SEGMENT_SUFFIX = ".seg"
@@ -30,7 +31,7 @@ def run(path: Path | None, as_json: bool) -> int:
             console.print(
                 "No running session of yours on this machine."
                 if path is None
-                else f"No segment files in {path}."
+                else f"No segment files and no state in {path}."
             )
         for problem in problems:
             console.print(f"[red]{problem}[/red]")
@@ -62,8 +63,8 @@ def _sessions() -> tuple[list[dict[str, Any]], list[str]]:
 
 def _segments(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Reports of a segment file, or of all below a folder."""
-    problems: list[str] = []
-    reports = [_receiver(file.parent) for file in sorted(path.rglob("receiver.json"))]
+    reports, problems = stored_states(path)
+    reports += [_receiver(file.parent) for file in sorted(path.rglob("receiver.json"))]
     files = sorted(path.rglob(f"*{SEGMENT_SUFFIX}")) if path.is_dir() else [path]
     for file in files:
         try:
@@ -89,7 +90,7 @@ def _receiver(folder: Path) -> dict[str, Any]:
 
 
 def _show(console: Console, report: dict[str, Any]) -> None:
-    tasks: list[dict[str, Any]] = report.get("tasks", [])
+    tasks: list[dict[str, Any]] = report.get("tasks", report.get("states", []))
     columns = list(dict.fromkeys(key for task in tasks for key in task))
     if columns:
         table = Table(*columns, title=str(report["title"]), title_justify="left")
@@ -98,7 +99,7 @@ def _show(console: Console, report: dict[str, Any]) -> None:
         console.print(table)
     else:
         console.print(str(report["title"]))
-    rest = {k: v for k, v in report.items() if k not in ("tasks", "title")}
+    rest = {k: v for k, v in report.items() if k not in ("tasks", "states", "title")}
     if rest:
         console.print(rest)
 

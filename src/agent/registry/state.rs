@@ -3,7 +3,7 @@
 use super::Registry;
 use super::agents::Agents;
 use crate::agent::protocol::{AgentInfo, StateFigures};
-use crate::agent::state::asking::{Done, FromRegistry, ToRegistry};
+use crate::agent::state::asking::{Done, FromRegistry, Located, ToRegistry};
 use crate::agent::state::messages::Clock;
 use crate::agent::state::registry::{Asker, Cluster, Keeping, Restored, state_of};
 use crate::error::{Error, Result};
@@ -86,6 +86,14 @@ impl Registry {
         self.states.next_due(query)
     }
 
+    /// All states of a query as its last committed epoch left them: see [`crate::agent::state::registry::States::cut`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn state_cut(&mut self, query: &str) -> Result<Vec<Located>> {
+        self.states.cut(query, &self.agents)
+    }
+
     /// What there is to say of each state; what agents know is filled in from them.
     #[must_use]
     pub fn state_figures(&self) -> Vec<(StateId, StateFigures)> {
@@ -144,7 +152,6 @@ mod tests {
     use super::*;
     use crate::agent::protocol::{OpenTask, Placed, Plan, Use};
     use crate::agent::registry::{Granted, Uses};
-    use crate::agent::state::asking::Located;
     use crate::id::{EpochKey, Partition};
 
     const AGENT: AgentId = AgentId(1);

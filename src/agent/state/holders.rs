@@ -108,6 +108,11 @@ pub enum Asked {
         /// Where to go on.
         from: Option<Bytes>,
     },
+    /// To keep ranges for longer, which are to be copied later.
+    Keep {
+        /// What [`Answer::Opened`] said.
+        view: u64,
+    },
     /// Everything is copied.
     Close {
         /// What [`Answer::Opened`] said.
@@ -149,6 +154,8 @@ pub enum Answer {
     Piece(Bytes),
     /// To `Page`.
     Page(Page),
+    /// To `Keep`.
+    Kept,
     /// To `Close`.
     Closed,
     /// It is at this version, and has to be told what was committed since.

@@ -6,6 +6,7 @@
 mod basing;
 mod committing;
 mod holders;
+mod saving;
 mod telling;
 #[cfg(test)]
 mod tests;

@@ -68,6 +68,7 @@ use crate::agent::protocol::{AgentInfo, ClusterStats};
 use crate::config::{SessionConfig, SpillPolicy};
 use crate::determinant::bytes_fingerprint;
 use crate::edge::disk::Disk;
+use crate::edge::disk::savepoint::Manifest;
 use crate::edge::locked;
 use crate::edge::net::Connection;
 use crate::edge::net::cluster::cluster_stats;
@@ -283,6 +284,16 @@ impl Agent {
     /// [`Error::Misuse`] if this is not the driver's agent.
     pub fn next_due(&self, query: &str) -> Result<Option<i64>> {
         Ok(locked(&self.registry()?.registry).next_due(query))
+    }
+
+    /// Writes all states of a query, as its last committed epoch left them, to a folder of their own; what is in it.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a query that has no state, and a path where nothing can be made; [`Error::StateLost`];
+    /// [`Error::Timeout`] if those that hold it do not answer, or epochs are committed faster than they can be asked;
+    /// [`Error::DiskFull`], [`Error::Io`]; [`Error::Misuse`] if this is not the driver's agent.
+    pub fn savepoint(&self, query: &str, path: &Path) -> Result<Manifest> {
+        self.server.handler().save(self.registry()?, query, path)
     }
 
     /// Epochs of which some log is known.

@@ -2,9 +2,11 @@
 
 pub mod pool;
 pub mod recovery;
+pub mod savepoint;
 pub mod segment;
 pub mod spill;
 pub(super) mod state;
+pub mod stored;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

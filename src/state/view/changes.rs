@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::error::{Error, Result};
 use crate::state::entries::{Entries, EntriesBuilder, Op};
-use crate::state::key::{EntryKey, KeyPrefix, Slot};
+use crate::state::key::{EntryKey, KeyPrefix, Slot, element};
 
 /// Bytes of an entry, about: each travels in one message, and what cannot be read must not be written.
 const ENTRY_BYTES_MAX: usize = if cfg!(test) { 64 << 10 } else { 128 << 20 };
@@ -125,12 +125,4 @@ fn write_slot(
             out.push(&EntryKey::new(prefix, slot, sub), op);
         }
     }
-}
-
-/// Where an element stands in a list: behind those of earlier epochs, and in the order in which it was appended.
-fn element(epoch: u64, sequence: u64) -> Bytes {
-    let mut bytes = Vec::with_capacity(16);
-    bytes.extend_from_slice(&epoch.to_be_bytes());
-    bytes.extend_from_slice(&sequence.to_be_bytes());
-    bytes.into()
 }

@@ -80,7 +80,7 @@ impl States {
     }
 
     /// Chooses holders anew where agents have come or gone.
-    fn choose(&mut self, cluster: &dyn Cluster) {
+    pub(super) fn choose(&mut self, cluster: &dyn Cluster) {
         let members = cluster.version();
         let have_changed = self.members != members;
         let is_due = |state: &State| state.holders.is_due || state.holders.absent() == RangeSet::ALL;

@@ -59,6 +59,7 @@ impl Handler {
                 let bytes_max = usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX);
                 self.states.views.get(view)?.page(range, from.as_ref(), bytes_max).map(Answer::Page)
             }
+            Asked::Keep { view } => self.states.views.get(view).map(|_| Answer::Kept),
             Asked::Close { view } => {
                 locked(&self.states.views.open).remove(&view);
                 Ok(Answer::Closed)

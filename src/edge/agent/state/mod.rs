@@ -10,6 +10,7 @@
 //! holding       what it does for the agents of tasks
 //! giving        what it does for agents that make ranges their own
 //! joining       making ranges its own, in the background
+//! saving        a savepoint: all states of a query at one version
 //! restoring     the same from the checkpoint folder; and writing them there as they are
 //! ```
 
@@ -20,6 +21,7 @@ mod joining;
 mod reading;
 mod registering;
 mod restoring;
+mod saving;
 mod task;
 mod writing;
 

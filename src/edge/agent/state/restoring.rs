@@ -1,13 +1,11 @@
 //! Ranges that no agent has, out of the checkpoint folder; and writing them there as they are, so that there is never too
 //! much to be read.
 
-use std::collections::BTreeMap;
-
 use super::super::handler::Handler;
 use crate::agent::state::asking::{Basis, Join, ToRegistry};
-use crate::edge::disk::state::{Chain, StateFolder, Survey};
+use crate::edge::disk::state::{StateFolder, Survey};
 use crate::error::{Error, Result};
-use crate::state::{Advanced, DeltaPart, RangeSet, StateId, StateStore, Version, View, partition_ranges};
+use crate::state::{DeltaPart, StateStore, Version};
 
 /// One in so many bytes of an agent's memory is for what is being restored.
 const RESTORE_SHARE: u64 = 8;
@@ -32,10 +30,10 @@ impl Handler {
             state: id.to_string(),
             what: format!("{what}, in {}", folder.place(id)),
         })?;
-        let mut by_base: BTreeMap<Version, RangeSet> = BTreeMap::new();
-        chain.from.iter().for_each(|(range, base)| by_base.entry(*base).or_default().insert(*range));
-        for (base, ranges) in by_base {
-            let view = self.restored(folder, id, &chain, (base, &ranges))?;
+        for (base, ranges) in chain.by_base() {
+            let memory_bytes = self.config.memory_bytes / RESTORE_SHARE;
+            let store = StateStore::with_files(memory_bytes, self.disk.state_files());
+            let view = folder.rebuild(id, &chain, (base, &ranges), store)?;
             self.follow(join, join.version)?;
             let part = |part: &DeltaPart| -> Result<DeltaPart> {
                 let ranges = part.ranges.intersection(&ranges);
@@ -58,48 +56,6 @@ impl Handler {
         }
         tracing::info!(state = %id, ranges = join.ranges.len(), version, "restored from checkpoint_dir");
         Ok(())
-    }
-
-    /// Some ranges as they are at a chain's version; all have a base of one version.
-    fn restored(
-        &self,
-        folder: &StateFolder,
-        id: &StateId,
-        chain: &Chain,
-        (base, ranges): (Version, &RangeSet),
-    ) -> Result<View> {
-        let memory_bytes = self.config.memory_bytes / RESTORE_SHARE;
-        let mut store = StateStore::with_files(memory_bytes, self.disk.state_files());
-        match base {
-            Version::NONE => store.begin(id, *ranges, base)?,
-            _ => store.fill(id, *ranges, base)?,
-        }
-        for (epoch, file) in chain.bases.iter().filter(|(epoch, _)| Version(Some(*epoch)) == base) {
-            let mut reader = folder.base(id, *epoch, file)?;
-            while let Some(page) = reader.next()? {
-                if ranges.contains(page.range) {
-                    store.install(id, &page)?;
-                }
-            }
-        }
-        for (epoch, tasks) in chain.epochs.iter().filter(|(epoch, _)| Version(Some(*epoch)) > base) {
-            for task in tasks {
-                let of = partition_ranges(task.partition, task.partitions).intersection(ranges);
-                if of.is_empty() {
-                    continue;
-                }
-                let delta = folder.delta(id, *epoch, task)?.of(&of)?;
-                let (partition, generation) = (task.partition, task.generation);
-                store.hold(id, &DeltaPart { partition, generation, ranges: of, delta })?;
-            }
-            let advanced = store.advance(id, &Chain::point(*epoch, tasks))?;
-            if advanced != Advanced::Done {
-                let what = format!("epoch {epoch} in {} does not follow the one before", folder.place(id));
-                return Err(Error::StateLost { state: id.to_string(), what });
-            }
-        }
-        let lost = || Error::StateLost { state: id.to_string(), what: "nothing of it was found".into() };
-        store.view(id).ok_or_else(lost)
     }
 
     /// Writes ranges to the checkpoint folder as they are, and tells the registry.

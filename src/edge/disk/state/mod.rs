@@ -14,7 +14,8 @@
 mod chain;
 mod format;
 mod names;
-mod pages;
+pub(in crate::edge::disk) mod pages;
+mod rebuilding;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +31,7 @@ use bytes::Bytes;
 pub(in crate::edge) use self::chain::{Chain, Survey};
 use self::format::{Head, Kind};
 use self::names::{Base, Begun, Written};
+pub(in crate::edge) use self::rebuilding::found_states;
 use super::segment::claim::{self, Claim};
 use super::segment::{Disk, RawFile, RealDisk, layout, write_error};
 use crate::error::{Error, Result};

@@ -16,8 +16,10 @@ use crate::state::{Entries, Page, Range, RangeSet, StateId, Version, View};
 const PAGE_BYTES: usize = 1 << 20;
 /// Bytes before a page: its length and its checksum.
 const FRAME: usize = 8;
+/// Bytes of a page before its entries: the clock, and the range.
+const PAGE_HEAD: usize = 8 + 1;
 /// A head is never longer: it holds two names and a catalog.
-const HEAD_BYTES_MAX: usize = 64 << 20;
+pub(super) const HEAD_BYTES_MAX: usize = 64 << 20;
 
 /// Writes ranges of a view.
 pub(super) fn write(
@@ -37,15 +39,7 @@ pub(super) fn write(
                 file.push(&Head::new(Kind::Base, id, epoch, catalog).encode()?)?;
                 has_head = true;
             }
-            let mut bytes = vec![0; FRAME];
-            bytes.extend_from_slice(&page.now_ms.to_le_bytes());
-            bytes.push(range.0);
-            bytes.extend_from_slice(page.entries.as_bytes());
-            let (frame, body) = bytes.split_at_mut(FRAME);
-            let (len, sum) = frame.split_at_mut(4);
-            len.copy_from_slice(&u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
-            sum.copy_from_slice(&crc32fast::hash(body).to_le_bytes());
-            file.push(&bytes)?;
+            file.push(&framed(&page))?;
             from = page.next;
             if from.is_none() {
                 break;
@@ -53,6 +47,53 @@ pub(super) fn write(
         }
     }
     file.push(&[0; FRAME])
+}
+
+/// A page as it stands in a file.
+pub(in crate::edge::disk) fn framed(page: &Page) -> Vec<u8> {
+    let entries = page.entries.as_bytes();
+    let mut bytes = Vec::with_capacity(FRAME + PAGE_HEAD + entries.len());
+    bytes.resize(FRAME, 0);
+    bytes.extend_from_slice(&page.now_ms.to_le_bytes());
+    bytes.push(page.range.0);
+    bytes.extend_from_slice(entries);
+    let (frame, body) = bytes.split_at_mut(FRAME);
+    let (len, sum) = frame.split_at_mut(4);
+    len.copy_from_slice(&u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
+    sum.copy_from_slice(&crc32fast::hash(body).to_le_bytes());
+    bytes
+}
+
+/// Reads the next page of a file, which is at this version and has this catalog; none at its end.
+pub(in crate::edge::disk) fn read_page(
+    file: &mut impl Read,
+    version: Version,
+    catalog: &Bytes,
+) -> Result<Option<Page>, String> {
+    let mut frame = [0; FRAME];
+    file.read_exact(&mut frame).map_err(|e| e.to_string())?;
+    let [l0, l1, l2, l3, sum @ ..] = frame;
+    let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+    if len == 0 {
+        return Ok(None);
+    }
+    let mut body = Vec::new();
+    let read = file.take(len as u64).read_to_end(&mut body).map_err(|e| e.to_string())?;
+    if read < len || crc32fast::hash(&body) != u32::from_le_bytes(sum) {
+        return Err("a checksum does not fit".into());
+    }
+    let body = Bytes::from(body);
+    let (Some(now_ms), Some(range)) = (body.first_chunk::<8>(), body.get(8)) else {
+        return Err("a page has nothing in it".into());
+    };
+    Ok(Some(Page {
+        range: Range(*range),
+        version,
+        now_ms: i64::from_le_bytes(*now_ms),
+        catalog: Some(catalog.clone()).filter(|catalog| !catalog.is_empty()),
+        entries: Entries::from_bytes(body.slice(PAGE_HEAD..)),
+        next: None,
+    }))
 }
 
 /// A base that is being read.
@@ -106,32 +147,7 @@ impl BaseReader {
     /// # Errors
     /// [`Error::StateLost`] if the file is damaged.
     pub(in crate::edge) fn next(&mut self) -> Result<Option<Page>> {
-        let mut frame = [0; FRAME];
-        self.fill(&mut frame)?;
-        let [l0, l1, l2, l3, sum @ ..] = frame;
-        let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
-        if len == 0 {
-            return Ok(None);
-        }
-        let mut body = Vec::new();
-        let read = (&mut self.file).take(len as u64).read_to_end(&mut body);
-        if read.map_err(|e| self.damaged(&e.to_string()))? < len
-            || crc32fast::hash(&body) != u32::from_le_bytes(sum)
-        {
-            return Err(self.damaged("a checksum does not fit"));
-        }
-        let body = Bytes::from(body);
-        let (Some(now_ms), Some(range)) = (body.first_chunk::<8>(), body.get(8)) else {
-            return Err(self.damaged("a page has nothing in it"));
-        };
-        Ok(Some(Page {
-            range: Range(*range),
-            version: self.version,
-            now_ms: i64::from_le_bytes(*now_ms),
-            catalog: Some(self.catalog.clone()).filter(|catalog| !catalog.is_empty()),
-            entries: Entries::from_bytes(body.slice(9..)),
-            next: None,
-        }))
+        read_page(&mut self.file, self.version, &self.catalog).map_err(|why| self.damaged(&why))
     }
 
     fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {

@@ -1,0 +1,135 @@
+//! States as they are at a version, out of their files; and which states there are.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use super::chain::{Chain, Survey};
+use super::format::Head;
+use super::names::{Base, Written};
+use super::pages::HEAD_BYTES_MAX;
+use super::{StateFolder, names};
+use crate::edge::disk::segment::layout;
+use crate::error::{Error, Result};
+use crate::state::{Advanced, DeltaPart, RangeSet, StateId, StateStore, Version, View, partition_ranges};
+
+impl Chain {
+    /// Ranges by the version of their base.
+    pub(in crate::edge) fn by_base(&self) -> BTreeMap<Version, RangeSet> {
+        let mut by_base: BTreeMap<Version, RangeSet> = BTreeMap::new();
+        self.from.iter().for_each(|(range, base)| by_base.entry(*base).or_default().insert(*range));
+        by_base
+    }
+}
+
+impl Survey {
+    /// Versions of which everything is there, older ones first.
+    pub(in crate::edge) fn versions(&self) -> Vec<u64> {
+        let known: std::collections::BTreeSet<u64> =
+            self.deltas.keys().chain(self.bases.keys()).copied().collect();
+        known.into_iter().filter(|version| self.chain(*version, &RangeSet::ALL).is_ok()).collect()
+    }
+}
+
+impl StateFolder {
+    /// Some ranges as they are at a chain's version; all have a base of one version. They are put together in a store
+    /// that is empty.
+    ///
+    /// # Errors
+    /// [`Error::StateLost`] for files that are damaged, or do not fit together.
+    pub(in crate::edge) fn rebuild(
+        &self,
+        id: &StateId,
+        chain: &Chain,
+        (base, ranges): (Version, &RangeSet),
+        mut store: StateStore,
+    ) -> Result<View> {
+        match base {
+            Version::NONE => store.begin(id, *ranges, base)?,
+            _ => store.fill(id, *ranges, base)?,
+        }
+        for (epoch, file) in chain.bases.iter().filter(|(epoch, _)| Version(Some(*epoch)) == base) {
+            let mut reader = self.base(id, *epoch, file)?;
+            while let Some(page) = reader.next()? {
+                if ranges.contains(page.range) {
+                    store.install(id, &page)?;
+                }
+            }
+        }
+        for (epoch, tasks) in chain.epochs.iter().filter(|(epoch, _)| Version(Some(*epoch)) > base) {
+            for task in tasks {
+                let of = partition_ranges(task.partition, task.partitions).intersection(ranges);
+                if of.is_empty() {
+                    continue;
+                }
+                let delta = self.delta(id, *epoch, task)?.of(&of)?;
+                let (partition, generation) = (task.partition, task.generation);
+                store.hold(id, &DeltaPart { partition, generation, ranges: of, delta })?;
+            }
+            let advanced = store.advance(id, &Chain::point(*epoch, tasks))?;
+            if advanced != Advanced::Done {
+                let what = format!("epoch {epoch} in {} does not follow the one before", self.place(id));
+                return Err(Error::StateLost { state: id.to_string(), what });
+            }
+        }
+        let lost = || Error::StateLost { state: id.to_string(), what: "nothing of it was found".into() };
+        store.view(id).ok_or_else(lost)
+    }
+}
+
+/// States in a checkpoint folder, by what their files say of themselves; or why nothing is known of one.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(in crate::edge) fn found_states(root: &Path) -> Result<Vec<Result<StateId, String>>> {
+    let failed = |path: &Path, e: &io::Error| Error::io(format!("listing {}", path.display()), e);
+    let list = |path: &Path| layout::entries(path).map_err(|e| failed(path, &e));
+    let mut found = Vec::new();
+    for query in list(root)?.iter().filter(|path| path.is_dir()) {
+        let states = query.join(names::FOLDER);
+        if !states.is_dir() {
+            continue;
+        }
+        for dir in list(&states)? {
+            let mut heads = Vec::new();
+            for epoch in list(&dir)?.iter().filter(|path| path.is_dir()) {
+                for file in list(epoch)? {
+                    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+                    if Written::parse(name).is_some() || Base::parse(name).is_some() {
+                        heads.push(file);
+                    }
+                }
+            }
+            let mut problem = None;
+            let id = heads.iter().find_map(|file| match head(file) {
+                Ok(head) => Some(head.id),
+                Err(why) => {
+                    problem = Some(format!("{} cannot be read: {why}", file.display()));
+                    None
+                }
+            });
+            match (id, problem) {
+                (Some(id), _) => found.push(Ok(id)),
+                (None, Some(problem)) => found.push(Err(problem)),
+                // It was begun, and nothing was written.
+                (None, None) => {}
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// What a file begins with.
+fn head(path: &Path) -> Result<Head, String> {
+    let mut file = File::open(path).map_err(|e| e.to_string())?;
+    let mut bytes = vec![0; 12];
+    file.read_exact(&mut bytes).map_err(|e| e.to_string())?;
+    let len = bytes.get(4..8).and_then(|len| len.try_into().ok()).map_or(0, u32::from_le_bytes) as usize;
+    if len > HEAD_BYTES_MAX {
+        return Err("its head has no end".into());
+    }
+    bytes.resize(12 + len, 0);
+    file.read_exact(bytes.get_mut(12..).unwrap_or_default()).map_err(|e| e.to_string())?;
+    Head::decode(&bytes).map(|(head, _)| head)
+}

@@ -1,0 +1,221 @@
+//! State that lies in files: checked before a query begins with it, and read by those who look at it.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use arrow_array::{Int32Array, Int64Array};
+use arrow_schema::{Fields, Schema};
+use pyo3::prelude::*;
+use pyo3_arrow::PySchema;
+use serde_json::{Value, json};
+
+use super::door::enter;
+use super::lock;
+use super::result_task::to_pyarrow;
+use super::state_task::{Declaration, STATE_FROM, variable};
+use crate::edge::disk::savepoint::{MANIFEST, Manifest, SavedState, Savepoint};
+use crate::edge::disk::stored::{Rows, Stored, StoredState};
+use crate::error::{Error, Result};
+use crate::state::catalog::{Catalog, Variable};
+use crate::state::table::Shown;
+
+/// The option that names a folder.
+const PATH: &str = "path";
+
+/// A savepoint for people: JSON.
+pub(super) fn savepoint_report(manifest: &Manifest) -> Value {
+    let of = |state: &SavedState| {
+        json!({
+            "operator": state.uid(),
+            "version": state.version,
+            "keys": state.sum(|range| range.keys),
+            "entries": state.sum(|range| range.entries - range.timers),
+            "timers": state.sum(|range| range.timers),
+            "bytes": state.sum(|range| range.bytes),
+            "variables": Catalog::decode(&state.catalog).as_ref().map(variables).unwrap_or_default(),
+        })
+    };
+    json!({
+        "query": manifest.query,
+        "epoch": manifest.epoch,
+        "made_ms": manifest.made_ms,
+        "made_by": manifest.made_by,
+        "states": manifest.states.iter().map(of).collect::<Vec<_>>(),
+    })
+}
+
+fn variables(catalog: &Catalog) -> Vec<Value> {
+    let fields = |fields: &Fields| {
+        let each = fields.iter().map(|field| format!("{} {}", field.name(), field.data_type()));
+        each.collect::<Vec<_>>().join(", ")
+    };
+    let of = |variable: Variable| {
+        json!({
+            "name": variable.name,
+            "kind": variable.kind.word(),
+            "user_key": variable.user_key.as_ref().map(fields),
+            "value": fields(&variable.value),
+            "ttl_ms": variable.ttl_ms,
+        })
+    };
+    catalog.variables().map(|(_, variable)| of(variable)).collect()
+}
+
+/// Checks that an operator can begin with what a savepoint holds of it.
+#[pyfunction]
+pub(super) fn check_savepoint(
+    py: Python<'_>,
+    path: PathBuf,
+    uid: &str,
+    keys: PySchema,
+    variables: Vec<Declaration>,
+) -> PyResult<()> {
+    let keys = keys.into_inner().fields().clone();
+    let variables = variables.into_iter().map(variable).collect::<PyResult<Vec<_>>>()?;
+    enter(py, || {
+        let savepoint = Savepoint::open(&path, STATE_FROM)?;
+        let place = savepoint.find(uid, STATE_FROM)?;
+        Catalog::open(&savepoint.state(place)?.catalog, &keys, &variables, &[]).map(drop)
+    })
+}
+
+/// What there is in a folder with state: JSON. All of it is read.
+#[pyfunction]
+pub(super) fn stored_report(py: Python<'_>, path: PathBuf) -> PyResult<String> {
+    enter(py, || {
+        if path.join(MANIFEST).exists() {
+            let savepoint = Savepoint::open(&path, PATH)?;
+            let problems: Vec<String> = savepoint.check().err().iter().map(Error::to_string).collect();
+            let report = savepoint_report(savepoint.manifest());
+            return Ok(json!({ "savepoint": report, "problems": problems }).to_string());
+        }
+        let stored = Stored::open(&path, PATH)?;
+        let mut problems = stored.problems.clone();
+        let mut states = Vec::new();
+        for state in &stored.states {
+            match report(state) {
+                Ok(report) => states.push(report),
+                Err(error) => problems.push(error.to_string()),
+            }
+        }
+        Ok(json!({ "states": states, "problems": problems }).to_string())
+    })
+}
+
+fn report(state: &StoredState) -> Result<Value> {
+    let Some(version) = state.versions.last() else { return Ok(json!({ "operator": state.uid() })) };
+    let (catalog, figures) = (state.catalog(*version)?, state.figures(*version)?);
+    Ok(json!({
+        "query": &*state.id.query,
+        "operator": state.uid(),
+        "versions": state.versions,
+        "keys": figures.keys,
+        "entries": figures.entries,
+        "timers": figures.timers,
+        "bytes": figures.bytes,
+        "variables": variables(&catalog),
+        "folder": state.place(),
+    }))
+}
+
+/// Which state is meant.
+struct Meant {
+    stored: Stored,
+    query: Option<String>,
+    operator: Option<String>,
+    version: Option<u64>,
+}
+
+impl Meant {
+    fn state(&self) -> Result<(&StoredState, u64)> {
+        let state = self.stored.find(self.query.as_deref(), self.operator.as_deref())?;
+        Ok((state, state.version(self.version)?))
+    }
+}
+
+fn shown(catalog: &Catalog, variable: Option<&str>) -> Result<Shown> {
+    match variable {
+        None => Ok(Shown::Timers),
+        Some(name) => Shown::variable(catalog, name)
+            .map_err(|reason| Error::Config { setting: "stateVarName".into(), reason }),
+    }
+}
+
+/// Version; schemas of the key, of user keys and of values; kind; whether values have a TTL.
+type Described = (u64, PySchema, Option<PySchema>, Option<PySchema>, Option<&'static str>, bool);
+
+/// What a variable's columns are; of timers without one.
+#[pyfunction]
+#[pyo3(signature = (path, query=None, operator=None, version=None, variable=None))]
+pub(super) fn stored_schema(
+    py: Python<'_>,
+    path: PathBuf,
+    query: Option<String>,
+    operator: Option<String>,
+    version: Option<u64>,
+    variable: Option<String>,
+) -> PyResult<Described> {
+    enter(py, || {
+        let meant = Meant { stored: Stored::open(&path, PATH)?, query, operator, version };
+        let (state, version) = meant.state()?;
+        let catalog = state.catalog(version)?;
+        let schema = |fields: &Fields| PySchema::from(Arc::new(Schema::new(fields.clone())));
+        Ok(match shown(&catalog, variable.as_deref())? {
+            Shown::Timers => (version, schema(catalog.keys()), None, None, None, false),
+            Shown::Variable(_, variable) => (
+                version,
+                schema(catalog.keys()),
+                variable.user_key.as_ref().map(schema),
+                Some(schema(&variable.value)),
+                Some(variable.kind.word()),
+                variable.ttl_ms != 0,
+            ),
+        })
+    })
+}
+
+/// Rows of a state in some ranges, some keys at a time.
+#[pyclass(name = "StateRows", module = "clonos._core", frozen)]
+pub(super) struct PyStateRows(Mutex<Rows>);
+
+/// Keys, where the rows of each begin, user keys, values, times.
+type Chunk = (Py<PyAny>, Py<PyAny>, Option<Py<PyAny>>, Option<Py<PyAny>>, Py<PyAny>);
+
+#[pymethods]
+impl PyStateRows {
+    #[staticmethod]
+    #[pyo3(signature = (path, *, query, operator, version, variable, first, last))]
+    #[expect(clippy::too_many_arguments, reason = "all are keywords")]
+    fn open(
+        py: Python<'_>,
+        path: PathBuf,
+        query: Option<String>,
+        operator: Option<String>,
+        version: Option<u64>,
+        variable: Option<String>,
+        first: u8,
+        last: u8,
+    ) -> PyResult<Self> {
+        enter(py, || {
+            let meant = Meant { stored: Stored::open(&path, PATH)?, query, operator, version };
+            let (state, version) = meant.state()?;
+            let shown = shown(&state.catalog(version)?, variable.as_deref())?;
+            Ok(Self(Mutex::new(state.rows(version, shown, first..=last)?)))
+        })
+    }
+
+    fn next(&self, py: Python<'_>) -> PyResult<Option<Chunk>> {
+        let Some(table) = enter(py, || lock(&self.0).next())? else { return Ok(None) };
+        let offsets = Arc::new(Int32Array::from(table.offsets));
+        let optional = |rows: Option<arrow_array::StructArray>| {
+            rows.map(|rows| to_pyarrow(py, Arc::new(rows))).transpose()
+        };
+        Ok(Some((
+            to_pyarrow(py, Arc::new(table.keys))?,
+            to_pyarrow(py, offsets)?,
+            optional(table.user_keys)?,
+            optional(table.values)?,
+            to_pyarrow(py, Arc::new(Int64Array::from(table.times)))?,
+        )))
+    }
+}
