@@ -451,18 +451,15 @@ impl Store {
     }
 }
 
-/// As many blocks as one message takes.
+/// As many blocks as one message takes; one that is more than that goes alone.
 pub(crate) fn one_piece(blocks: &[BlockRef]) -> Vec<BlockRef> {
     let mut bytes = 0;
-    blocks
-        .iter()
-        .take_while(|block| {
-            let fits = bytes < PIECE_BYTES;
-            bytes += u64::from(block.len);
-            fits
-        })
-        .cloned()
-        .collect()
+    let fits = |block: &&BlockRef| {
+        let is_first = bytes == 0;
+        bytes += u64::from(block.len);
+        is_first || bytes <= PIECE_BYTES
+    };
+    blocks.iter().take_while(fits).cloned().collect()
 }
 
 fn fenced(task: &TaskId, newer: Generation, ours: Generation) -> Error {

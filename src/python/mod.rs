@@ -5,6 +5,7 @@
 //! exceptions of `clonos.errors`.
 
 mod agent;
+mod allocator;
 mod client;
 mod config;
 mod door;
@@ -22,11 +23,6 @@ mod stored;
 mod value_task;
 
 use pyo3::prelude::*;
-
-/// Columns come and go by the megabyte; the system's allocator gives their pages back each time, and getting
-/// them again costs more than all that is done with them.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Module `clonos._core`.
 #[pymodule(gil_used = false)]

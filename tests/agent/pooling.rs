@@ -14,6 +14,7 @@ use clonos::error::{Error, Result};
 use clonos::id::LogOffset;
 use clonos::task::{PoolQuestion, PoolQuestions, TaskMode, TaskOptions, values_header};
 
+use crate::memory::block;
 use crate::world::{
     APP, Peer, SECRET, World, append, close, eventually, open, opening, restarted, start_driver, task,
 };
@@ -207,6 +208,33 @@ fn rows_of_an_application_that_is_gone_are_found_in_its_checkpoint() {
     assert!(worker.open(opening).unwrap().recording.layout_changed);
     let others = told(&[(1, "before"), (2, "before"), (3, "before")]);
     assert_eq!(found(&mut worker, 0, 0..4).unwrap(), others);
+}
+
+#[test]
+fn rows_for_which_the_disk_has_no_room_do_not_keep_logs_from_it() {
+    const MIB: u64 = 1 << 20;
+    let world = World::with(|config, _| {
+        (config.memory_bytes, config.disk_bytes) = (2 * MIB, 8 * MIB);
+        config.io_timeout_ms = 500;
+    });
+    let mut worker = world.worker();
+    // 6 MiB, of which 4 are on disk already.
+    for log in 0..3_u32 {
+        let opened = open(&mut worker, &task(log + 10), 120, log.into());
+        for part in 0..2 {
+            let keys = u64::from(2 * log + part) * 1_024;
+            append(&mut worker, opened.session, &block(keys..keys + 1_024, 1_024)).unwrap();
+        }
+        close(&mut worker, opened.session);
+    }
+    open(&mut worker, &task(0), 102, 50);
+    let refused = found(&mut worker, 0, 0..10).unwrap_err();
+    assert_eq!(refused.condition(), "DISK_BUDGET");
+    let mut other = world.worker();
+    let opened = open(&mut other, &task(30), 120, 60);
+    for part in 0..3 {
+        append(&mut other, opened.session, &block(part * 1_000..part * 1_000 + 1_000, 1_000)).unwrap();
+    }
 }
 
 /// An open task that asks for rows of others, one step at a time.

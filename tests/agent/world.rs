@@ -18,11 +18,15 @@ use clonos::id::{Epoch, Partition, TaskId};
 use clonos::task::Summary;
 use tempfile::TempDir;
 
+use crate::heap;
+
 pub const SECRET: [u8; 32] = [7; 32];
 /// Hash of the application, as workers state it.
 pub const APP: u64 = 11;
 /// Tells a child process where to put its agent's socket.
 const CHILD: &str = "CLONOS_TEST_AGENT";
+/// File in which a child process tells how much memory it takes.
+const HEAP: &str = "heap";
 const CHILD_CONFIG: &str = "CLONOS_TEST_AGENT_CONFIG";
 
 /// One application: its folder lives as long as this.
@@ -91,6 +95,7 @@ pub fn restarted(world: &World) -> (Agent, SessionConfig) {
     world.driver.stop();
     let mut config = world.config.clone();
     config.app_id = "app-next".into();
+    config.driver_addr.clear();
     start_driver(config, world.folder.path().join("next.sock"))
 }
 
@@ -121,6 +126,12 @@ impl AgentProcess {
     /// Ends it at once, as the end of the test does.
     pub fn kill(self) {}
 
+    /// Bytes of its heap, at the most until a moment ago.
+    pub fn heap_most(&self) -> u64 {
+        let told = std::fs::read_to_string(self.socket.with_file_name(HEAP)).unwrap();
+        told.parse().unwrap()
+    }
+
     /// Sends it a signal, such as `-STOP`.
     pub fn signal(&self, signal: &str) {
         let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
@@ -146,7 +157,13 @@ fn agent_process() {
         Agent::start(AgentConfig { session, role: Role::Executor { id: String::new() }, socket }).unwrap();
     println!("agent is up");
     // Bounded, should the parent die without killing us.
-    std::thread::sleep(Duration::from_secs(120));
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let (heap, written) = (folder.join(HEAP), folder.join("heap.new"));
+    while Instant::now() < deadline {
+        std::fs::write(&written, heap::most().to_string()).unwrap();
+        std::fs::rename(&written, &heap).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 pub fn task(partition: u32) -> TaskId {

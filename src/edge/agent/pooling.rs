@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::handler::{Handler, Session, unexpected};
-use crate::agent::protocol::{AgentInfo, PIECE_BYTES, PoolEntry, Reply, Request};
+use super::publishing::is_full;
+use crate::agent::protocol::{AgentInfo, PoolEntry, Reply, Request};
 use crate::agent::registry::first_part;
 use crate::edge::disk::Rescued;
 use crate::edge::disk::pool::{Builder, Rows};
@@ -26,6 +27,8 @@ use crate::task::PoolQuestion;
 const TURN: Duration = Duration::from_millis(500);
 /// Entries that are merged in one step.
 const MERGED: usize = 1 << 20;
+/// Bytes of values in one answer: each connection has some times as much in hand while it answers.
+const ANSWER_BYTES: usize = 256 << 10;
 /// A pool that nobody asked for so long is dropped.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -180,7 +183,12 @@ impl Handler {
             None => {
                 let Some(mut work) = pool.turn() else { return Ok(Reply::PoolIsRead) };
                 if locked(&pool.done).reading < view.reading {
-                    self.read_some(session, pool, &mut work)?;
+                    let read = self.read_some(session, pool, &mut work);
+                    if read.as_ref().is_err_and(is_full) {
+                        // It would keep logs from the disk on which it does not fit itself.
+                        *work = Work::default();
+                    }
+                    read?;
                 }
                 let done = locked(&pool.done);
                 let Some(rows) = done.rows.as_ref().filter(|_| done.reading >= view.reading) else {
@@ -195,8 +203,7 @@ impl Handler {
                 view.rows.insert(Arc::clone(rows))
             }
         };
-        let bytes_max = usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX);
-        rows.answer(&session.task, questions, checks_ambiguity, bytes_max).map(Reply::Pool)
+        rows.answer(&session.task, questions, checks_ambiguity, ANSWER_BYTES).map(Reply::Pool)
     }
 
     /// One step of reading. After an error the next begins to read again, behind what was read.

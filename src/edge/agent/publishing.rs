@@ -192,7 +192,7 @@ impl Handler {
 }
 
 /// Whether an agent refused a copy for want of room.
-const fn is_full(error: &Error) -> bool {
+pub(super) const fn is_full(error: &Error) -> bool {
     matches!(error, Error::DiskBudget { .. } | Error::DiskFull { .. } | Error::MemoryBudget { .. })
 }
 

@@ -34,8 +34,10 @@ use crate::error::{Error, Result};
 use crate::id::{LogOffset, TaskId};
 use crate::task::TaskMode;
 
-/// Entries that are sorted in memory: some megabytes of them.
-const SORTED_MAX: usize = if cfg!(test) { 64 } else { 1 << 16 };
+/// Entries that are sorted in memory: a megabyte of them.
+const SORTED_MAX: usize = if cfg!(test) { 64 } else { 1 << 15 };
+/// Rows of a block that are taken out of it at a time.
+const ROWS_AT_ONCE: usize = if cfg!(test) { 16 } else { 1 << 10 };
 /// Runs of one size that are merged, so that each entry is written a few times at most.
 const RUNS: usize = if cfg!(test) { 3 } else { 32 };
 /// Bytes before a row.
@@ -172,7 +174,9 @@ impl Builder {
                         let what = format!("{} fingerprints but {} results", numbers.len(), values.len());
                         return Err(Error::CorruptLog { what });
                     }
-                    self.add_rows(log, &numbers, &values)?;
+                    for (first, numbers) in (0..).step_by(ROWS_AT_ONCE).zip(numbers.chunks(ROWS_AT_ONCE)) {
+                        self.add_rows(log, numbers, &values.slice(first, numbers.len()))?;
+                    }
                 }
                 // Where rows came in their partition tells a task nothing that reads another.
                 Determinant::Rows { .. } | Determinant::EpochMark => {}

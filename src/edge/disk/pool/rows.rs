@@ -21,8 +21,9 @@ use crate::task::{PoolAnswer, PoolQuestion, PoolRows};
 /// Rows of one fingerprint that are compared each time that they are asked for.
 const COMPARED_MAX: u64 = if cfg!(test) { 4 } else { 64 };
 
-/// Bytes between two values that are read along.
+/// Bytes between two values that are read along, and bytes that are read at a time unless one value has more.
 const GAP: u64 = if cfg!(test) { 8 } else { 256 };
+const READ_BYTES: u64 = if cfg!(test) { 64 } else { 64 << 10 };
 
 /// Recorded rows, as they were when the last log was read.
 pub(in crate::edge) struct Rows {
@@ -91,7 +92,7 @@ impl Rows {
     ) -> Result<PoolRows> {
         let own = self.numbers.get(own).copied();
         let mut answers = Vec::with_capacity(questions.len());
-        let (mut given, mut bytes, mut page) = (Vec::with_capacity(questions.len()), 0, Page::default());
+        let (mut given, mut bytes, mut page) = (Vec::new(), 0, Page::default());
         for question in questions {
             if bytes >= bytes_max && !answers.is_empty() {
                 break;
@@ -163,22 +164,29 @@ impl Rows {
         let mut order: Vec<usize> = (0..given.len()).collect();
         let at = |index: &usize| given.get(*index).copied().unwrap_or_default();
         order.sort_unstable_by_key(|index| at(index).offset);
-        let mut values = Values { bytes: Vec::new(), starts: vec![0; given.len()] };
-        let follows = |a: &usize, b: &usize| at(b).offset <= at(a).end() + GAP;
-        for together in order.chunk_by(follows) {
-            let (Some(first), Some(last)) = (together.first().map(at), together.last().map(at)) else {
-                continue;
+        let all = given.iter().map(|entry| entry.len as usize).sum();
+        let mut values = Values { bytes: Vec::with_capacity(all), starts: vec![0; given.len()] };
+        let (mut piece, mut rest) = (Vec::new(), order.as_slice());
+        while let Some(first) = rest.first().map(at) {
+            let follows = |pair: &[usize]| match pair {
+                [a, b] => at(b).offset <= at(a).end() + GAP && at(b).end() <= first.offset + READ_BYTES,
+                _ => false,
             };
-            let place = values.bytes.len();
-            let len = usize::try_from(last.end().saturating_sub(first.offset)).unwrap_or(usize::MAX);
-            values.bytes.resize(place + len, 0);
-            self.values.read(values.bytes.get_mut(place..).unwrap_or_default(), first.offset)?;
-            for index in together {
-                let within = usize::try_from(at(index).offset - first.offset).unwrap_or(usize::MAX);
+            let together = 1 + rest.windows(2).take_while(|pair| follows(pair)).count();
+            let (read, left) = rest.split_at(together);
+            let end = read.last().map(at).map_or(first.offset, |last| last.end());
+            piece.resize(usize::try_from(end.saturating_sub(first.offset)).unwrap_or(usize::MAX), 0);
+            self.values.read(&mut piece, first.offset)?;
+            for index in read {
+                let entry = at(index);
+                let within = usize::try_from(entry.offset - first.offset).unwrap_or(usize::MAX);
+                let value = piece.get(within..).and_then(|rest| rest.get(..entry.len as usize));
                 if let Some(start) = values.starts.get_mut(*index) {
-                    *start = place + within;
+                    *start = values.bytes.len();
                 }
+                values.bytes.extend_from_slice(value.ok_or_else(|| self.values.corrupt(entry.offset))?);
             }
+            rest = left;
         }
         Ok(values)
     }

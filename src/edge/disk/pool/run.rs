@@ -13,7 +13,7 @@ const ENTRY: usize = 32;
 /// Entries that are read at a time to find one.
 const PAGE: usize = if cfg!(test) { 4 } else { 128 };
 /// Pages that are written, or read to be merged, at a time.
-const PAGES: usize = if cfg!(test) { 2 } else { 16 };
+const PAGES: usize = if cfg!(test) { 2 } else { 8 };
 
 /// One recorded row. Entries are in the order of fingerprints; equal ones in that of logs and of rows in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
