@@ -34,8 +34,9 @@ use uses::Uses;
 
 /// Commits kept for agents that have not heard of them; one that missed more keeps some memory too long.
 const COMMITS_MAX: usize = 4_096;
-/// Attempts of a task that are known by their agents. Many in a row may come to nothing, and the one before counts.
-const ATTEMPTED_MAX: usize = 64;
+/// Attempts of a task that are known by their agents: far more than Spark makes. Many in a row may come to nothing, and
+/// the one before counts.
+const ATTEMPTED_MAX: usize = 1_024;
 
 /// The attempt that has a task open.
 #[derive(Debug, Clone, Copy)]

@@ -143,6 +143,19 @@ impl CausalLog {
         self.cursors.insert(channel, to.min(self.end));
     }
 
+    /// Gives up all blocks that end behind `to`.
+    pub fn cut(&mut self, to: LogOffset) {
+        let kept = self.blocks.partition_point(|block| block.end() <= to);
+        for block in self.blocks.drain(kept..) {
+            if let Place::Memory(_) = block.place {
+                self.memory_bytes -= u64::from(block.len);
+            }
+        }
+        let end = self.blocks.last().map_or(LogOffset::START, BlockRef::end);
+        self.end = end;
+        self.cursors.values_mut().for_each(|cursor| *cursor = end.min(*cursor));
+    }
+
     /// Takes a copy's blocks that start at `from`, keeping what is new; the new bytes.
     ///
     /// # Errors

@@ -4,11 +4,13 @@
 #![allow(unreachable_pub, reason = "modules of one test program")]
 
 mod budget;
+mod compared;
 mod crowd;
 mod disputed;
 mod failures;
 mod heap;
 mod hostile;
+mod in_vain;
 mod leaving;
 mod life;
 mod lost_answers;

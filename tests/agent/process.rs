@@ -10,7 +10,7 @@ use clonos::config::SessionConfig;
 use clonos::edge::agent::process::{ensure_agent, run_executor_agent};
 use clonos::edge::net::client::Client;
 
-use crate::world::{World, append, eventually, open, task, text};
+use crate::world::{World, append, eventually, open, open_as, task, text};
 
 const FOLDER: &str = "CLONOS_TEST_PROCESS_FOLDER";
 const WATCH: &str = "CLONOS_TEST_PROCESS_WATCH";
@@ -149,6 +149,67 @@ fn an_agent_may_open_as_many_files_as_its_system_allows() {
     assert_ne!(files[3], "300");
     agent.kill().unwrap();
     agent.wait().unwrap();
+}
+
+/// A library that lets syncs fail as soon as a file is there, for a process that is started with it.
+fn failing_syncs(folder: &Path) -> PathBuf {
+    let (source, library) = (folder.join("sync.c"), folder.join("sync.so"));
+    let code = r#"
+        #include <errno.h>
+        #include <stdlib.h>
+        #include <sys/syscall.h>
+        #include <unistd.h>
+        int fdatasync(int file) {
+            if (access(getenv("CLONOS_TEST_SYNCS_FAIL"), F_OK) == 0) { errno = EIO; return -1; }
+            return syscall(SYS_fdatasync, file);
+        }
+    "#;
+    std::fs::write(&source, code).unwrap();
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
+    assert!(built.unwrap().success());
+    library
+}
+
+#[test]
+fn an_agent_ends_after_a_failed_sync_and_another_starts() {
+    let world = World::with(|config, folder| {
+        config.sharing_depth = 0;
+        config.checkpoint_dir = Some(folder.path().join("checkpoint").display().to_string());
+    });
+    let folder = folder(&world, "executor");
+    let (library, fails) = (failing_syncs(world.folder.path()), world.folder.path().join("fails"));
+    let agents = Mutex::new(Vec::new());
+    let ensure = || {
+        ensure_agent(&world.config, &folder, || {
+            let mut program = Command::new(std::env::current_exe().unwrap());
+            program.env("LD_PRELOAD", &library).env("CLONOS_TEST_SYNCS_FAIL", &fails);
+            agents.lock().unwrap().push(start(&world.config, &folder, std::process::id(), program));
+            Ok(())
+        })
+        .unwrap()
+    };
+    let mut worker = Client::connect(&world.config, &ensure()).unwrap();
+    let opened = open(&mut worker, &task(0), 1, 1);
+    append(&mut worker, opened.session, &text("a")).unwrap();
+    std::fs::write(&fails, "").unwrap();
+    let failed = append(&mut worker, opened.session, &text("b")).unwrap_err();
+    assert_eq!(failed.condition(), "POISONED", "{failed}");
+    eventually("the agent ends", || agents.lock().unwrap()[0].try_wait().unwrap().is_some());
+    assert!(!agents.lock().unwrap()[0].wait().unwrap().success());
+    std::fs::remove_file(&fails).unwrap();
+    let mut worker = Client::connect(&world.config, &ensure()).unwrap();
+    let mut opened = None;
+    eventually("the task can be opened again", || {
+        opened = open_as(&mut worker, &task(0), 1, 2).ok();
+        opened.is_some()
+    });
+    let opened = opened.unwrap();
+    assert_eq!(opened.prior[0], text("a"));
+    append(&mut worker, opened.session, &text("c")).unwrap();
+    let mut agents = agents.into_inner().unwrap();
+    assert_eq!(agents.len(), 2);
+    agents[1].kill().unwrap();
+    agents[1].wait().unwrap();
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! With a checkpoint folder the loss of everything is survived, the driver included.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use clonos::config::SessionConfig;
 use clonos::edge::net::client::Client;
@@ -141,7 +142,7 @@ fn a_named_epoch_used_again_is_durable_again() {
         }
     }
     // Longer than a heartbeat: a late word of the commits must not touch the last round.
-    std::thread::sleep(std::time::Duration::from_millis(1_200));
+    std::thread::sleep(Duration::from_millis(1_200));
     own.stop();
     let (driver, config) = restarted(&world);
     let mut worker = Client::connect(&config, driver.socket()).unwrap();
@@ -271,4 +272,42 @@ fn a_name_has_another_number_each_time_it_is_used_and_keeps_it_until_its_commit(
             assert_eq!(worker.use_of(key).unwrap(), second, "its calls have the same keys");
         }
     }
+}
+
+/// Makes all files below a folder so old.
+fn age(folder: &Path, by: Duration) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            age(&path, by);
+        } else {
+            std::fs::File::open(&path).unwrap().set_modified(SystemTime::now() - by).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_an_application_left_that_is_gone_is_removed_by_one_that_attaches_a_week_later() {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    let world = with_checkpoint();
+    let root = world.folder.path().join("checkpoint");
+    let mut worker = world.worker();
+    // Outside of any named epoch: nobody runs it again.
+    let execution = Epoch::Named("sql-4".into());
+    let once = TaskId { query: "app:app-test".into(), ..task_in(execution, 0) };
+    for task in [&once, &task_in(Epoch::Named("daily".into()), 0)] {
+        let opened = open(&mut worker, task, 1, 1);
+        append(&mut worker, opened.session, &text("a")).unwrap();
+    }
+    let (driver, mut config) = restarted(&world);
+    config.driver_addr.clear();
+    assert_eq!(segments(&root), 2, "it may run, on another host");
+    driver.stop();
+    age(&root, 6 * DAY);
+    let (driver, config) = start_driver(config, world.folder.path().join("third.sock"));
+    assert_eq!(segments(&root), 2);
+    driver.stop();
+    age(&root, 8 * DAY);
+    let (_driver, _) = start_driver(config, world.folder.path().join("fourth.sock"));
+    assert_eq!(segments(&root), 1, "what has a name may be run again at any time");
 }

@@ -26,7 +26,7 @@ fn takes(world: &World, process: &AgentProcess, partition: u32, blocks: &[&str])
     taken.unwrap()
 }
 
-fn depth_none(checkpoint: bool) -> World {
+pub(super) fn depth_none(checkpoint: bool) -> World {
     World::with(|config, folder| {
         config.sharing_depth = 0;
         let root = folder.path().join("checkpoint").display().to_string();

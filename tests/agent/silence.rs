@@ -40,7 +40,7 @@ impl Silent {
 }
 
 /// Says that `holder` alone has the task's log, as it does after the death of everybody else.
-fn is_held_by(world: &World, holder: &AgentInfo) -> Generation {
+pub(super) fn is_held_by(world: &World, holder: &AgentInfo) -> Generation {
     let mut worker = world.worker();
     let opened = open(&mut worker, &task(0), 1, 1);
     append(&mut worker, opened.session, &text("recorded")).unwrap();

@@ -33,6 +33,8 @@ pub(crate) struct Host {
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) cut: Option<Cut>,
+    /// Whether somebody waits for who does not answer and is not known to be dead: that takes a while.
+    pub(crate) waits: bool,
     pub(crate) hosts: Vec<Host>,
     pub(crate) registry: Registry,
     pub(crate) depth: usize,
@@ -75,7 +77,8 @@ impl Cluster {
         let host = |number| Host { info: info(number, 0), store: Store::new(1 << 40), lives: 0 };
         let hosts: Vec<Host> = (0..=hosts).map(host).collect();
         hosts.iter().for_each(|host| registry.register(host.info.clone(), "", 0));
-        Self { hosts, registry, depth, mutation, count: Count::default(), now: 0, cut: None, late }
+        let (count, now, cut, waits) = (Count::default(), 0, None, false);
+        Self { hosts, registry, depth, mutation, count, now, cut, waits, late }
     }
 
     /// A host dies with its agent; another agent comes up in its place, empty.

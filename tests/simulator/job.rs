@@ -272,7 +272,10 @@ impl Job {
             }
             _ => {}
         }
-        if was_cut && let Some(dead) = self.cluster.beat() {
+        let waits = std::mem::take(&mut self.cluster.waits);
+        if (was_cut || waits)
+            && let Some(dead) = self.cluster.beat()
+        {
             self.note(|| format!("host {dead} is told that it is dead"));
             self.crashes -= 1;
             self.crash_host(dead);

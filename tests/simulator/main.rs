@@ -22,6 +22,8 @@ use dice::Dice;
 use job::{Job, Outcome};
 
 const SEEDS: u64 = 2_000;
+/// Jobs beyond the sharing depth that have found something.
+const TOLD: [u64; 1] = [63_518];
 /// Lines of a failing job's story that are shown.
 const TRACE_MAX: usize = 200;
 
@@ -206,6 +208,10 @@ fn within_the_sharing_depth_every_job_completes_as_one_run() {
 
 #[test]
 fn beyond_it_a_job_is_consistent_or_says_that_it_is_not() {
+    for seed in TOLD {
+        let ended = run(&Setting::beyond(seed));
+        assert!(ended.is_ok(), "seed {seed}: {ended:?}");
+    }
     let (good, reported) = all_good(Setting::beyond);
     assert!(good > 0 && good + reported == seeds(), "{good} good, {reported} reported");
 }

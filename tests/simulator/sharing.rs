@@ -140,11 +140,12 @@ impl Cluster {
                 }
                 Some(Some(theirs)) => {
                     self.count.agent += 1;
-                    let is_same = theirs.iter().zip(&ours).all(|(theirs, ours)| theirs == ours);
-                    if !is_same || (has_all && theirs.len() < ours.len()) {
+                    let same = theirs.iter().zip(&ours).take_while(|(theirs, ours)| theirs == ours).count();
+                    if same < theirs.len().min(ours.len()) || (has_all && theirs.len() < ours.len()) {
                         let store = &mut self.hosts[host].store;
                         let version = store.version(task);
-                        store.drop_stale(task, version);
+                        let at = ours.iter().take(same).map(|block| block.len() as u64).sum();
+                        store.drop_stale(task, version, LogOffset(at));
                         return Err(Error::StaleFrame { upstream: task.clone() });
                     }
                 }

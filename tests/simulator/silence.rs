@@ -60,7 +60,9 @@ impl Cluster {
     /// As `Handler::may_answer_yet`, for somebody who does not answer.
     pub(crate) fn is_dead(&mut self, asker: usize, silent: AgentId) -> bool {
         let now = self.now;
-        self.mutation == Mutation::SlowIsDead
-            || self.registry_of(asker).is_ok_and(|registry| registry.is_dead(silent, false, now))
+        let is_dead = self.mutation == Mutation::SlowIsDead
+            || self.registry_of(asker).is_ok_and(|registry| registry.is_dead(silent, false, now));
+        self.waits |= !is_dead;
+        is_dead
     }
 }

@@ -8,6 +8,9 @@ use crate::error::{Error, Result};
 use crate::id::{AgentId, EpochKey, Generation, TaskId};
 use crate::task::Ended;
 
+/// Logs of which it is told at a time what counts: a few hundred bytes for each.
+const COUNTED_MAX: usize = 1_024;
+
 impl Entry {
     /// The newest attempt is over.
     pub(super) fn ended(&mut self, ending: Ending, agent: AgentId, input: u64) {
@@ -74,8 +77,8 @@ impl Registry {
         Ok(())
     }
 
-    /// What counts of logs that were absorbed at `agent`. Each is given with the attempt that has vouched for what
-    /// is there: nobody asks again about that.
+    /// What counts of the first of these logs, that were absorbed at `agent`. Each is given with the attempt that has
+    /// vouched for what is there: nobody asks again about that.
     ///
     /// Where nobody is left who could say what the newest attempt had recorded, what the agent has takes its place,
     /// as a newer one.
@@ -84,7 +87,8 @@ impl Registry {
     /// [`Error::AgentUnreachable`] if the agent was declared dead: others have gone on without it.
     pub fn counting(&mut self, agent: AgentId, tasks: &[(TaskId, Generation)]) -> Result<Vec<Counting>> {
         self.is_not_dead(agent)?;
-        Ok(tasks.iter().map(|(task, vouched)| self.counting_of(agent, task, *vouched)).collect())
+        let first = tasks.iter().take(COUNTED_MAX);
+        Ok(first.map(|(task, vouched)| self.counting_of(agent, task, *vouched)).collect())
     }
 
     fn is_not_dead(&self, agent: AgentId) -> Result<()> {

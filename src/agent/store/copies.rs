@@ -264,12 +264,29 @@ impl Store {
         }
     }
 
-    /// This version of a log is of another run than what counts: it is dropped, so that the next try takes what
-    /// does.
-    pub fn drop_stale(&mut self, task: &TaskId, version: Option<u64>) {
-        if self.version(task) == version {
-            self.remove(task);
+    /// This version of a log is of another run than what counts, but for what lies before `same`: the rest is dropped,
+    /// so that the next try takes what does. What something visible depends on may be part of what stays.
+    pub fn drop_stale(&mut self, task: &TaskId, version: Option<u64>, same: LogOffset) {
+        let Some(held) = self.held.get_mut(task).filter(|held| Some(held.version) == version) else { return };
+        let (before, in_flight) = (held.log.memory_bytes(), held.in_flight);
+        held.log.cut(same);
+        let (left, end) = (held.log.memory_bytes(), held.log.end());
+        self.freed(before - left, in_flight);
+        if end == LogOffset::START {
+            self.held.remove(task);
+            return;
         }
+        let Some(held) = self.held.get_mut(task) else { return };
+        self.versions += 1;
+        held.version = self.versions;
+        let blocks = held.log.blocks(LogOffset::START);
+        held.durable.retain(|index, _| *index < blocks.len());
+        held.depended_on = held.depended_on.min(held.log.end());
+        held.vouched.1 = held.vouched.1.min(held.log.end());
+        let in_memory =
+            blocks.iter().enumerate().filter(|(_, block)| matches!(block.place, Place::Memory(_)));
+        let version = held.version;
+        self.queue.extend(in_memory.map(|(index, _)| (task.clone(), version, index)));
     }
 
     /// Those of an epoch's absorbed logs that are meant and have blocks which were not shared yet; they count as shared

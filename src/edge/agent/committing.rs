@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use super::asking::is_silence;
 use super::handler::{Handler, Session, unexpected};
 use crate::agent::protocol::{AgentInfo, Beginning, Counting, Reply, Request};
 use crate::agent::store::Taken;
@@ -33,7 +34,8 @@ enum Answer {
     Same,
     /// It has no more than the beginning.
     SoFar,
-    Other,
+    /// From there on.
+    Other(LogOffset),
     /// Its attempt came to nothing.
     Withdrawn,
 }
@@ -42,24 +44,27 @@ enum Answer {
 #[derive(Default)]
 struct Ours {
     read: VecDeque<Bytes>,
-    last: Option<Bytes>,
 }
 
 impl Ours {
-    /// The block that starts at `from`, the next; none if there is none any more.
-    fn next(&mut self, handler: &Handler, log: &Shared, from: LogOffset) -> Option<&Bytes> {
+    /// Whether the block that starts at `from`, the next, is this one. What cannot be read may be.
+    fn next_is(&mut self, handler: &Handler, log: &Shared, from: LogOffset, block: &Bytes) -> Result<bool> {
         if self.read.is_empty() {
-            self.read = handler.read(&log.task, from).unwrap_or_default().into();
+            self.read = match handler.read(&log.task, from) {
+                // It was dropped, or has made way for another.
+                Err(Error::CausalLogLost { .. } | Error::LogFork { .. }) => return Ok(false),
+                read => read?.into(),
+            };
         }
-        self.last = self.read.pop_front();
-        self.last.as_ref()
+        Ok(self.read.pop_front().as_ref() == Some(block))
     }
 }
 
 /// What came of comparing it with what counts.
 enum Compared {
     Same,
-    Other,
+    /// From there on.
+    Other(LogOffset),
     /// Who had it is gone.
     Nobody,
 }
@@ -164,8 +169,8 @@ impl Handler {
                 // What counts now is another question.
                 Compared::Nobody => return self.compared(tasks),
                 // The others, too, so that the next try has none of them.
-                Compared::Other => {
-                    locked(&self.store).drop_stale(&log.task, log.version);
+                Compared::Other(at) => {
+                    locked(&self.store).drop_stale(&log.task, log.version, at);
                     stale = Some(log.task);
                     continue;
                 }
@@ -196,24 +201,33 @@ impl Handler {
         let others: Vec<AgentInfo> = holders.iter().filter(|holder| !is_here(holder)).cloned().collect();
         let read = |from| Request::Read { task: log.task.clone(), from, whole: *whole };
         // Who has no more than the beginning cannot speak for another who has more.
-        let agrees = Cell::new(holders.iter().any(is_here));
-        let asked = |holder: &AgentInfo| match self.is_same(log, holder, from, *whole, read)? {
-            Answer::SoFar => {
+        let (agrees, failed) = (Cell::new(holders.iter().any(is_here)), Cell::new(None));
+        let asked = |holder: &AgentInfo| match self.is_same(log, holder, from, *whole, read) {
+            Ok(Answer::SoFar) => {
                 agrees.set(true);
                 Err(Error::CausalLogLost { task: log.task.clone() })
             }
-            answer => Ok(answer),
+            Err(error) if !is_silence(&error) && !matches!(error, Error::CausalLogLost { .. }) => {
+                failed.set(Some(error.clone()));
+                Err(error)
+            }
+            answer => answer,
         };
-        let same = match self.first_of(&others, asked)? {
-            Some(answer) => !matches!(answer, Answer::Other),
+        let answer = self.first_of(&others, asked)?;
+        // Somebody has something, and nobody can read it.
+        if let Some(error) = failed.take().filter(|_| answer.is_none()) {
+            return Err(error);
+        }
+        Ok(match answer {
+            Some(Answer::Other(at)) => Compared::Other(at),
+            Some(_) => Compared::Same,
             // Whoever had more may be gone: all that was visible stands in the folder, if there is one.
             None if *published && (self.disk.has_segments() || !agrees.get()) => {
-                self.is_in_folder(log, *whole)?
+                self.compare_with_folder(log, *whole)?
             }
             // Nothing else counts.
-            None => true,
-        };
-        Ok(if same { Compared::Same } else { Compared::Other })
+            None => Compared::Same,
+        })
     }
 
     /// Compares a log with that of the newest attempt.
@@ -234,18 +248,24 @@ impl Handler {
             return if opened == Some(true) { Ok(Compared::Same) } else { withdrawn() };
         }
         let confirm = |from| Request::Confirm { task: log.task.clone(), generation: by, from };
-        let asked = |newest: &AgentInfo| self.is_same(log, newest, from, true, confirm);
-        // Without an answer it is dead, or has no such log.
+        let asked = |newest: &AgentInfo| match self.is_same(log, newest, from, true, confirm) {
+            Err(error) if is_silence(&error) => Err(error),
+            // What it cannot tell is not decided.
+            answer => Ok(answer),
+        };
         match self.first_of(std::slice::from_ref(newest), asked)? {
-            Some(Answer::Same) => Ok(Compared::Same),
-            Some(Answer::Withdrawn) => withdrawn(),
-            None if self.is_dead(newest) => Ok(Compared::Nobody),
-            Some(Answer::Other | Answer::SoFar) | None => Ok(Compared::Other),
+            Some(Ok(Answer::Same)) => Ok(Compared::Same),
+            Some(Ok(Answer::Withdrawn)) => withdrawn(),
+            Some(Ok(Answer::Other(at))) => Ok(Compared::Other(at)),
+            Some(Ok(Answer::SoFar) | Err(Error::CausalLogLost { .. })) => Ok(Compared::Other(from)),
+            Some(Err(error)) => Err(error),
+            // It is dead.
+            None => Ok(Compared::Nobody),
         }
     }
 
-    /// Whether what stands in the checkpoint folder is what is here: nobody else has it any more.
-    fn is_in_folder(&self, log: &Shared, has_all: bool) -> Result<bool> {
+    /// Compares a log with what stands in the checkpoint folder: nobody else has it any more.
+    fn compare_with_folder(&self, log: &Shared, has_all: bool) -> Result<Compared> {
         let lost = || Error::CausalLogLost { task: log.task.clone() };
         let rescued = self.disk.rescue(&log.task)?.ok_or_else(lost)?;
         let mut ours = Ours::default();
@@ -253,14 +273,14 @@ impl Handler {
         loop {
             let blocks = rescued.piece(from)?;
             if blocks.is_empty() {
-                return Ok(!has_all || from >= log.end);
+                return Ok(if has_all && from < log.end { Compared::Other(from) } else { Compared::Same });
             }
             for block in blocks {
                 if from >= log.end {
-                    return Ok(true);
+                    return Ok(Compared::Same);
                 }
-                if ours.next(self, log, from) != Some(&block) {
-                    return Ok(false);
+                if !ours.next_is(self, log, from, &block)? {
+                    return Ok(Compared::Other(from));
                 }
                 from = from.plus(block.len() as u64);
             }
@@ -282,18 +302,18 @@ impl Handler {
                 Ok(Reply::Blocks(blocks)) => blocks,
                 Ok(Reply::Withdrawn) => return Ok(Answer::Withdrawn),
                 Ok(_) => return Err(unexpected()),
-                Err(Error::LogFork { .. }) => return Ok(Answer::Other),
+                Err(Error::LogFork { .. }) => return Ok(Answer::Other(from)),
                 Err(error) => return Err(error),
             };
             if blocks.is_empty() {
-                return Ok(if has_all { Answer::Other } else { Answer::SoFar });
+                return Ok(if has_all { Answer::Other(from) } else { Answer::SoFar });
             }
             for block in blocks {
                 if from >= log.end {
                     break;
                 }
-                if ours.next(self, log, from) != Some(&block) {
-                    return Ok(Answer::Other);
+                if !ours.next_is(self, log, from, &block)? {
+                    return Ok(Answer::Other(from));
                 }
                 from = from.plus(block.len() as u64);
             }
@@ -316,7 +336,8 @@ impl Handler {
             let (mut from, mut index) = (LogOffset::START, 0);
             while from < *end {
                 let blocks = self.read(task, from)?;
-                if blocks.is_empty() {
+                // Another than was compared must not stand in the folder in its name, and is found out below.
+                if blocks.is_empty() || locked(&self.store).version(task) != *version {
                     break;
                 }
                 for block in blocks {
@@ -348,3 +369,6 @@ fn copy_record(task: &TaskId, counting: &Counting, at: LogOffset, block: &Bytes)
         block: block.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -300,17 +300,27 @@ impl Registrar {
         self.ask(connections, &request).map(drop)
     }
 
-    /// What counts of logs that were absorbed here.
+    /// What counts of each of these logs, that were absorbed here.
     pub(in crate::edge) fn counting(
         &self,
         connections: &Connections,
         agent: AgentId,
-        tasks: Vec<(TaskId, Generation)>,
+        mut tasks: Vec<(TaskId, Generation)>,
     ) -> Result<Vec<Counting>> {
-        match self.ask(connections, &Request::Counting { agent, tasks })? {
-            Reply::CountingAre(counting) => Ok(counting),
-            _ => Err(unexpected()),
+        let mut all = Vec::with_capacity(tasks.len());
+        while !tasks.is_empty() {
+            let Reply::CountingAre(first) =
+                self.ask(connections, &Request::Counting { agent, tasks: tasks.clone() })?
+            else {
+                return Err(unexpected());
+            };
+            if first.is_empty() || first.len() > tasks.len() {
+                return Err(unexpected());
+            }
+            tasks.drain(..first.len());
+            all.extend(first);
         }
+        Ok(all)
     }
 
     /// Logs of which this agent should make another copy.

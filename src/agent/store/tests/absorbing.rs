@@ -131,3 +131,36 @@ fn a_task_that_is_opened_here_records_on_a_copy_but_its_own_blocks_are_not_fresh
     assert_eq!(store.generation(&up), Some(Generation(4)));
     assert!(store.has_fresh(&epoch(1)));
 }
+
+#[test]
+fn of_a_stale_copy_what_was_the_same_stays() {
+    let mut store = Store::new(MEMORY);
+    let (up, nobody) = (task("up", 1, 0), Generation::NONE);
+    for (from, byte) in [(0, 1), (10, 2), (20, 3)] {
+        store.absorb_copy(&up, nobody, LogOffset(from), &block(byte, 10)).unwrap();
+    }
+    let taken = |store: &Store, end| store.taken(&up, None, LogOffset(end)).unwrap();
+    let (shown, stale) = (taken(&store, 20), taken(&store, 30));
+    store.take_fresh(&epoch(1), |_| true);
+    let before = store.version(&up);
+    store.drop_stale(&up, before, LogOffset(20));
+    assert_eq!((store.end(&up), store.memory_bytes), (Some(LogOffset(20)), 20));
+    assert!(store.has(&up, &shown) && !store.has(&up, &stale), "who took in more of it is told");
+    // It was a copy that is gone.
+    store.drop_stale(&up, before, LogOffset(0));
+    assert_eq!(store.end(&up), Some(LogOffset(20)));
+    store.absorb_copy(&up, nobody, LogOffset(20), &block(4, 10)).unwrap();
+    assert_eq!(
+        store.take_fresh(&epoch(1), |_| true),
+        std::slice::from_ref(&up),
+        "what takes its place is news"
+    );
+    let all = store.make_room(MEMORY);
+    assert_eq!(bytes_of(&all), [(up.clone(), vec![0, 1, 2])]);
+    spill(&mut store, all);
+    assert_eq!((store.memory_bytes, store.stats().spilled_bytes), (0, 30));
+    let version = store.version(&up);
+    store.drop_stale(&up, version, LogOffset(10));
+    assert_eq!((store.memory_bytes, store.stats().spilled_bytes), (0, 10));
+    check(&store, &[]);
+}
