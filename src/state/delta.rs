@@ -86,7 +86,8 @@ impl Delta {
         let mut number = || fields.varint().map_err(|_| cut_off());
         let (epoch, base) = (number()?, number()?.checked_sub(1));
         let now_ms = fields.zigzag().map_err(|_| cut_off())?;
-        let catalog = bytes.slice_ref(fields.bytes().map_err(|_| cut_off())?);
+        // It is kept for longer than the entries, whose bytes it must not keep.
+        let catalog = Bytes::copy_from_slice(fields.bytes().map_err(|_| cut_off())?);
         let entries = Entries::from_bytes(bytes.slice(bytes.len() - fields.len()..));
         Ok(Self { epoch, base: Version(base), now_ms, catalog, entries })
     }

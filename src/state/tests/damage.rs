@@ -38,6 +38,19 @@ fn a_delta_is_read_as_it_was_written() {
 }
 
 #[test]
+fn the_bytes_that_a_delta_came_in_are_not_kept() {
+    let catalog = Bytes::from_static(b"catalog");
+    let bytes = Delta { epoch: 0, base: Version::NONE, catalog: catalog.clone(), ..written() }.encode();
+    let mut store = StateStore::new();
+    store.begin(&id(), RangeSet::ALL, Version::NONE).unwrap();
+    store.hold(&id(), &whole(Delta::decode(&bytes).unwrap())).unwrap();
+    assert!(bytes.is_unique(), "it is pending");
+    store.advance(&id(), &commit(0)).unwrap();
+    assert_eq!(store.catalog(&id()), Some(catalog));
+    assert!(bytes.is_unique(), "it was committed");
+}
+
+#[test]
 fn bytes_of_a_delta_stay_what_they_are() {
     let prefix = KeyPrefix::new(0x0102_0304_0506_0708, b"k");
     let mut entries = EntriesBuilder::new();
