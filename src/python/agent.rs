@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 
-use super::allocator::give_back_soon;
+use super::allocator::give_back_at_once;
 use super::client::{epoch, epoch as client_epoch, epoch_object};
 use super::config::PySessionConfig;
 use super::door::enter;
@@ -40,7 +40,7 @@ impl PyAgent {
         plan_uses: Py<PyAny>,
         clocks: Py<PyAny>,
     ) -> PyResult<Self> {
-        give_back_soon();
+        give_back_at_once();
         let ask = move |stage: u32| -> Option<Stage> {
             // Spark may not know, or be shutting down; then the layout counts as unchanged.
             let known: Option<(u32, bool)> = Python::attach(|py| {

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3_arrow::PyArray;
 use serde::Serialize;
 
-use super::allocator::give_back_soon;
+use super::allocator::give_back_at_once;
 use super::config::PySessionConfig;
 use super::door::{enter, quick};
 use super::result_task::{arrays, to_pyarrow};
@@ -54,7 +54,7 @@ pub(super) fn run_executor_agent(
     executor: String,
 ) -> PyResult<()> {
     // Only this process is an agent and nothing else, so only it may set up where traces go.
-    give_back_soon();
+    give_back_at_once();
     let filter = tracing_subscriber::EnvFilter::try_from_env("CLONOS_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let _ = tracing_subscriber::fmt()

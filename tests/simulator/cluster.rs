@@ -1,5 +1,4 @@
-//! Agents and their registry, without sockets: each request is carried out at once, in the order and with
-//! the state machines that `src/edge` uses, and any host may die between two.
+//! Agents and their registry, without sockets: requests are carried out at once, with the machines of `src/edge`.
 
 use std::collections::BTreeSet;
 
@@ -351,8 +350,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// As `Handler::append`: what the last operator does before a batch leaves. `dies` says whether the host
-    /// dies in the middle of it.
+    /// As `Handler::append`: what the last operator does before a batch leaves. `dies`: the host does, halfway.
     pub(crate) fn append(
         &mut self,
         session: &mut Session,
