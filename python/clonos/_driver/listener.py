@@ -3,9 +3,9 @@
 ========================================================= =============
 private name of Spark's                                   seen in
 ========================================================= =============
-``StreamingQueryListener._jlistener``                     4.1, 4.2, 4.3
-``JStreamingQueryListener``                               4.1, 4.2, 4.3
-``PythonStreamingQueryListenerWrapper``                   4.1, 4.2, 4.3
+``StreamingQueryListener._jlistener``                     4.3
+``JStreamingQueryListener``                               4.3
+``PythonStreamingQueryListenerWrapper``                   4.3
 ========================================================= =============
 """
 
