@@ -24,6 +24,17 @@ UNNOTICED = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _nothing_runs(spark: Any) -> None:
+    """Tasks that a failed job has left take slots: executors without any have nothing to lose."""
+    tracker = spark.sparkContext._jsc.sc().statusTracker()
+
+    def is_idle() -> bool:
+        return not any(info.numRunningTasks() for info in tracker.getExecutorInfos())
+
+    testing.wait_until(is_idle, "tasks of earlier jobs to end", 90)
+
+
 @pytest.fixture
 def unnoticed(spark: Any) -> Iterator[Any]:
     for name, value in UNNOTICED.items():
