@@ -127,6 +127,7 @@ fn run(folder: &Path, mut config: SessionConfig, what: &str, executors: usize) {
         was_lost: Box::new(|_, _| false),
         plan_uses: Box::new(|_| None),
         clocks: Box::new(|_, _| Err("no batch has times here".into())),
+        next_batches: Box::new(|_| None),
     };
     let socket = folder.join("driver.sock");
     let driver = Agent::start(AgentConfig { session: config.clone(), role, socket }).unwrap();

@@ -160,6 +160,7 @@ fn through_an_agent(folder: &Path, memory: u64, what: &str) {
         was_lost: Box::new(|_, _| false),
         plan_uses: Box::new(|_| None),
         clocks: Box::new(|_, _| Err("no batch has times here".into())),
+        next_batches: Box::new(|_| None),
     };
     let socket = folder.join("agent.sock");
     let agent = Agent::start(AgentConfig { session: config.clone(), role, socket }).unwrap();

@@ -74,6 +74,10 @@ class Client:
     def connect(config: SessionConfig, socket: str) -> Client: ...
     def permits(self, name: str, interval_ns: int, count: int) -> int:
         """Reserve permits of the application's rate limit `name`; nanoseconds until the first."""
+    def timer_due(
+        self, reader: str, operator: str, by_watermark: bool, until_ms: int | None
+    ) -> tuple[int, int | None] | None:
+        """When the first timer is due that the next batch is to find; the version that has it."""
     def is_usable(self) -> bool:
         """Whether no error has been seen on the connection."""
 
@@ -436,6 +440,7 @@ class Agent:
             [int, int], list[tuple[str, int, str, int, bool, int, int, int, int, int, int]] | None
         ],
         clocks: Callable[[str, int], tuple[int, int, int]],
+        next_batches: Callable[[str], tuple[str, int, int] | None],
     ) -> Agent: ...
     def refuse_query(self, query: str, setting: str, reason: str) -> None:
         """Open no task of a query any more, until it begins anew."""
@@ -450,8 +455,6 @@ class Agent:
         """Drop the logs of an epoch everywhere."""
     def check_epoch(self, query: str, epoch: int | str) -> None:
         """Raise `InconsistentEpoch` unless what the epoch's tasks took in belongs together."""
-    def next_due(self, query: str) -> int | None:
-        """When the first timer in the keyed states of a query is due, in ms since 1970."""
     def savepoint(self, query: str, path: str) -> str:
         """Write all keyed states of a query to a new folder; what is in it, as JSON."""
     def live_epochs(self) -> list[tuple[str, int | str]]:

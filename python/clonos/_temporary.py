@@ -12,6 +12,9 @@ import stat
 import tempfile
 from pathlib import Path
 
+# The configuration of a session, for processes on this host: in its folder, beside the socket.
+SESSION_FILE = "session"
+
 
 def private_folder(*names: str) -> Path:
     """Return a folder below this user's own, made where it is not there.

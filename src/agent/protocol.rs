@@ -18,7 +18,7 @@ use super::members::News;
 use super::state;
 use super::state::asking::{FromRegistry, ToRegistry};
 use super::state::holders::{Answer, ToHolder};
-use super::state::messages::AboutState;
+use super::state::messages::{AboutState, AboutTimers, FirstDue};
 pub use super::stats::{
     AgentStats, AgentSummary, ClusterStats, HeldState, HeldStats, OperatorStats, Recovery, StateFigures,
     TaskStats, Totals,
@@ -320,6 +320,8 @@ pub enum Request {
     Values(Box<AboutValues>),
     /// Worker: about the state of a task that it has open.
     State(Box<AboutState>),
+    /// A streaming source, to the driver's agent: is a timer due?
+    Timers(Box<AboutTimers>),
     /// Agent to agent: about ranges that the other holds.
     StateHolder(Box<ToHolder>),
     /// Agent to registry: about a state.
@@ -410,6 +412,8 @@ pub enum Reply {
     Values(Found),
     /// To `State`.
     State(state::messages::Found),
+    /// To `Timers`: the first that is due, if the next batch is to find one.
+    Timers(Option<FirstDue>),
     /// To `State`: it is being restored; ask again.
     StateIsRestored,
     /// To `StateHolder`.

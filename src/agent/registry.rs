@@ -31,6 +31,7 @@ use crate::task::{Ended, Summary};
 pub(crate) use parts::first_part;
 use parts::part_of;
 use uses::Uses;
+pub(crate) use uses::name_of;
 
 /// Commits kept for agents that have not heard of them; one that missed more keeps some memory too long.
 const COMMITS_MAX: usize = 4_096;

@@ -12,7 +12,7 @@ use super::door::enter;
 use super::stored::savepoint_report;
 use crate::agent::protocol::{Code, Execution, Placed, Plan, Use};
 use crate::agent::state::messages::Clock;
-use crate::edge::agent::{Agent, AgentConfig, Clocks, Role, Stage};
+use crate::edge::agent::{Agent, AgentConfig, Clocks, NextBatch, NextBatches, Role, Stage};
 use crate::error::Error;
 use crate::id::Partition;
 
@@ -39,6 +39,7 @@ impl PyAgent {
         was_lost: Py<PyAny>,
         plan_uses: Py<PyAny>,
         clocks: Py<PyAny>,
+        next_batches: Py<PyAny>,
     ) -> PyResult<Self> {
         give_back_at_once();
         let ask = move |stage: u32| -> Option<Stage> {
@@ -89,6 +90,7 @@ impl PyAgent {
             was_lost: Box::new(lost),
             plan_uses: Box::new(plan),
             clocks: ask_clock(clocks),
+            next_batches: asks_next_batches(next_batches),
         };
         let agent = enter(py, || Agent::start(AgentConfig { session, role, socket }))?;
         Ok(Self { agent })
@@ -138,11 +140,6 @@ impl PyAgent {
         enter(py, || self.agent.check_epoch(query, &epoch))
     }
 
-    /// When the first timer in the keyed states of a query is due.
-    fn next_due(&self, py: Python<'_>, query: &str) -> PyResult<Option<i64>> {
-        enter(py, || self.agent.next_due(query))
-    }
-
     /// Writes all states of a query to a folder of their own; what is in it.
     fn savepoint(&self, py: Python<'_>, query: &str, path: PathBuf) -> PyResult<String> {
         enter(py, || {
@@ -185,5 +182,14 @@ fn ask_clock(clocks: Py<PyAny>) -> Clocks {
                 .map_err(|error| error.value(py).to_string())
         })?;
         Ok(Clock { now_ms, watermark_ms, late_ms })
+    })
+}
+
+fn asks_next_batches(next_batches: Py<PyAny>) -> NextBatches {
+    Box::new(move |reader| {
+        let known: Option<(String, u64, i64)> = Python::attach(|py| {
+            next_batches.call1(py, (reader,)).and_then(|next| next.extract(py)).ok().flatten()
+        });
+        known.map(|(query, epoch, watermark_ms)| NextBatch { query: query.into(), epoch, watermark_ms })
     })
 }

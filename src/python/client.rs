@@ -15,7 +15,7 @@ use super::config::PySessionConfig;
 use super::door::enter;
 use super::lock;
 use crate::agent::protocol::{Code, Ending, Execution, OpenTask, Opened, Request, Use};
-use crate::agent::state::messages::{AboutState, Found, Wanted};
+use crate::agent::state::messages::{AboutState, AboutTimers, Found, Wanted};
 use crate::edge::net::client::{Client, Ticket};
 use crate::error::{Error, Result};
 use crate::id::{Epoch, EpochKey, LogOffset, Partition, TaskId};
@@ -67,6 +67,20 @@ impl PyClient {
 
     fn permits(&self, py: Python<'_>, name: String, interval_ns: u64, count: u32) -> PyResult<u64> {
         enter(py, || self.shared.with(|client| client.permits(name, interval_ns, count)))
+    }
+
+    /// The first timer that is due, if the next batch is to find one: when, and the version that has it.
+    fn timer_due(
+        &self,
+        py: Python<'_>,
+        reader: String,
+        operator: String,
+        by_watermark: bool,
+        until_ms: Option<i64>,
+    ) -> PyResult<Option<(i64, Option<u64>)>> {
+        let about = AboutTimers { reader, operator, by_watermark, until_ms };
+        let first = enter(py, || self.shared.with(|client| client.timer_due(about)))?;
+        Ok(first.and_then(|first| Some((first.due_ms?, first.version.0))))
     }
 
     fn is_usable(&self) -> bool {

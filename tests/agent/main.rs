@@ -29,5 +29,6 @@ mod state_missed;
 mod state_restart;
 mod state_saved;
 mod states;
+mod timers;
 mod values;
 mod world;

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use clonos::agent::state::messages::{Found, Wanted};
-use clonos::edge::net::client::Client;
 use clonos::id::Epoch;
 use clonos::state::{EntriesBuilder, EntryKey, Op, Version};
 
@@ -189,42 +188,6 @@ fn timers_that_are_due_come_in_order_from_all_who_have_them() {
     expected.sort_unstable();
     found.sort_unstable();
     assert_eq!(found, expected);
-}
-
-#[test]
-fn the_driver_knows_when_the_first_timer_is_due_once_that_is_committed() {
-    let world = World::new();
-    let mut worker = world.worker();
-    let epoch = |worker: &mut Client, epoch: u64, changes: &[(u64, i64, bool)]| {
-        for partition in 0..2 {
-            let task = Counting::begin(worker, epoch, partition, 2).unwrap();
-            let own = changes.iter().filter(|(n, ..)| in_partition([*n], partition, 2) == [*n]);
-            let timer = |(n, at, is_put): &(u64, i64, bool)| {
-                let put = Op::Put { expires_ms: 0, value: bytes::Bytes::new() };
-                (EntryKey::timer(&key(*n), *at), if *is_put { put } else { Op::Delete })
-            };
-            let mut timers: Vec<(EntryKey, Op)> = own.map(timer).collect();
-            timers.sort_by(|a, b| a.0.cmp(&b.0));
-            let mut entries = EntriesBuilder::new();
-            timers.iter().for_each(|(key, op)| entries.push(key, op));
-            let mut delta = task.delta(&BTreeMap::new(), 0);
-            delta.entries = entries.finish();
-            task.write_delta(worker, &delta).unwrap();
-            close(worker, task.session);
-        }
-        let before = world.driver.next_due("q").unwrap();
-        world.driver.commit_epoch("q", &Epoch::Batch(epoch)).unwrap();
-        (before, world.driver.next_due("q").unwrap())
-    };
-    assert_eq!(epoch(&mut worker, 0, &[]), (None, None));
-    let many: Vec<(u64, i64, bool)> =
-        (0..2_000).map(|n| (n, 100 + i64::try_from(n).unwrap(), true)).collect();
-    assert_eq!(epoch(&mut worker, 1, &many), (None, Some(100)));
-    // As when timers fire: the first thousand are gone, one comes before what is left.
-    let mut fired: Vec<(u64, i64, bool)> = many[..1_000].iter().map(|(n, at, _)| (*n, *at, false)).collect();
-    assert_eq!(epoch(&mut worker, 2, &fired), (Some(100), Some(1_100)));
-    fired = vec![(5_000, 700, true)];
-    assert_eq!(epoch(&mut worker, 3, &fired), (Some(1_100), Some(700)));
 }
 
 #[test]

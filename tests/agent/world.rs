@@ -10,7 +10,7 @@ use bytes::Bytes;
 use clonos::agent::protocol::{Ending, OpenTask, Opened, Reply, Request, Use};
 use clonos::agent::state::messages::Clock;
 use clonos::config::SessionConfig;
-use clonos::edge::agent::{Agent, AgentConfig, Role, Stage};
+use clonos::edge::agent::{Agent, AgentConfig, NextBatch, Role, Stage};
 use clonos::edge::net::Connection;
 use clonos::edge::net::client::Client;
 use clonos::error::Result;
@@ -109,11 +109,20 @@ pub fn start_driver(config: SessionConfig, socket: PathBuf) -> (Agent, SessionCo
         was_lost: Box::new(|stage, partition| stage == 200 && partition.0 < 2),
         plan_uses: Box::new(|_| None),
         clocks: Box::new(|_, _| Ok(Clock { now_ms: 1_000, watermark_ms: -1, late_ms: -1 })),
+        next_batches: Box::new(next_batch),
     };
     let driver = Agent::start(AgentConfig { session: config.clone(), role, socket }).unwrap();
     let driver_addr = driver.addr().to_string();
     let driver_socket = driver.socket().display().to_string();
     (driver, SessionConfig { driver_addr, driver_socket, ..config })
+}
+
+/// Names of readers in these tests tell of the next batch: `q/7/1500` is of query `q`, batch 7, with watermark 1500.
+fn next_batch(reader: &str) -> Option<NextBatch> {
+    let mut parts = reader.split('/');
+    let query = parts.next().filter(|query| !query.is_empty())?.into();
+    let epoch = parts.next()?.parse().ok()?;
+    Some(NextBatch { query, epoch, watermark_ms: parts.next()?.parse().ok()? })
 }
 
 /// An agent that can be killed.

@@ -47,6 +47,7 @@ impl Life {
             was_lost: Box::new(|_, _| false),
             plan_uses: Box::new(|_| None),
             clocks: Box::new(|_, _| Err("no batch has times here".into())),
+            next_batches: Box::new(|_| None),
         };
         let socket = folder.join(format!("driver-{number}.sock"));
         let driver = Agent::start(AgentConfig { session: config.clone(), role, socket })?;

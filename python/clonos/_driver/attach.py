@@ -34,7 +34,7 @@ from clonos._config import (
 from clonos._driver import spark_private
 from clonos._driver.plans import plan_uses
 from clonos._driver.session import Session
-from clonos._temporary import private_folder, write_private
+from clonos._temporary import SESSION_FILE, private_folder, write_private
 from clonos._worker.agents import sweep
 from clonos.errors import ConfigError
 
@@ -185,7 +185,7 @@ def attach(
 
     agent = _start_agent(spark, config, (bind_host, driver_port), host_label)
     advertised = config.with_driver_addr(agent.addr)
-    write_private(folder / "session", advertised.to_bytes())
+    write_private(folder / SESSION_FILE, advertised.to_bytes())
     session = Session(spark, agent, advertised, folder, asked)
     atexit.register(session.stop)
     if metrics is not None:
@@ -245,7 +245,8 @@ def _start_agent(
     was_lost = spark_private.lost_outputs(spark.sparkContext)
     own = config.with_host_label(label)
     clocks = spark_private.clocks(spark)
-    return _core.Agent.start(own, *bind, stages, was_lost, plan_uses(spark), clocks)
+    next_batches = spark_private.next_batches(spark)
+    return _core.Agent.start(own, *bind, stages, was_lost, plan_uses(spark), clocks, next_batches)
 
 
 def register_formats(
@@ -258,12 +259,13 @@ def register_formats(
     from clonos._sinks import data_sources
     from clonos._sources import HttpSource, SocketSource, with_defaults
     from clonos._sources.state import StateSource
+    from clonos._sources.timers import timers_of
 
     defaults = {"bindHost": bind_host}
     if config.checkpoint_dir is not None:
         defaults["logDir"] = config.checkpoint_dir
     sources = [with_defaults(source, **defaults) for source in (SocketSource, HttpSource)]
-    formats: list[type[DataSource]] = [*sources, StateSource, *data_sources()]
+    formats: list[type[DataSource]] = [*sources, StateSource, timers_of(config), *data_sources()]
     for source in formats:
         try:
             spark.dataSource.register(source)

@@ -21,6 +21,10 @@ name                                                      seen in
 ``StreamExecution.offsetLog``, ``OffsetSeqMetadata``      4.3
 ``_create_udf`` of ``sql.udf``, ``sql.pandas.functions``  4.3
 ``sql.pandas.group_ops.PandasGroupedOpsMixin``            4.3
+``StreamExecution.availableOffsets``, ``isActive``        4.3
+``committedOffsets``, ``getStartOffsetsOfLatestBatch``    4.3
+``StreamExecution.getLatestExecutionContext().batchId``   4.3
+``MicroBatchExecution.watermarkTracker``                  4.3
 ========================================================= =============
 """
 
@@ -256,6 +260,42 @@ def clocks(spark: SparkSession) -> Callable[[str, int], tuple[int, int, int]]:
         return int(of_batch.batchTimestampMs()), int(of_batch.batchWatermarkMs()), int(late)
 
     return clock
+
+
+def next_batches(spark: SparkSession) -> Callable[[str], tuple[str, int, int] | None]:
+    """Return what tells query, number and watermark of the batch that is about to begin.
+
+    It is asked by a source of the query while Spark makes up that batch, and finds the query by a
+    name in the source's offsets: Spark does not tell its sources whose they are.
+    """
+    # Running queries by the names of their sources.
+    known: dict[str, Any] = {}
+
+    def find(reader: str) -> Any:
+        jspark: Any = spark._jsparkSession
+        for query in jspark.sharedState().activeStreamingQueries().values():
+            # Where the batch that is made up starts, and ends so far; and what is done.
+            starts, ends = query.getStartOffsetsOfLatestBatch(), query.availableOffsets()
+            known_offsets = (starts, ends, query.committedOffsets())
+            if any(reader in str(offsets.mkString(" ")) for offsets in known_offsets):
+                return query
+        return None
+
+    def next_batch(reader: str) -> tuple[str, int, int] | None:
+        query = known.get(reader)
+        if query is None or not query.isActive():
+            for name, old in list(known.items()):
+                if not old.isActive():
+                    known.pop(name, None)
+            query = find(reader)
+            if query is None:
+                return None
+            known[reader] = query
+        batch = query.getLatestExecutionContext().batchId()
+        watermark = query.watermarkTracker().currentWatermark()
+        return str(query.id().toString()), int(batch), int(watermark)
+
+    return next_batch
 
 
 def _batch_metadata(log: Any, batch: int) -> Any:

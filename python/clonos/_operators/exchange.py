@@ -93,6 +93,17 @@ def exchange(
     >>> by_id = clonos.exchange(scored, 8, "id")  # doctest: +SKIP
     >>> totals = clonos.map_in_arrow(by_id, total, "id long, total double")  # doctest: +SKIP
     """
+    return exchange_with(None, df, n, *keys, uid=uid)
+
+
+def exchange_with(
+    timers: DataFrame | None,
+    df: DataFrame,
+    n: int | Column | str | None,
+    *keys: Column | str,
+    uid: str | None = None,
+) -> DataFrame:
+    """As `exchange`; in the batches of the stream `timers`, what is behind it runs without rows."""
     given: tuple[Any, ...] = keys
     if isinstance(n, int):
         partitions = n
@@ -104,11 +115,17 @@ def exchange(
     keyed = df.withColumns(computed) if computed else df
     for name in names:
         _check_key(str(computed.get(name, name)), keyed.schema[name].dataType)
-    exchanged = _exchange(keyed, partitions, names, uid)
+    exchanged = _exchange(timers, keyed, partitions, names, uid)
     return exchanged.drop(*computed) if computed else exchanged
 
 
-def _exchange(df: DataFrame, partitions: int, names: tuple[str, ...], uid: str | None) -> DataFrame:
+def _exchange(
+    timers: DataFrame | None,
+    df: DataFrame,
+    partitions: int,
+    names: tuple[str, ...],
+    uid: str | None,
+) -> DataFrame:
     schema = _arrow_schema(df.schema)
     label = f"exchange({', '.join(names)}; {partitions})"
     made = _made(df)
@@ -118,11 +135,24 @@ def _exchange(df: DataFrame, partitions: int, names: tuple[str, ...], uid: str |
     sender = made.spec.use
     indices = tuple(schema.get_field_index(name) for name in names)
     body = _body(made, Ends(made.sender, schema, indices, partitions))
-    frames = made.source.mapInArrow(body, FRAME_SCHEMA).repartitionById(partitions, "pid")
+    frames = made.source.mapInArrow(body, FRAME_SCHEMA)
+    if timers is not None:
+        # One more task of the sender, so that whoever counts its tasks finds all of them.
+        silent = _body(
+            Made(timers, None, _nothing, made.spec), Ends(None, schema, indices, partitions)
+        )
+        frames = frames.union(timers.mapInArrow(silent, FRAME_SCHEMA))
+    frames = frames.repartitionById(partitions, "pid")
     gathered = Made(
         frames, sender, None, spec_of(None, f"{uid or sender.operator + '|' + label}.in")
     )
     return _remember(gathered, df.schema)
+
+
+def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        pass
+    return iter(())
 
 
 def map_stage(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from clonos import _core
 from clonos._config import choice
 from clonos._operators.declaration import session_conf
-from clonos._operators.exchange import SHUFFLE_PARTITIONS, exchange, map_stage
+from clonos._operators.exchange import SHUFFLE_PARTITIONS, exchange_with, map_stage
 from clonos._operators.grouped import Key, grouping
 from clonos._operators.spec import spec_of
 from clonos._state.batch_processor import BatchProcessor
@@ -106,8 +106,8 @@ def transform_with_state(  # noqa: PLR0917  # the order of Spark's
     output_mode : str
         ``"append"``, ``"update"`` or ``"complete"``: as in Spark, what is emitted is the same.
     time_mode : str
-        ``"none"``, ``"processingTime"`` or ``"eventTime"``: what timers go by. TTL is in processing
-        time.
+        ``"none"``, ``"processingTime"`` or ``"eventTime"``: what timers go by. On a stream, one
+        that is due begins a batch, whether there are rows. TTL is in processing time.
     initial_state : pyspark.sql.GroupedData, or tuple of DataFrame and keys, optional
         Rows given to ``handleInitialState`` where there is no state yet. Grouped by columns of the
         same types. In batch queries and ``foreachBatch``.
@@ -233,7 +233,9 @@ def stateful(  # noqa: PLR0917  # the order of Spark's
     )
     check_savepoint(program)
     stage = StatefulStage(program, df.sparkSession.sparkContext)
-    result = map_stage(exchange(rows, count, *places), stage, output, uid, spec)
+    timers = _timers(df, processor, mode, spec.name)
+    exchanged = exchange_with(timers, rows, count, *places)
+    result = map_stage(exchanged, stage, output, uid, spec)
     return _tagged(result, event_time_column, delay) if event_time_column else result
 
 
@@ -317,6 +319,25 @@ def check_stream(df: DataFrame, mode: TimeMode) -> None:
     if mode is TimeMode.EVENT_TIME and _event_time(df)[1] is None:
         message = "time_mode='eventTime' needs a watermark: df.withWatermark(column, delay)"
         raise ConfigError(message, "CONFIG")
+
+
+def _timers(
+    df: DataFrame, processor: StatefulProcessor | BatchProcessor, mode: TimeMode, operator: str
+) -> DataFrame | None:
+    """The stream that has a batch whenever timers are due, if there may be any."""
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+    if isinstance(processor, BatchProcessor):
+        return None
+    handler: Any = processor.handleExpiredTimer
+    is_default = getattr(handler, "__func__", None) is StatefulProcessor.handleExpiredTimer
+    if not df.isStreaming or mode is TimeMode.NONE or is_default:
+        return None
+    from clonos._sources.timers import HAS_STARTS, read_timers
+
+    if not HAS_STARTS:  # pragma: no cover
+        return None
+    return read_timers(df.sparkSession, operator, by_watermark=mode is TimeMode.EVENT_TIME)
 
 
 def _parsed(schema: StructType | str) -> StructType:

@@ -4,7 +4,7 @@ use super::Registry;
 use super::agents::Agents;
 use crate::agent::protocol::{AgentInfo, StateFigures};
 use crate::agent::state::asking::{Done, FromRegistry, Located, ToRegistry};
-use crate::agent::state::messages::Clock;
+use crate::agent::state::messages::{Clock, FirstDue};
 use crate::agent::state::registry::{Asker, Cluster, Keeping, Restored, state_of};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, Generation, TaskId};
@@ -80,10 +80,10 @@ impl Registry {
         })
     }
 
-    /// When the first timer in the states of a query is due, as of what was committed.
+    /// When the first timer of a state is due, as the next epoch will find it; `None` if the state is not known.
     #[must_use]
-    pub fn next_due(&self, query: &str) -> Option<i64> {
-        self.states.next_due(query)
+    pub fn first_due(&self, id: &StateId) -> Option<FirstDue> {
+        self.states.first_due(id)
     }
 
     /// All states of a query as its last committed epoch left them: see [`crate::agent::state::registry::States::cut`].

@@ -37,7 +37,8 @@ use super::layouts::Cuts;
 use super::moved::Moved;
 use crate::agent::protocol::{Code, Layout, Placed, Plan, Use};
 use crate::id::{Epoch, EpochKey};
-use names::{name_of, parse};
+pub(crate) use names::name_of;
+use names::parse;
 use search::Search;
 
 /// A use as the running program makes it: the code, what it is asked over, and how often that stands in the

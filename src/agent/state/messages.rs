@@ -16,6 +16,28 @@ pub struct Clock {
     pub late_ms: i64,
 }
 
+/// When the first timer of a state is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FirstDue {
+    /// In this version.
+    pub version: Version,
+    /// Then, if there is a timer.
+    pub due_ms: Option<i64>,
+}
+
+/// What the reader of an operator's timers asks before a batch.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AboutTimers {
+    /// The reader's name: it stands in its offsets, so in its query's.
+    pub reader: String,
+    /// The operator, as the program names it.
+    pub operator: String,
+    /// Whether timers are due by the watermark, and not by the clock.
+    pub by_watermark: bool,
+    /// Of those that go by the clock: none that is due later.
+    pub until_ms: Option<i64>,
+}
+
 /// A worker's request about the state of a task that it has open.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AboutState {

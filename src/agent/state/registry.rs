@@ -19,6 +19,7 @@ use bytes::Bytes;
 use self::basing::Basing;
 pub use self::holders::Cluster;
 use self::holders::Holders;
+use crate::agent::state::messages::FirstDue;
 use crate::agent::stats::StateFigures;
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, TaskId};
@@ -53,6 +54,8 @@ pub struct Restored {
     pub catalog: Bytes,
     /// Epochs since that of its oldest base.
     pub epochs: u64,
+    /// When its first timer is due.
+    pub due_ms: Option<i64>,
 }
 
 /// A task's place: which state, and which part of it.
@@ -103,15 +106,6 @@ struct Decided {
     due_ms: Option<i64>,
 }
 
-/// When the first timer of a state is due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum FirstDue {
-    /// The state was restored, and nobody has looked.
-    Unknown,
-    /// Then, if there is one.
-    At(Option<i64>),
-}
-
 /// An epoch that is not committed.
 #[derive(Debug)]
 struct Pending {
@@ -136,7 +130,7 @@ struct State {
     before_points: Version,
     catalog: Bytes,
     /// When the first timer is due.
-    due: FirstDue,
+    due_ms: Option<i64>,
     holders: Holders,
     basing: Basing,
     /// Ranges that standbys have served since another holder's death.
@@ -159,7 +153,7 @@ impl State {
             points: VecDeque::new(),
             before_points: version,
             catalog,
-            due: if version == Version::NONE { FirstDue::At(None) } else { FirstDue::Unknown },
+            due_ms: None,
             holders: Holders::default(),
             basing: Basing::default(),
             promoted: 0,
@@ -244,9 +238,10 @@ impl States {
         let known = self.states.get(&id).map(|state| state.life);
         let life = known.unwrap_or(0) + 1;
         let state = match restored {
-            Some(Restored { version, catalog, epochs }) => {
+            Some(Restored { version, catalog, epochs, due_ms }) => {
                 let mut state = State::new(life, after, version, catalog);
                 state.basing.restored(epochs);
+                state.due_ms = due_ms;
                 state
             }
             // It goes back to where it began.
@@ -275,15 +270,17 @@ impl States {
         Ok(())
     }
 
-    /// When the first timer in the states of a query is due, as of what was committed; at once, if that is not known.
+    /// When the first timer of a state is due, after the last epoch whose tasks have all come to their end: whoever asks
+    /// is about to begin the next one. `None` if nothing is known of the state.
     #[must_use]
-    pub fn next_due(&self, query: &str) -> Option<i64> {
-        let of = |state: &State| match state.due {
-            FirstDue::Unknown => Some(i64::MIN),
-            FirstDue::At(due_ms) => due_ms,
-        };
-        let states = self.states.iter().filter(|(id, _)| &*id.query == query);
-        states.filter_map(|(_, state)| of(state)).min()
+    pub fn first_due(&self, id: &StateId) -> Option<FirstDue> {
+        let state = self.states.get(id)?;
+        let mut decided =
+            state.pending.iter().rev().filter(|(epoch, pending)| pending.check(id, **epoch).is_ok());
+        let (version, due_ms) = decided.next().map_or((state.version, state.due_ms), |(epoch, pending)| {
+            (Version(Some(*epoch)), pending.due_ms())
+        });
+        Some(FirstDue { version, due_ms })
     }
 
     /// What there is to say of each.

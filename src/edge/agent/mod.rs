@@ -62,7 +62,7 @@ use self::memory::spill;
 use self::registrar::{LocalRegistry, Registrar};
 pub use self::registrar::{PlanUses, Stage, Stages, WasLost};
 use self::repairing::repair;
-pub use self::state::Clocks;
+pub use self::state::{Clocks, NextBatch, NextBatches};
 use self::state::{join, keeping};
 use crate::agent::protocol::{AgentInfo, ClusterStats};
 use crate::config::{SessionConfig, SpillPolicy};
@@ -103,6 +103,8 @@ pub enum Role {
         plan_uses: PlanUses,
         /// Tells the times of a query's micro-batch.
         clocks: Clocks,
+        /// Tells of the batch that a query is about to begin.
+        next_batches: NextBatches,
     },
     /// A process beside an executor.
     Executor {
@@ -130,8 +132,8 @@ impl Agent {
         let id = AgentId(random_u64()?);
         let copies = usize::try_from(session.sharing_depth).unwrap_or(usize::MAX).saturating_add(1);
         let (bind_host, port, registrar, executor) = match role {
-            Role::Driver { bind_host, port, stages, was_lost, plan_uses, clocks } => {
-                let registry = LocalRegistry::new(stages, was_lost, plan_uses, clocks, copies);
+            Role::Driver { bind_host, port, stages, was_lost, plan_uses, clocks, next_batches } => {
+                let registry = LocalRegistry::new(stages, was_lost, plan_uses, clocks, next_batches, copies);
                 locked(&registry.registry).keep_states(keeping(&session));
                 (bind_host, port, Registrar::Here(Box::new(registry)), String::new())
             }
@@ -275,15 +277,6 @@ impl Agent {
     pub fn check_epoch(&self, query: &str, epoch: &Epoch) -> Result<()> {
         let key = EpochKey { query: query.into(), epoch: epoch.clone() };
         locked(&self.registry()?.registry).check_epoch(&key)
-    }
-
-    /// When the first timer in the keyed states of a query is due, in milliseconds since 1970, as of what was committed;
-    /// a time long gone, if nobody has looked since a restart.
-    ///
-    /// # Errors
-    /// [`Error::Misuse`] if this is not the driver's agent.
-    pub fn next_due(&self, query: &str) -> Result<Option<i64>> {
-        Ok(locked(&self.registry()?.registry).next_due(query))
     }
 
     /// Writes all states of a query, as its last committed epoch left them, to a folder of their own; what is in it.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::claiming::before_first;
-use super::state::{Clocks, KnownClocks};
+use super::state::{Clocks, KnownClocks, KnownReaders, NextBatches};
 use crate::agent::members::News;
 use crate::agent::permits::RateLimits;
 use crate::agent::protocol::{
@@ -56,6 +56,7 @@ pub(in crate::edge) struct LocalRegistry {
     was_lost: WasLost,
     plan_uses: PlanUses,
     pub(super) clocks: KnownClocks,
+    pub(super) readers: KnownReaders,
     /// Agents that should hold each log.
     copies: usize,
     /// First answers of `stages`: how a stage began does not change.
@@ -74,11 +75,13 @@ impl LocalRegistry {
         was_lost: WasLost,
         plan_uses: PlanUses,
         clocks: Clocks,
+        next_batches: NextBatches,
         copies: usize,
     ) -> Self {
         Self {
             copies,
             clocks: KnownClocks::new(clocks),
+            readers: KnownReaders::new(next_batches),
             was_lost,
             plan_uses,
             registry: Mutex::new(Registry::new()),

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::messages::Connection;
 use crate::agent::protocol::{ClusterStats, Ending, OpenTask, Opened, Reply, Request};
 use crate::agent::state;
-use crate::agent::state::messages::AboutState;
+use crate::agent::state::messages::{AboutState, AboutTimers, FirstDue};
 use crate::agent::values::messages::{AboutValues, Found};
 use crate::config::SessionConfig;
 use crate::error::{Error, Result};
@@ -307,6 +307,17 @@ impl Client {
                 Reply::StateIsRestored => {}
                 _ => return Err(unexpected()),
             }
+        }
+    }
+
+    /// The first timer that is due, if the next batch is to find one; asked of the driver's agent.
+    ///
+    /// # Errors
+    /// [`Error::AgentUnreachable`], [`Error::Timeout`], or whatever keeps the state from being found.
+    pub fn timer_due(&mut self, about: AboutTimers) -> Result<Option<FirstDue>> {
+        match self.ask(&Request::Timers(Box::new(about)))? {
+            Reply::Timers(due) => Ok(due),
+            _ => Err(unexpected()),
         }
     }
 

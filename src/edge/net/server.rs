@@ -267,6 +267,9 @@ impl Server {
         if let Request::StateRegistry(told) = request {
             return handler.states_here(local, told).map(Reply::StateRegistry);
         }
+        if let Request::Timers(about) = request {
+            return handler.timer_due(local, about).map(Reply::Timers);
+        }
         if let Request::Grant { open, .. } = request {
             handler.attend(local, &open.task.epoch_key())?;
         }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 /// Stands before the number of a log among those of one operator.
 const NUMBER: char = '#';
 
-pub(super) fn name_of(operator: &str, index: usize) -> Arc<str> {
+/// The name of one of them, in the order of the plan.
+pub(crate) fn name_of(operator: &str, index: usize) -> Arc<str> {
     match index {
         0 => operator.into(),
         _ => format!("{operator}{NUMBER}{}", index + 1).into(),

@@ -1,6 +1,6 @@
 //! From what an epoch's tasks have decided to the next version.
 
-use super::{FirstDue, POINTS_MAX, Pending, State, States};
+use super::{POINTS_MAX, Pending, State, States};
 use crate::error::{Error, Result};
 use crate::state::{CommitPoint, StateId, Version};
 
@@ -41,8 +41,7 @@ impl State {
             self.before_points = Version(Some(first.epoch));
         }
         self.basing.committed(pending.decided.values().map(|decided| decided.bytes).sum());
-        // Each task has told that of its partition.
-        self.due = FirstDue::At(pending.decided.values().filter_map(|decided| decided.due_ms).min());
+        self.due_ms = pending.due_ms();
         self.version = Version(Some(epoch));
         if let Some(catalog) = pending.catalog {
             self.catalog = catalog;
@@ -67,6 +66,11 @@ impl State {
 }
 
 impl Pending {
+    /// When the first timer is due once that is committed: each task has told that of its partition.
+    pub(super) fn due_ms(&self) -> Option<i64> {
+        self.decided.values().filter_map(|decided| decided.due_ms).min()
+    }
+
     /// Whether all tasks have come to their end.
     pub(super) fn check(&self, id: &StateId, epoch: u64) -> Result<()> {
         let missing: Vec<u32> = (0..self.partitions).filter(|at| !self.decided.contains_key(at)).collect();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::holders::Cluster;
-use super::{FirstDue, States};
+use super::States;
 use crate::agent::state::asking::Located;
 use crate::agent::state::messages::Clock;
 use crate::error::{Error, Result};
@@ -39,7 +39,7 @@ impl States {
                 clock: Clock { now_ms: 0, watermark_ms: -1, late_ms: -1 },
                 catalog: state.catalog.clone(),
                 done: None,
-                has_timers: state.due != FirstDue::At(None),
+                has_timers: state.due_ms.is_some(),
             });
         }
         if cut.is_empty() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::holders::{Chosen, Cluster, Terms};
-use super::{Asker, Decided, FirstDue, Pending, State, States, state_of};
+use super::{Asker, Decided, Pending, State, States, state_of};
 use crate::agent::state::asking::{Done, FromRegistry, Join, Located};
 use crate::agent::state::holders::Part;
 use crate::agent::state::messages::Clock;
@@ -53,7 +53,7 @@ impl States {
             clock,
             catalog: state.catalog.clone(),
             done,
-            has_timers: state.due != FirstDue::At(None),
+            has_timers: state.due_ms.is_some(),
             state: id,
         })))
     }

@@ -316,7 +316,7 @@ fn a_query_goes_back_only_after_it_has_begun_anew() {
     let error = ask(&mut states, &agents, back).unwrap_err();
     assert!(error.to_string().contains("minBatchesToRetain"), "{error}");
     let catalog = Bytes::from_static(b"c");
-    states.found(&asker, Some(Restored { version: Version(Some(1)), catalog, epochs: 2 }));
+    states.found(&asker, Some(Restored { version: Version(Some(1)), catalog, epochs: 2, due_ms: Some(7) }));
     assert!(matches!(ask(&mut states, &agents, back), Ok(FromRegistry::IsRestored)));
     join_all(&mut states, &agents, 1);
     let located = begin(&mut states, &agents, back);
@@ -340,7 +340,7 @@ fn what_was_decided_of_later_epochs_is_not_of_a_query_that_has_gone_back_before_
         assert_eq!(states.wants_folder(&asker).is_some(), durable);
         if durable {
             let catalog = Bytes::from_static(b"c");
-            states.found(&asker, Some(Restored { version: Version(Some(0)), catalog, epochs: 1 }));
+            states.found(&asker, Some(Restored { version: Version(Some(0)), catalog, epochs: 1, due_ms: None }));
             ask(&mut states, &agents, back).unwrap();
             join_all(&mut states, &agents, 1);
         }

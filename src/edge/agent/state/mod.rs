@@ -11,6 +11,7 @@
 //! giving        what it does for agents that make ranges their own
 //! joining       making ranges its own, in the background
 //! saving        a savepoint: all states of a query at one version
+//! timers        whether the next batch is to find one that is due
 //! restoring     the same from the checkpoint folder; and writing them there as they are
 //! ```
 
@@ -23,6 +24,7 @@ mod registering;
 mod restoring;
 mod saving;
 mod task;
+mod timers;
 mod writing;
 
 use std::collections::BTreeSet;
@@ -35,6 +37,9 @@ pub(super) use self::joining::join;
 pub use self::registering::Clocks;
 pub(super) use self::registering::{KnownClocks, keeping};
 pub(super) use self::task::StateTask;
+use self::timers::FolderDue;
+pub(super) use self::timers::KnownReaders;
+pub use self::timers::{NextBatch, NextBatches};
 use super::handler::{Handler, unexpected};
 use super::registrar::Registrar;
 use crate::agent::protocol::{AgentInfo, HeldState, Reply, Request};
@@ -57,6 +62,8 @@ pub(in crate::edge) struct States {
     listing: Mutex<()>,
     /// Held by whoever looks into the checkpoint folder for a state.
     looking: Mutex<()>,
+    /// What was found there of timers, of states that this application does not know yet.
+    folder_due: FolderDue,
     /// States of which some is in the checkpoint folder that nobody can go back to any more.
     prune_due: Mutex<BTreeSet<StateId>>,
     /// Given when there may be ranges to make this agent's own.
@@ -71,6 +78,7 @@ impl States {
             views: Views::default(),
             listing: Mutex::default(),
             looking: Mutex::default(),
+            folder_due: FolderDue::default(),
             prune_due: Mutex::default(),
             join_due: Signal::default(),
         }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::super::handler::Handler;
 use super::super::registrar::LocalRegistry;
@@ -66,6 +67,11 @@ impl KnownClocks {
     }
 }
 
+pub(super) fn unix_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
 impl Handler {
     /// In the driver: answers what agents ask and tell.
     pub(in crate::edge) fn states_here(
@@ -116,9 +122,10 @@ impl Handler {
                     state: id.to_string(),
                     what: format!("{what}, in {}", folder.place(&id)),
                 })?;
-                let catalog = folder.catalog(&id, &chain)?;
+                let (catalog, due_ms) = (folder.catalog(&id, &chain)?, folder.first_due(&id, &chain)?);
                 tracing::info!(state = %id, version, epochs = chain.epochs.len(), "found in the checkpoint folder");
-                Some(Restored { version: Version(Some(version)), catalog, epochs: chain.epochs.len() as u64 })
+                let (version, epochs) = (Version(Some(version)), chain.epochs.len() as u64);
+                Some(Restored { version, catalog, epochs, due_ms })
             }
         };
         locked(&local.registry).state_found(asker, restored);

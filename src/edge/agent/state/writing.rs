@@ -62,7 +62,7 @@ impl Handler {
             let targets = targets(task, done);
             // While it is sent it is written, too.
             let (kept, sent) = std::thread::scope(|scope| {
-                let keeping = (!is_kept).then(|| scope.spawn(|| self.keep_delta(task, delta)));
+                let keeping = (!is_kept).then(|| scope.spawn(|| self.keep_delta(task, delta, done.due_ms)));
                 let sent = at_once(&targets, &|(holder, ranges)| self.hold_at(task, holder, ranges, delta));
                 (keeping.map(|keeping| keeping.join().unwrap_or_else(|panic| resume_unwind(panic))), sent)
             });
@@ -113,7 +113,7 @@ impl Handler {
     }
 
     /// Writes the delta to the checkpoint folder.
-    fn keep_delta(&self, task: &StateTask, delta: &Delta) -> Result<()> {
+    fn keep_delta(&self, task: &StateTask, delta: &Delta, due_ms: Option<i64>) -> Result<()> {
         let Some(folder) = self.disk.states() else { return Ok(()) };
         let kept = Kept {
             id: &task.located.state,
@@ -122,6 +122,7 @@ impl Handler {
             partitions: task.partitions,
             generation: task.generation,
             base: delta.base,
+            due_ms,
         };
         folder.keep(self.disk.incarnation(), &kept, &delta.encode())
     }

@@ -36,11 +36,19 @@ pub(super) struct Head {
     pub(super) epoch: u64,
     /// Of bases: what the operator said of its variables.
     pub(super) catalog: Bytes,
+    /// When the first timer is due: of a delta, in the task's partition, once the delta is applied.
+    pub(super) due_ms: Option<i64>,
 }
 
 impl Head {
-    pub(super) fn new(kind: Kind, id: &StateId, epoch: u64, catalog: Bytes) -> Self {
-        Self { kind, id: id.clone(), epoch, catalog }
+    /// Of what a task decided in an epoch.
+    pub(super) fn of_delta(id: &StateId, epoch: u64, due_ms: Option<i64>) -> Self {
+        Self { kind: Kind::Delta, id: id.clone(), epoch, catalog: Bytes::new(), due_ms }
+    }
+
+    /// Of ranges as they were at the end of one.
+    pub(super) fn of_base(id: &StateId, epoch: u64, catalog: Bytes, due_ms: Option<i64>) -> Self {
+        Self { kind: Kind::Base, id: id.clone(), epoch, catalog, due_ms }
     }
 
     pub(super) fn encode(&self) -> Result<Vec<u8>> {

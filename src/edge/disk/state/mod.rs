@@ -60,6 +60,8 @@ pub(in crate::edge) struct Kept<'a> {
     pub(in crate::edge) partitions: u32,
     pub(in crate::edge) generation: Generation,
     pub(in crate::edge) base: Version,
+    /// When the first timer of the task's partition is due after it.
+    pub(in crate::edge) due_ms: Option<i64>,
 }
 
 impl StateFolder {
@@ -88,7 +90,7 @@ impl StateFolder {
             base: kept.base,
         };
         let path = self.dir(kept.id).join(kept.epoch.to_string()).join(name.to_string());
-        let head = Head::new(Kind::Delta, kept.id, kept.epoch, Bytes::new());
+        let head = Head::of_delta(kept.id, kept.epoch, kept.due_ms);
         self.write(&path, |file| file.push(&format::whole(&head, delta)?))?;
         self.check_claim(kept.id, incarnation)
     }
@@ -192,6 +194,30 @@ impl StateFolder {
             }
         }
         Ok(Bytes::new())
+    }
+
+    /// When the first timer of a chain's version is due.
+    ///
+    /// # Errors
+    /// As [`Self::delta`].
+    pub(in crate::edge) fn first_due(&self, id: &StateId, chain: &Chain) -> Result<Option<i64>> {
+        let mut least: Option<i64> = None;
+        let mut note = |due_ms: Option<i64>| least = least.into_iter().chain(due_ms).min();
+        match chain.epochs.last() {
+            // Each task of an epoch tells that of its partition.
+            Some((epoch, tasks)) => {
+                for written in tasks {
+                    let path = self.dir(id).join(epoch.to_string()).join(written.to_string());
+                    note(pages::open(id, path, Kind::Delta, *epoch)?.due_ms());
+                }
+            }
+            None => {
+                for (epoch, base) in &chain.bases {
+                    note(self.base(id, *epoch, base)?.due_ms());
+                }
+            }
+        }
+        Ok(least)
     }
 
     /// Writes ranges as they are; how many bytes that took.

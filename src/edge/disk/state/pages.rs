@@ -14,6 +14,8 @@ use crate::state::{Entries, Page, Range, RangeSet, StateId, Version, View};
 
 /// Bytes of a page, about.
 const PAGE_BYTES: usize = 1 << 20;
+/// Bytes that are read ahead.
+const BUFFER_BYTES: usize = 64 << 10;
 /// Bytes before a page: its length and its checksum.
 const FRAME: usize = 8;
 /// Bytes of a page before its entries: the clock, and the range.
@@ -30,13 +32,14 @@ pub(super) fn write(
     view: &View,
 ) -> Result<()> {
     let mut has_head = false;
+    let due_ms = view.next_due()?;
     for range in ranges.iter() {
         let mut from = None;
         loop {
             let page = view.page(range, from.as_ref(), PAGE_BYTES)?;
             if !has_head {
                 let catalog = page.catalog.clone().unwrap_or_default();
-                file.push(&Head::new(Kind::Base, id, epoch, catalog).encode()?)?;
+                file.push(&Head::of_base(id, epoch, catalog, due_ms).encode()?)?;
                 has_head = true;
             }
             file.push(&framed(&page))?;
@@ -103,6 +106,7 @@ pub(in crate::edge) struct BaseReader {
     file: BufReader<File>,
     version: Version,
     catalog: Bytes,
+    due_ms: Option<i64>,
 }
 
 impl StateFolder {
@@ -112,34 +116,46 @@ impl StateFolder {
     /// [`Error::StateLost`] if it is not there, or damaged.
     pub(in crate::edge) fn base(&self, id: &StateId, epoch: u64, base: &Base) -> Result<BaseReader> {
         let path = self.dir(id).join(epoch.to_string()).join(base.to_string());
-        let file = File::open(&path).map_err(|e| damaged(id, &path, &e.to_string()))?;
-        let mut reader = BaseReader {
-            id: id.clone(),
-            path,
-            file: BufReader::with_capacity(PAGE_BYTES, file),
-            version: Version(Some(epoch)),
-            catalog: Bytes::new(),
-        };
-        let mut head = vec![0; 12];
-        reader.fill(&mut head)?;
-        let len = head.get(4..8).and_then(|len| len.try_into().ok()).map_or(0, u32::from_le_bytes) as usize;
-        if len > HEAD_BYTES_MAX {
-            return Err(reader.damaged("its head has no end"));
-        }
-        let mut rest = vec![0; len];
-        reader.fill(&mut rest)?;
-        head.extend_from_slice(&rest);
-        let (head, _) = Head::decode(&head).map_err(|why| reader.damaged(&why))?;
-        head.check(Kind::Base, id, epoch).map_err(|why| reader.damaged(&why))?;
-        reader.catalog = head.catalog;
-        Ok(reader)
+        open(id, path, Kind::Base, epoch)
     }
+}
+
+/// Opens a file of state and reads what it begins with.
+pub(super) fn open(id: &StateId, path: PathBuf, kind: Kind, epoch: u64) -> Result<BaseReader> {
+    let file = File::open(&path).map_err(|e| damaged(id, &path, &e.to_string()))?;
+    let mut reader = BaseReader {
+        id: id.clone(),
+        path,
+        file: BufReader::with_capacity(BUFFER_BYTES, file),
+        version: Version(Some(epoch)),
+        catalog: Bytes::new(),
+        due_ms: None,
+    };
+    let mut head = vec![0; 12];
+    reader.fill(&mut head)?;
+    let len = head.get(4..8).and_then(|len| len.try_into().ok()).map_or(0, u32::from_le_bytes) as usize;
+    if len > HEAD_BYTES_MAX {
+        return Err(reader.damaged("its head has no end"));
+    }
+    let mut rest = vec![0; len];
+    reader.fill(&mut rest)?;
+    head.extend_from_slice(&rest);
+    let (head, _) = Head::decode(&head).map_err(|why| reader.damaged(&why))?;
+    head.check(kind, id, epoch).map_err(|why| reader.damaged(&why))?;
+    reader.catalog = head.catalog;
+    reader.due_ms = head.due_ms;
+    Ok(reader)
 }
 
 impl BaseReader {
     /// What the operator said of its variables.
     pub(in crate::edge) const fn catalog(&self) -> &Bytes {
         &self.catalog
+    }
+
+    /// When the first timer is due.
+    pub(in crate::edge) const fn due_ms(&self) -> Option<i64> {
+        self.due_ms
     }
 
     /// The next page; none at the end. Which page is a range's last is not known: `next` is always some place.

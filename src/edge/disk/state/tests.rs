@@ -130,7 +130,7 @@ fn a_file_of_another_state_or_with_a_wrong_byte_is_refused() {
     };
     let name = written(9, 0, 1, Some(2));
     let kept =
-        Kept { id: &id, epoch: 3, partition: 0, partitions: 1, generation: Generation(9), base: delta.base };
+        Kept { id: &id, epoch: 3, partition: 0, partitions: 1, generation: Generation(9), base: delta.base, due_ms: None };
     folder.keep(1, &kept, &delta.encode()).unwrap();
     assert_eq!(folder.delta(&id, 3, &name).unwrap(), delta);
     let path = folder.dir(&id).join("3").join(name.to_string());
@@ -161,7 +161,7 @@ fn what_can_be_gone_back_to_is_kept_and_the_rest_removed() {
         let base = Version(epoch.checked_sub(1));
         let delta = Delta { epoch, base, now_ms: 0, catalog: catalog.clone(), entries: entries.clone() };
         let (partition, partitions, generation) = (0, 1, Generation(epoch + 1));
-        let kept = Kept { id: &id, epoch, partition, partitions, generation, base };
+        let kept = Kept { id: &id, epoch, partition, partitions, generation, base, due_ms: None };
         folder.keep(1, &kept, &delta.encode()).unwrap();
     }
     for epoch in [1, 3, 8] {

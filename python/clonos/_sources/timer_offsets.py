@@ -1,0 +1,59 @@
+"""Offsets of the source that has Spark begin a batch when a timer is due.
+
+An offset is the number of batches that timers were the reason of. With it stands for which timer
+the last of them was begun, in which version of the state: a batch whose rows nobody asked for
+leaves both as they were, and another one would do no better.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+Offset = dict[str, str | int | None]
+
+# The version of state that no batch has written yet.
+NO_VERSION = -1
+
+
+class DueTimer(NamedTuple):
+    """The first timer of an operator, in milliseconds since 1970; `version` of its state has it."""
+
+    due: int
+    version: int | None
+
+
+def first_offset(reader: str) -> Offset:
+    """Return the offset that a new query begins with; the reader's name stays in all of them."""
+    return {"reader": reader, "batches": 0}
+
+
+def reader_of(offset: Offset) -> str:
+    """Return the name that the reader of a query began with, in whatever process that was."""
+    return str(offset["reader"])
+
+
+def next_offset(start: Offset, timer: DueTimer | None) -> Offset:
+    """Return where the next batch ends: where it starts, unless a timer is due.
+
+    All timers that are due fire in one batch.
+    """
+    if timer is None:
+        return start
+    version = NO_VERSION if timer.version is None else timer.version
+    if (start.get("due"), start.get("version")) == (timer.due, version):
+        return start
+    return {
+        "reader": start["reader"],
+        "batches": int(start["batches"] or 0) + 1,
+        "due": timer.due,
+        "version": version,
+    }
+
+
+def has_timers(start: Offset, end: Offset) -> bool:
+    """Whether a batch is one for timers.
+
+    One that runs again is what it was: of the first batch only the end is in Spark's log, and its
+    start is made anew.
+    """
+    return start["batches"] != end["batches"]

@@ -1,0 +1,61 @@
+"""When the offset of the source of timers moves, without Spark and agents."""
+
+from __future__ import annotations
+
+import json
+
+from clonos._sources.timer_offsets import (
+    DueTimer,
+    Offset,
+    first_offset,
+    has_timers,
+    next_offset,
+    reader_of,
+)
+
+
+def logged(offset: Offset) -> Offset:
+    """An offset as Spark's log has it."""
+    again: Offset = json.loads(json.dumps(offset))
+    return again
+
+
+def test_nothing_moves_while_nothing_is_due() -> None:
+    start = first_offset("r")
+    assert next_offset(start, None) == start
+    assert not has_timers(start, next_offset(start, None))
+
+
+def test_all_timers_that_are_due_are_one_batch() -> None:
+    start = first_offset("r")
+    end = next_offset(start, DueTimer(10, 3))
+    assert has_timers(start, end)
+    assert reader_of(end) == "r"
+    # They have fired; the next one is due later.
+    assert next_offset(logged(end), None) == end
+
+
+def test_each_batch_of_timers_is_another_offset() -> None:
+    offset = first_offset("r")
+    seen = [offset]
+    for version, due in enumerate((10, 10, 7, 30)):
+        offset = next_offset(logged(offset), DueTimer(due, version))
+        assert has_timers(seen[-1], offset)
+        assert offset not in seen
+        seen.append(offset)
+
+
+def test_a_batch_that_nobody_asked_for_is_not_begun_over_and_over() -> None:
+    end = next_offset(first_offset("r"), DueTimer(10, 3))
+    assert next_offset(logged(end), DueTimer(10, 3)) == end
+    # Somebody has run the operator since, or an earlier timer was registered.
+    assert has_timers(end, next_offset(end, DueTimer(10, 4)))
+    assert has_timers(end, next_offset(end, DueTimer(9, 3)))
+
+
+def test_a_batch_that_runs_again_is_one_for_timers_if_it_was() -> None:
+    first = first_offset("r")
+    end = logged(next_offset(first, DueTimer(10, None)))
+    assert has_timers(logged(first), end)
+    # Of the first batch the log has no start, and another reader makes one.
+    assert not has_timers(first_offset("another"), logged(first))
