@@ -270,6 +270,44 @@ def test_uses_are_found_again_by_a_stream_that_starts_again(
     assert seen[0] == seen[1]
 
 
+def test_a_stream_of_two_sources_finds_its_uses_again_in_whichever_batch_it_starts(
+    spark: Any, session: Any, tmp_path: Any
+) -> None:
+    calls, mended = tmp_path / "calls", tmp_path / "mended"
+    numbers = {"both/0": range(10), "both/1": range(10, 20), "once/0": range(20, 30)}
+    for name, rows in numbers.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        spark.createDataFrame([(n,) for n in rows], "n long").write.json(str(tmp_path / name))
+
+    @causal("double", uid="asked")
+    def asked(n: int) -> float:
+        with calls.open("a") as file:
+            file.write(f"{n}\n")
+        return random.random()
+
+    @sf.udf("double")
+    def failing(n: int, value: float) -> float:
+        if n == 15 and not mended.exists():
+            raise Failed
+        return value
+
+    def run() -> None:
+        reader = spark.readStream.schema("n long").option("maxFilesPerTrigger", 1)
+        # The second has something new in the first batch only.
+        parts = [reader.json(str(tmp_path / name / "*")) for name in ("both", "once")]
+        rows = parts[0].union(parts[1]).select("n", asked("n").alias("v")).repartition(1)
+        writer = rows.select("n", failing("n", "v").alias("v")).writeStream.format("json")
+        writer = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
+        writer.start(str(tmp_path / "out")).awaitTermination()
+
+    with pytest.raises(Exception, match="Failed"):
+        run()
+    mended.touch()
+    run()
+    assert sorted(map(int, calls.read_text().split())) == list(range(30))
+    assert spark.read.json(str(tmp_path / "out")).count() == 30
+
+
 def test_columns_of_services_stand_side_by_side(spark: Any, session: Any) -> None:
     def both() -> Any:
         functions = clonos.functions

@@ -2,7 +2,8 @@
 
 Private names of Spark, seen in 4.3: ``SQLExecution.getQueryExecution``, ``TreePattern``,
 ``PythonUDF.func().command()``, ``InlineCTE``, ``EliminateView``, ``ColumnPruning`` and others,
-``TreeNode.treeString``, ``HadoopFsRelation.location().allFiles()``.
+``TreeNode.treeString``, ``HadoopFsRelation.location().allFiles()``, ``IncrementalExecution.runId``,
+``StreamExecution.analyzedPlan``.
 """
 
 from __future__ import annotations
@@ -78,13 +79,14 @@ class Plans:
 
     def __init__(self, spark: SparkSession) -> None:
         self._java = _Java(spark._jvm)
+        self._spark = spark
 
     def functions(self, execution: int) -> list[PlannedFunction]:
         """Functions in the order in which the analysed plan has them, depth first."""
         query = self._java.execution(execution)
         if query is None:
             return []
-        plan = query.analyzed()
+        plan = self._stream(query) or query.analyzed()
         walk = _Walk(self._java, query)
         found = walk.of_plan(plan)
         if not self._java.may_hold(plan):
@@ -92,6 +94,21 @@ class Plans:
             for inner in _each(plan.innerChildren()):
                 found += walk.of_plan(inner)
         return found
+
+    def _stream(self, query: Any) -> Any:
+        """Return the plan of the stream that an execution is a batch of, or ``None``.
+
+        In a batch's own plan, sources that have nothing new are empty tables: it is another one
+        each time, and a restarted program may begin with any.
+        """
+        if str(query.getClass().getSimpleName()) != "IncrementalExecution":
+            return None
+        run = str(query.runId())
+        jspark: Any = self._spark._jsparkSession
+        for stream in jspark.sharedState().activeStreamingQueries().values():
+            if str(stream.runId()) == run:
+                return stream.analyzedPlan()
+        return None
 
 
 class _Java:
