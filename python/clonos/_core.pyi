@@ -341,13 +341,14 @@ class StateTask:
         variables: Sequence[tuple[str, str, pa.Schema | None, pa.Schema, int]],
         deleted: Sequence[str] = (),
         local: LocalState | None = None,
-        state_from: str | None = None,
+        state_from: tuple[str, int] | None = None,
     ) -> StateTask:
         """Begin; `variables` are name, kind (value, list, map), user key, value, TTL in ms.
 
         What was kept under `deleted` names is gone, before those that are declared.
         Without a task, and in a batch query, the state is empty and nothing is kept, but for
-        `local`. Where nothing was committed, it begins with the savepoint `state_from`.
+        `local`. Where nothing was committed, it begins with the savepoint `state_from`, whose
+        mark `check_savepoint` told.
         """
     @property
     def version(self) -> int | None:
@@ -569,8 +570,9 @@ def check_savepoint(
     uid: str,
     keys: pa.Schema,
     variables: Sequence[tuple[str, str, pa.Schema | None, pa.Schema, int]],
-) -> None:
-    """Raise unless an operator can begin with what a savepoint holds of it."""
+    deleted: Sequence[str],
+) -> int:
+    """Raise unless an operator can begin with what a savepoint holds of it; return its mark."""
 
 def stored_report(path: str) -> str:
     """What there is in a savepoint, or of state in a checkpoint folder: JSON; reads all of it."""

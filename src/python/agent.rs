@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::Once;
 
 use pyo3::prelude::*;
 
@@ -185,10 +186,20 @@ fn ask_clock(clocks: Py<PyAny>) -> Clocks {
     })
 }
 
+/// Asks Python for the batch that a reader's query is about to begin.
 fn asks_next_batches(next_batches: Py<PyAny>) -> NextBatches {
+    let told = Once::new();
     Box::new(move |reader| {
         let known: Option<(String, u64, i64)> = Python::attach(|py| {
-            next_batches.call1(py, (reader,)).and_then(|next| next.extract(py)).ok().flatten()
+            let asked = next_batches.call1(py, (reader,)).and_then(|next| next.extract(py));
+            asked
+                .inspect_err(|error| {
+                    told.call_once(|| {
+                        tracing::warn!(%error, "it is not known which batch a query begins: its timers wait for rows");
+                    });
+                })
+                .ok()
+                .flatten()
         });
         known.map(|(query, epoch, watermark_ms)| NextBatch { query: query.into(), epoch, watermark_ms })
     })

@@ -77,8 +77,8 @@ struct Opening {
     /// Names of variables that are to be gone.
     deleted: Vec<String>,
     local: Option<Py<PyLocalState>>,
-    /// The savepoint that it begins with, and the operator's uid in it.
-    state_from: Option<PathBuf>,
+    /// The savepoint that it begins with, and its mark.
+    state_from: Option<(PathBuf, u64)>,
 }
 
 /// A variable, as Python declares it.
@@ -110,8 +110,8 @@ impl Opening {
                 .transpose()?,
             state_from: arguments
                 .get_item("state_from")?
-                .filter(|path| !path.is_none())
-                .map(|path| path.extract())
+                .filter(|from| !from.is_none())
+                .map(|from| from.extract())
                 .transpose()?,
         })
     }
@@ -119,9 +119,9 @@ impl Opening {
     /// Where the state is, and the number of the epoch; with what it begins.
     fn backend(&self, task: Option<Py<PyServiceTask>>) -> Result<(AnyBackend, u64)> {
         let (backend, epoch) = self.kept(task)?;
-        let Some(path) = &self.state_from else { return Ok((backend, epoch)) };
+        let Some((path, mark)) = &self.state_from else { return Ok((backend, epoch)) };
         let hashes = partition_hashes(self.partition, self.partitions);
-        let origin = SavedPartition::new(path, &self.id.operator, STATE_FROM, hashes);
+        let origin = SavedPartition::new(path, &self.id.operator, STATE_FROM, hashes, *mark);
         Ok((Box::new(Starting::new(backend, origin)), epoch))
     }
 

@@ -61,7 +61,7 @@ fn variables(catalog: &Catalog) -> Vec<Value> {
     catalog.variables().map(|(_, variable)| of(variable)).collect()
 }
 
-/// Checks that an operator can begin with what a savepoint holds of it.
+/// Checks that an operator can begin with what a savepoint holds of it; returns what tells the savepoint from others.
 #[pyfunction]
 pub(super) fn check_savepoint(
     py: Python<'_>,
@@ -69,13 +69,15 @@ pub(super) fn check_savepoint(
     uid: &str,
     keys: PySchema,
     variables: Vec<Declaration>,
-) -> PyResult<()> {
+    deleted: Vec<String>,
+) -> PyResult<u64> {
     let keys = keys.into_inner().fields().clone();
     let variables = variables.into_iter().map(variable).collect::<PyResult<Vec<_>>>()?;
     enter(py, || {
         let savepoint = Savepoint::open(&path, STATE_FROM)?;
         let place = savepoint.find(uid, STATE_FROM)?;
-        Catalog::open(&savepoint.state(place)?.catalog, &keys, &variables, &[]).map(drop)
+        Catalog::open(&savepoint.state(place)?.catalog, &keys, &variables, &deleted)?;
+        Ok(savepoint.mark())
     })
 }
 

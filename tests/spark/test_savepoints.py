@@ -176,6 +176,11 @@ def test_a_savepoint_that_cannot_be_begun_with_is_refused_before_the_first_batch
         initial = plain_spark.createDataFrame([("a", 1)], "id string, n long").groupBy("id")
         with pytest.raises(ConfigError, match="not with both"):
             sums(files, plain_spark, state_from=saved, initial_state=initial)
+        replaced = sums(files, plain_spark, state_from=saved)
+        saved.rename(tmp_path / "older")
+        session.savepoint(query, saved)
+        with pytest.raises(Exception, match="is another savepoint than"):
+            started(replaced, tmp_path / "c2", [])
         manifest = saved / "savepoint"
         damaged = bytearray(manifest.read_bytes())
         damaged[-1] ^= 1

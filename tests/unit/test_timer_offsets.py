@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 from clonos._sources.timer_offsets import (
+    FIRST_PAUSE_SECONDS,
+    LAST_PAUSE_SECONDS,
     DueTimer,
     Offset,
+    Pauses,
     first_offset,
     has_timers,
-    next_offset,
     reader_of,
 )
+from clonos._sources.timer_offsets import next_offset as next_of_reader
+
+
+def next_offset(start: Offset, timer: DueTimer | None) -> Offset:
+    """Of a reader that has just begun."""
+    return next_of_reader(start, timer, Pauses(), 0.0)
 
 
 def logged(offset: Offset) -> Offset:
@@ -51,6 +60,26 @@ def test_a_batch_that_nobody_asked_for_is_not_begun_over_and_over() -> None:
     # Somebody has run the operator since, or an earlier timer was registered.
     assert has_timers(end, next_offset(end, DueTimer(10, 4)))
     assert has_timers(end, next_offset(end, DueTimer(9, 3)))
+
+
+def test_what_is_still_due_is_begun_again_after_ever_longer_pauses() -> None:
+    pauses, timer = Pauses(), DueTimer(10, 3)
+    offset = next_of_reader(first_offset("r"), timer, pauses, 0.0)
+    begun = []
+    for tenths in range(3_000):
+        found = next_of_reader(logged(offset), timer, pauses, tenths / 10)
+        if has_timers(offset, found):
+            begun.append(tenths / 10)
+            offset = found
+    waited = [later - earlier for earlier, later in itertools.pairwise([0.0, *begun])]
+    assert waited[0] == FIRST_PAUSE_SECONDS
+    assert all(
+        later == min(2 * earlier, LAST_PAUSE_SECONDS)
+        for earlier, later in itertools.pairwise(waited)
+    )
+    assert waited[-1] == LAST_PAUSE_SECONDS
+    # Another one does not wait for that.
+    assert has_timers(offset, next_of_reader(offset, DueTimer(9, 3), pauses, 300.0))
 
 
 def test_a_batch_that_runs_again_is_one_for_timers_if_it_was() -> None:

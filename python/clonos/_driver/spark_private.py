@@ -268,17 +268,21 @@ def next_batches(spark: SparkSession) -> Callable[[str], tuple[str, int, int] | 
     It is asked by a source of the query while Spark makes up that batch, and finds the query by a
     name in the source's offsets: Spark does not tell its sources whose they are.
     """
+    from py4j.protocol import Py4JError
+
     # Running queries by the names of their sources.
     known: dict[str, Any] = {}
 
     def find(reader: str) -> Any:
         jspark: Any = spark._jsparkSession
         for query in jspark.sharedState().activeStreamingQueries().values():
-            # Where the batch that is made up starts, and ends so far; and what is done.
-            starts, ends = query.getStartOffsetsOfLatestBatch(), query.availableOffsets()
-            known_offsets = (starts, ends, query.committedOffsets())
-            if any(reader in str(offsets.mkString(" ")) for offsets in known_offsets):
-                return query
+            # Others may have no batches, or no source yet.
+            with contextlib.suppress(Py4JError):
+                # Where the batch that is made up starts, and ends so far; and what is done.
+                starts, ends = query.getStartOffsetsOfLatestBatch(), query.availableOffsets()
+                known_offsets = (starts, ends, query.committedOffsets())
+                if any(reader in str(offsets.mkString(" ")) for offsets in known_offsets):
+                    return query
         return None
 
     def next_batch(reader: str) -> tuple[str, int, int] | None:

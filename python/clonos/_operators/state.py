@@ -229,9 +229,9 @@ def stateful(  # noqa: PLR0917  # the order of Spark's
         partitions=count,
         is_kept=df.isStreaming or not is_adopted,
         is_adopted=is_adopted,
-        state_from=None if state_from is None else str(Path(state_from).absolute()),
     )
-    check_savepoint(program)
+    if state_from is not None:
+        program = _started(program, str(Path(state_from).absolute()))
     stage = StatefulStage(program, df.sparkSession.sparkContext)
     timers = _timers(df, processor, mode, spec.name)
     exchanged = exchange_with(timers, rows, count, *places)
@@ -292,12 +292,12 @@ def _pickled(what: object) -> bytes:
     return bytes(dumps(what))
 
 
-def check_savepoint(program: Program) -> None:
-    """Refuse a savepoint with which the operator cannot begin."""
-    if program.state_from is None:
-        return
+def _started(program: Program, savepoint: str) -> Program:
+    """Have the operator begin with a savepoint, or refuse one with which it cannot."""
     variables = [program.declared[name].for_core() for name in program.variables]
-    _core.check_savepoint(program.state_from, program.operator, program.key_schema, variables)
+    operator, keys, deleted = program.operator, program.key_schema, program.deleted
+    mark = _core.check_savepoint(savepoint, operator, keys, variables, deleted)
+    return replace(program, state_from=(savepoint, mark))
 
 
 def check_stream(df: DataFrame, mode: TimeMode) -> None:

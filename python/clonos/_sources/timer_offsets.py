@@ -2,7 +2,7 @@
 
 An offset is the number of batches that timers were the reason of. With it stands for which timer
 the last of them was begun, in which version of the state: a batch whose rows nobody asked for
-leaves both as they were, and another one would do no better.
+leaves both as they were, and another one is likely to do no better.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ Offset = dict[str, str | int | None]
 
 # The version of state that no batch has written yet.
 NO_VERSION = -1
+# Before a batch is begun once more that has left its timers as they were; doubled each time.
+FIRST_PAUSE_SECONDS = 1.0
+LAST_PAUSE_SECONDS = 60.0
 
 
 class DueTimer(NamedTuple):
@@ -32,7 +35,28 @@ def reader_of(offset: Offset) -> str:
     return str(offset["reader"])
 
 
-def next_offset(start: Offset, timer: DueTimer | None) -> Offset:
+class Pauses:
+    """Paces batches that leave the first timer as it was.
+
+    Others may have come due behind it, and the program may ask for the rows of the next one.
+    """
+
+    def __init__(self) -> None:
+        self._timer: DueTimer | None = None
+        self._pause = FIRST_PAUSE_SECONDS
+        self._until = 0.0
+
+    def are_over(self, timer: DueTimer, now: float) -> bool:
+        """Whether to begin once more, at `now` in seconds of a clock that never goes back."""
+        is_new = timer != self._timer
+        if not is_new and now < self._until:
+            return False
+        self._pause = FIRST_PAUSE_SECONDS if is_new else min(2 * self._pause, LAST_PAUSE_SECONDS)
+        self._timer, self._until = timer, now + self._pause
+        return not is_new
+
+
+def next_offset(start: Offset, timer: DueTimer | None, pauses: Pauses, now: float) -> Offset:
     """Return where the next batch ends: where it starts, unless a timer is due.
 
     All timers that are due fire in one batch.
@@ -40,7 +64,8 @@ def next_offset(start: Offset, timer: DueTimer | None) -> Offset:
     if timer is None:
         return start
     version = NO_VERSION if timer.version is None else timer.version
-    if (start.get("due"), start.get("version")) == (timer.due, version):
+    was_begun = (start.get("due"), start.get("version")) == (timer.due, version)
+    if was_begun and not pauses.are_over(timer, now):
         return start
     return {
         "reader": start["reader"],

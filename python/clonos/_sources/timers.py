@@ -19,6 +19,7 @@ from clonos import _core
 from clonos._sources.timer_offsets import (
     DueTimer,
     Offset,
+    Pauses,
     first_offset,
     has_timers,
     next_offset,
@@ -92,6 +93,7 @@ class TimersReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         self._operator = operator
         self._by_watermark = by_watermark
         self._first = first_offset(uuid.uuid4().hex)
+        self._pauses = Pauses()
         self._until: int | None = None
         self._client: _core.Client | None = None
 
@@ -105,7 +107,8 @@ class TimersReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: ARG002  # Spark's signature
         """Return where the next batch ends; `start`, unless a timer is due."""
-        return next_offset(start, self._due(reader_of(start)))
+        timer = self._due(reader_of(start))
+        return next_offset(start, timer, self._pauses, time.monotonic())
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember the time: timers that are due later are not waited for."""

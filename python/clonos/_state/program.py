@@ -62,8 +62,8 @@ class Program:
         Whether there is state from one batch to the next.
     is_adopted : bool
         Whether the program was written for Spark's own operator.
-    state_from : str, optional
-        The savepoint with which it begins.
+    state_from : tuple of str and int, optional
+        The savepoint with which it begins, and what tells it from others.
     """
 
     processor: Any
@@ -85,4 +85,4 @@ class Program:
     partitions: int
     is_kept: bool = True
     is_adopted: bool = False
-    state_from: str | None = None
+    state_from: tuple[str, int] | None = None

@@ -101,14 +101,20 @@ impl Stored {
             query.is_none_or(|query| &*state.id.query == query)
                 && uid.is_none_or(|uid| uid_of(&state.id.operator) == uid || &*state.id.operator == uid)
         };
-        let found: Vec<&StoredState> = self.states.iter().filter(is_wanted).collect();
+        let mut found: Vec<&StoredState> = self.states.iter().filter(is_wanted).collect();
+        if found.len() > 1 {
+            // Several operators of one uid: the log of the first is called as all of them are.
+            let exact: Vec<&StoredState> =
+                found.iter().copied().filter(|state| Some(&*state.id.operator) == uid).collect();
+            found = if exact.is_empty() { found } else { exact };
+        }
         if let [only] = found.as_slice() {
             return Ok(only);
         }
         let what: BTreeSet<String> = self
             .states
             .iter()
-            .map(|state| format!("operator {:?} of query {:?}", uid_of(&state.id.operator), &*state.id.query))
+            .map(|state| format!("operator {:?} of query {:?}", &*state.id.operator, &*state.id.query))
             .collect();
         let what: Vec<String> = what.into_iter().chain(self.problems.iter().cloned()).collect();
         let reason = match found.len() {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::holders::Cluster;
 use super::States;
+use super::holders::Cluster;
 use crate::agent::state::asking::Located;
 use crate::agent::state::messages::Clock;
 use crate::error::{Error, Result};

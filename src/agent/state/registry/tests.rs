@@ -340,7 +340,10 @@ fn what_was_decided_of_later_epochs_is_not_of_a_query_that_has_gone_back_before_
         assert_eq!(states.wants_folder(&asker).is_some(), durable);
         if durable {
             let catalog = Bytes::from_static(b"c");
-            states.found(&asker, Some(Restored { version: Version(Some(0)), catalog, epochs: 1, due_ms: None }));
+            states.found(
+                &asker,
+                Some(Restored { version: Version(Some(0)), catalog, epochs: 1, due_ms: None }),
+            );
             ask(&mut states, &agents, back).unwrap();
             join_all(&mut states, &agents, 1);
         }

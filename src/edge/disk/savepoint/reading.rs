@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::manifest::{Manifest, SavedRange, SavedState, VERSION, Wrong};
 use super::{MANIFEST, file_name};
@@ -20,6 +21,7 @@ use crate::state::{Entries, EntriesBuilder, Page, Range, Version};
 pub struct Savepoint {
     path: PathBuf,
     manifest: Manifest,
+    mark: u64,
 }
 
 impl Savepoint {
@@ -45,7 +47,7 @@ impl Savepoint {
             },
             Wrong::Damaged(why) => damaged(&file, &why),
         })?;
-        let savepoint = Self { path: path.to_owned(), manifest };
+        let savepoint = Self { path: path.to_owned(), manifest, mark: xxh3_64(&bytes) };
         for (place, state) in savepoint.manifest.states.iter().enumerate() {
             savepoint.check_length(place, state)?;
         }
@@ -69,6 +71,12 @@ impl Savepoint {
     #[must_use]
     pub const fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// Tells this savepoint from any other.
+    #[must_use]
+    pub const fn mark(&self) -> u64 {
+        self.mark
     }
 
     /// The state of the operator with this uid: its place in the manifest.
@@ -182,14 +190,21 @@ pub struct SavedPartition {
     uid: String,
     setting: &'static str,
     hashes: RangeInclusive<u64>,
+    mark: u64,
     opened: Option<(Savepoint, usize)>,
 }
 
 impl SavedPartition {
-    /// That of the operator with this uid, of keys with such hashes.
+    /// That of the operator with this uid, of keys with such hashes, in the savepoint with this mark: all tasks read one.
     #[must_use]
-    pub fn new(path: &Path, uid: &str, setting: &'static str, hashes: RangeInclusive<u64>) -> Self {
-        Self { path: path.to_owned(), uid: uid.to_owned(), setting, hashes, opened: None }
+    pub fn new(
+        path: &Path,
+        uid: &str,
+        setting: &'static str,
+        hashes: RangeInclusive<u64>,
+        mark: u64,
+    ) -> Self {
+        Self { path: path.to_owned(), uid: uid.to_owned(), setting, hashes, mark, opened: None }
     }
 
     fn open(&mut self) -> Result<&(Savepoint, usize)> {
@@ -197,6 +212,16 @@ impl SavedPartition {
             Some(opened) => opened,
             None => {
                 let savepoint = Savepoint::open(&self.path, self.setting)?;
+                if savepoint.mark() != self.mark {
+                    return Err(Error::Config {
+                        setting: self.setting.to_owned(),
+                        reason: format!(
+                            "{} is another savepoint than the one with which the query was started: start it again, \
+                             with a new checkpointLocation if none of its batches was committed",
+                            self.path.display()
+                        ),
+                    });
+                }
                 let place = savepoint.find(&self.uid, self.setting)?;
                 (savepoint, place)
             }

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::error::Error;
+use crate::state::starting::Origin;
 use crate::state::{Entries, EntriesBuilder, EntryKey, KeyPrefix, Op, Page, Range, Slot, Version};
 
 fn page(range: u8, keys: std::ops::Range<u64>, version: u64) -> Page {
@@ -52,6 +53,22 @@ fn keys(pages: Result<Pages, Error>) -> Result<Vec<u64>, Error> {
         }
     }
     Ok(keys)
+}
+
+#[test]
+fn all_tasks_of_a_query_begin_with_one_savepoint() {
+    let (_root, path) = folder();
+    write(&path);
+    let mark = Savepoint::open(&path, "x").unwrap().mark();
+    let task = || SavedPartition::new(&path, "f", "state_from", 0..=u64::MAX, mark);
+    assert_eq!(task().entries().unwrap().len(), 4);
+    fs::remove_dir_all(&path).unwrap();
+    let mut other = SavepointWriter::create(&path, "q", 10, 1).unwrap();
+    other.begin_state("f", 10, Bytes::new()).unwrap();
+    other.finish().unwrap();
+    let refused = task().entries().unwrap_err();
+    assert_eq!(refused.condition(), "CONFIG");
+    assert!(refused.to_string().contains("is another savepoint than"), "{refused}");
 }
 
 #[test]

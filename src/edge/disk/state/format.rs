@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! file  = head · body
-//! head  = "CK" · version (1 byte, 1) · kind (1 byte) · length (4 bytes) · crc32 (4 bytes) · what it is of
+//! head  = "CK" · version (1 byte, 2) · kind (1 byte) · length (4 bytes) · crc32 (4 bytes) · what it is of
 //! delta = as it travels
 //! base  = pages: length (4 bytes, never 0) · crc32 (4 bytes) · range (1 byte) · entries; then a length of 0
 //! ```
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::state::StateId;
 
 const MAGIC: &[u8; 2] = b"CK";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Bytes before what a file is of.
 const FIXED: usize = 12;
 

@@ -129,8 +129,15 @@ fn a_file_of_another_state_or_with_a_wrong_byte_is_refused() {
         entries: EntriesBuilder::new().finish(),
     };
     let name = written(9, 0, 1, Some(2));
-    let kept =
-        Kept { id: &id, epoch: 3, partition: 0, partitions: 1, generation: Generation(9), base: delta.base, due_ms: None };
+    let kept = Kept {
+        id: &id,
+        epoch: 3,
+        partition: 0,
+        partitions: 1,
+        generation: Generation(9),
+        base: delta.base,
+        due_ms: None,
+    };
     folder.keep(1, &kept, &delta.encode()).unwrap();
     assert_eq!(folder.delta(&id, 3, &name).unwrap(), delta);
     let path = folder.dir(&id).join("3").join(name.to_string());
