@@ -124,6 +124,14 @@ def test_deterministic_functions_stand_where_sparks_do(adopting: Any) -> None:
     assert [row[0] for row in df.select(held("id")).collect()] == [1, 2, 3, 4]
 
 
+def test_a_function_is_declared_nondeterministic_where_it_stands(adopting: Any) -> None:
+    marked = udf(drawn, "double")
+    # What it returns is not looked at, as in programs that know PySpark's.
+    marked.asNondeterministic()
+    rows = adopting.spark.range(0, 6, 1, 1).select(marked(sf.lit(1)))
+    assert len(set(rows.collect())) == 6
+
+
 class Unseen:
     """Cannot be pickled with its state, so functions that hold one cannot be told apart."""
 

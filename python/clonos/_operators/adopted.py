@@ -6,8 +6,19 @@ import warnings
 from typing import Any
 
 from clonos._operators.declaration import check_recordable, kinds
-from clonos._operators.udf import causal
+from clonos._operators.udf import CausalUDF, causal
 from clonos.errors import NotRecordedWarning
+
+
+class AdoptedUDF(CausalUDF[..., Any]):
+    """A causal function of a program that knows of PySpark alone."""
+
+    _is_adopted = True
+
+    def asNondeterministic(self) -> AdoptedUDF:
+        """Declare this very function nondeterministic, as PySpark does, and return it."""
+        self.__dict__.update(super().asNondeterministic().__dict__)
+        return self
 
 
 def adopted(plain: Any) -> Any:
@@ -25,9 +36,7 @@ def adopted(plain: Any) -> Any:
         return plain
     if not _is_recordable(plain):
         return plain
-    made = causal(plain)
-    made._is_adopted = True
-    return made
+    return AdoptedUDF(plain, None, causal(plain)._options)
 
 
 def _is_recordable(plain: Any) -> bool:

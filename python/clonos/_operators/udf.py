@@ -72,6 +72,8 @@ class CausalUDF(Generic[P, R]):
         What the wrapped UDF says. To Catalyst a causal function is so with ``per="value"`` only.
     """
 
+    _is_adopted = False
+
     def __init__(
         self, fn: Callable[P, R], return_type: DataTypeOrString | None, options: Options
     ) -> None:
@@ -91,7 +93,6 @@ class CausalUDF(Generic[P, R]):
         # PySpark asks `inspect.getfullargspec` what a function of groups takes.
         with contextlib.suppress(TypeError, ValueError):
             self.__signature__ = signature_of(declared.func, self._calls)
-        self._is_adopted = False  # see `clonos._operators.adopted`
         # In a worker: what records the groups of a task, where Spark calls this for groups.
         self._groups: Pieces | None = None
 
@@ -307,9 +308,8 @@ class CausalUDF(Generic[P, R]):
         """Return the function with what else decides about its answers."""
         calls = self._options.calls
         setup, on_error = calls.get("setup"), calls.get("on_error", "raise")
-        if setup is None and on_error == "raise":
-            return self.func
-        return functools.partial(self.func, setup, on_error)
+        is_plain = setup is None and on_error == "raise"
+        return self.func if is_plain else functools.partial(self.func, setup, on_error)
 
     def _udf(self, binding: Binding) -> Any:
         from pyspark.sql.udf import UserDefinedFunction
