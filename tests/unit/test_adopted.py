@@ -60,6 +60,14 @@ def test_who_stops_spark_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert replaceable() == before
 
 
+def test_all_is_given_back_if_something_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(UDFRegistration, "register")
+    before = [SparkContext.stop, vars(row_functions)["_create_udf"]]
+    with pytest.raises(KeyError, match="register"):
+        Adoption(("udf",))
+    assert [SparkContext.stop, vars(row_functions)["_create_udf"]] == before
+
+
 def test_what_somebody_put_over_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     adoption = Adoption(("udf",))
     ours = UDFRegistration.register

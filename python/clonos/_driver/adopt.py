@@ -35,8 +35,13 @@ class Adoption:
         self._patches: list[_Patch] = []
         if not names:
             return
-        for owner, name, make in _replacements(names, self.end):
-            self._patches.append(_Patch(owner, name, make))
+        try:
+            for owner, name, make in _replacements(names, self.end):
+                self._patches.append(_Patch(owner, name, make))
+        except Exception:
+            # Another Spark may not have one of them.
+            self.end()
+            raise
 
     def end(self) -> None:
         """Give everything back to Spark; nothing if that is done."""
