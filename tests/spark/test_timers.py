@@ -173,6 +173,37 @@ def test_timers_fire_without_rows_and_nothing_runs_while_none_is_due(
         assert len(one.batches) == 1
 
 
+def test_streams_of_other_sessions_of_the_application_have_timers(
+    spark: Any, session: Any, tmp_path: Path
+) -> None:
+    folder = Folder(tmp_path / "in")
+    folder.put({"id": "a", "n": 100})
+    with Run(alarms(folder.read(spark.newSession())), tmp_path / "checkpoint") as run:
+        assert [key for key, _ in run.await_fired(1)] == ["a"]
+
+
+@pytest.mark.xfail(strict=True, reason="only the first timer is asked for, whose batch was begun")
+def test_a_batch_that_nobody_asked_for_keeps_no_later_timer_from_firing(
+    spark: Any, session: Any, tmp_path: Path
+) -> None:
+    folder = Folder(tmp_path / "in")
+    folder.put({"id": "a", "n": 100}, {"id": "b", "n": 3_000})
+    fired: list[str] = []
+
+    def keep(batch: Any, number: int) -> None:
+        # The batch of the first timer comes to nothing.
+        if number != 1:
+            fired.extend(row.id for row in batch.collect() if row.what == "timer")
+
+    writer = alarms(folder.read(spark)).writeStream.outputMode("update").foreachBatch(keep)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        testing.wait_until(lambda: "b" in fired, "the later timer", 8.0)
+    finally:
+        query.stop()
+    assert sorted(fired) == ["a", "b"]
+
+
 def test_a_run_over_what_there_is_fires_what_is_due_and_ends(
     spark: Any, session: Any, tmp_path: Path
 ) -> None:

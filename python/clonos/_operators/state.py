@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clonos import _core
+from clonos import _attached, _core
 from clonos._config import choice
 from clonos._operators.declaration import session_conf
 from clonos._operators.exchange import SHUFFLE_PARTITIONS, exchange_with, map_stage
@@ -337,7 +337,10 @@ def _timers(
 
     if not HAS_STARTS:  # pragma: no cover
         return None
-    return read_timers(df.sparkSession, operator, by_watermark=mode is TimeMode.EVENT_TIME)
+    session = _attached.current()
+    # The attached one alone knows the format; a stream may be of another of the application.
+    spark = df.sparkSession if session is None else session.spark
+    return read_timers(spark, operator, by_watermark=mode is TimeMode.EVENT_TIME)
 
 
 def _parsed(schema: StructType | str) -> StructType:
