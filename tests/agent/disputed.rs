@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-use clonos::agent::members::Members;
 use clonos::agent::protocol::{Beginning, Reply, Request};
 use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::edge::net::client::Client;
@@ -108,13 +107,7 @@ fn four_attempts_that_came_to_nothing_leave_the_one_before() {
 /// Agents of this process, in the order of their ids, in which they are asked.
 fn executors(world: &World, count: usize) -> Vec<Agent> {
     let mut all: Vec<Agent> = (0..count).map(|number| world.executor(&format!("executor{number}"))).collect();
-    let Reply::AgentsAre(news) = Peer::of(world, world.driver.addr()).ask(&Request::Agents { seen: 0 })
-    else {
-        panic!("who is alive?")
-    };
-    let mut members = Members::default();
-    members.hear(news);
-    all.sort_by_key(|agent| members.all().iter().find(|known| known.addr == agent.addr()).unwrap().id);
+    all.sort_by_key(|agent| world.id_of(agent));
     all
 }
 
@@ -336,6 +329,30 @@ fn who_was_declared_dead_while_it_commits_shows_nothing() {
     hold.go_on.store(true, Ordering::SeqCst);
     let shown = commits.join().unwrap();
     assert!(shown.is_err() || found == [text("old")], "{shown:?}, and the next attempt found {found:?}");
+}
+
+#[test]
+fn who_commits_while_the_sender_is_opened_again_compares_once_more_and_goes_on() {
+    let mut world = world(false);
+    let a = world.process("a");
+    let visible = Request::Visible { tasks: Vec::new(), holders: Vec::new(), by: AgentId(1) };
+    let (addr, hold) = holds(world.driver.addr().to_owned(), kind_of(&visible), true);
+    let direct = std::mem::replace(&mut world.config.driver_addr, addr);
+    let slow = world.executor("slow");
+    world.config.driver_addr = direct;
+    let mut on_slow = world.worker_of(&slow);
+    let mut on_a = worker_of(&world, &a);
+    let first = on_a.open(inside(&task(0), 1)).unwrap();
+    keep(&mut on_a, first.session, "one");
+    fail(&mut on_a, first.session);
+    let taker = on_slow.open(inside(&consumer(0), 50)).unwrap();
+    absorb(&mut on_slow, taker.session, &task(0), &["one"]).unwrap();
+    let commits = spawn(move || commit(&mut on_slow, taker.session));
+    eventually("it says what is visible", || hold.seen.load(Ordering::SeqCst));
+    let second = on_a.open(inside(&task(0), 2)).unwrap();
+    assert_eq!(second.prior, [text("one")]);
+    hold.go_on.store(true, Ordering::SeqCst);
+    commits.join().unwrap().unwrap();
 }
 
 #[test]

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-use clonos::agent::members::Members;
 use clonos::agent::protocol::{AgentInfo, Reply, Request, Sent};
 use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::id::{AgentId, Generation};
@@ -19,13 +18,10 @@ use crate::world::{Peer, World, close, task, text};
 
 /// Grants an attempt to an agent that never hears of it: the answer is lost.
 pub(super) fn granted_in_vain(world: &World, agent: &Agent, attempt: u64) -> Generation {
-    let mut driver = Peer::of(world, world.driver.addr());
-    let Reply::AgentsAre(news) = driver.ask(&Request::Agents { seen: 0 }) else { panic!("who is alive?") };
-    let mut members = Members::default();
-    members.hear(news);
-    let agent = members.all().iter().find(|known| known.addr == agent.addr()).unwrap().id;
-    let grant = Request::Grant { open: inside(&task(0), attempt), agent, commits_seen: 0 };
-    let Reply::Granted(grant) = driver.ask(&grant) else { panic!("not granted") };
+    let grant =
+        Request::Grant { open: inside(&task(0), attempt), agent: world.id_of(agent), commits_seen: 0 };
+    let granted = Peer::of(world, world.driver.addr()).ask(&grant);
+    let Reply::Granted(grant) = granted else { panic!("not granted") };
     grant.generation
 }
 

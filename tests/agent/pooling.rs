@@ -15,6 +15,7 @@ use clonos::id::LogOffset;
 use clonos::task::{PoolQuestion, PoolQuestions, TaskMode, TaskOptions, values_header};
 
 use crate::memory::block;
+use crate::silence::{replicated, says};
 use crate::world::{
     APP, Peer, SECRET, World, append, close, eventually, open, opening, restarted, start_driver, task,
 };
@@ -133,6 +134,46 @@ fn rows_of_a_log_that_is_lost_are_not_taken_for_new_ones() {
     let own = open(&mut worker, &task(9), 102, 21);
     assert!(own.lost);
     assert_eq!(found(&mut worker, 9, 1..3).unwrap(), told(&[(2, "kept")]));
+}
+
+#[test]
+fn a_log_that_was_begun_anew_since_it_was_read_is_read_anew() {
+    let world = World::with(|config, _| config.sharing_depth = 0);
+    let holder = world.process("a");
+    let mut worker = Client::connect(&world.config, &holder.socket).unwrap();
+    let first = open(&mut worker, &task(9), 110, 1);
+    append(&mut worker, first.session, &rows(1..2, "lost")).unwrap();
+    let mut other = world.worker();
+    open(&mut other, &task(0), 102, 20);
+    assert_eq!(found(&mut other, 0, 1..2).unwrap(), told(&[(1, "lost")]));
+    holder.kill();
+    let mut worker = world.worker();
+    let second = open(&mut worker, &task(9), 110, 2);
+    assert!(second.lost);
+    // It is as long as what was read.
+    append(&mut worker, second.session, &rows(1..2, "anew")).unwrap();
+    open(&mut other, &task(1), 102, 21);
+    assert_eq!(found(&mut other, 1, 1..2).unwrap(), told(&[(1, "anew")]));
+}
+
+#[test]
+fn a_log_that_is_lost_is_not_an_empty_one() {
+    let world = World::new();
+    let holder = world.executor("holder");
+    let mut worker = world.worker();
+    let recorded = open(&mut worker, &task(0), 110, 1);
+    append(&mut worker, recorded.session, &rows(1..2, "recorded")).unwrap();
+    close(&mut worker, recorded.session);
+    // The one holder that is left was being sent all of it anew, and has a part.
+    assert!(matches!(
+        Peer::of(&world, holder.addr()).ask(&replicated(recorded.generation, false, 1)),
+        Reply::Done
+    ));
+    says(&world, recorded.generation, world.id_of(&holder), 1);
+    assert!(open(&mut world.worker_of(&holder), &task(0), 110, 2).lost);
+    open(&mut worker, &task(1), 102, 20);
+    let error = found(&mut worker, 1, 1..2).unwrap_err();
+    assert!(matches!(&error, Error::CausalLogLost { task: lost } if *lost == task(0)), "{error}");
 }
 
 #[test]

@@ -124,6 +124,24 @@ fn what_was_shown_and_stands_in_the_folder_alone_is_found_beside_shorter_copies(
 }
 
 #[test]
+fn what_the_folder_has_and_is_shorter_than_was_shown_is_not_the_log_either() {
+    let world = depth_none(true);
+    let (_less, sender) = shown_and_gone(&world);
+    // The disk has lost what the second consumer wrote.
+    let mut folders = vec![world.folder.path().join("checkpoint")];
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if std::fs::read(&path).unwrap().windows(3).any(|bytes| bytes == b"two") {
+                std::fs::remove_file(path).unwrap();
+            }
+        }
+    }
+    assert!(open_when_known(&mut world.worker(), &sender, 2).lost);
+}
+
+#[test]
 fn what_only_consumers_wrote_down_says_how_many_tasks_recorded_it() {
     let world = world(true);
     let (a, c) = (world.process("a"), world.process("c"));
@@ -152,6 +170,23 @@ fn what_something_visible_depends_on_cannot_be_discarded() {
     assert_eq!(on_a.discard(first.session).unwrap_err().condition(), "CAUSAL_LOG_LOST");
     a.kill();
     assert_eq!(open_when_known(&mut world.worker(), &task(0), 2).prior, [text("one")]);
+}
+
+#[test]
+fn a_copy_of_before_the_log_was_published_elsewhere_is_not_the_log() {
+    let world = depth_none(false);
+    let (a, b) = (world.process("a"), world.process("b"));
+    let mut on_a = worker_of(&world, &a);
+    let first = on_a.open(inside(&task(0), 1)).unwrap();
+    append(&mut on_a, first.session, &text("one")).unwrap();
+    let mut on_b = worker_of(&world, &b);
+    let second = on_b.open(inside(&task(0), 2)).unwrap();
+    assert_eq!(second.prior, [text("one")]);
+    append(&mut on_b, second.session, &text("two")).unwrap();
+    b.kill();
+    // The first agent lives, and has all of the first attempt.
+    let third = open_when_known(&mut on_a, &task(0), 3);
+    assert!(third.lost && third.prior.is_empty(), "{:?}", third.prior);
 }
 
 #[test]

@@ -50,7 +50,7 @@ pub(super) fn is_held_by(world: &World, holder: &AgentInfo) -> Generation {
 }
 
 /// The first agent's request of this number says who has the log.
-fn says(world: &World, generation: Generation, holder: AgentId, number: u64) {
+pub(super) fn says(world: &World, generation: Generation, holder: AgentId, number: u64) {
     let sent = Sent { by: AgentId(7), number };
     let (task, holders) = (task(0), vec![holder]);
     let holding = Request::Holding { task, generation, holders, adopted: None, whole: true, sent };
@@ -85,7 +85,7 @@ fn nothing_is_decided_without_a_holder_that_lives_and_does_not_answer() {
     assert_eq!(silent.beat(&world), AgentStanding::Dead);
 }
 
-fn replicated(generation: Generation, all: bool, number: u64) -> Request {
+pub(super) fn replicated(generation: Generation, all: bool, number: u64) -> Request {
     let layout =
         Layout { app: APP, stage: 1, tasks: None, code: Code { fingerprint: 0, python: 0 }, plan: None };
     Request::Replicate {
@@ -123,6 +123,38 @@ fn a_copy_that_is_being_made_is_none() {
     assert_eq!(again.prior, [text("recorded")]);
     drop(peer);
     holder.kill();
+}
+
+#[test]
+fn a_copy_that_is_being_made_is_none_also_where_the_rest_rides_in_frames() {
+    let world = World::with(|config, _| config.sharing_depth = 0);
+    let holder = world.executor("holder");
+    let inside = |attempt| OpenTask { inside: true, ..opening(&task(0), 1, attempt) };
+    let mut worker = world.worker_of(&holder);
+    let first = worker.open(inside(1)).unwrap();
+    append(&mut worker, first.session, &text("recorded")).unwrap();
+    let made = Peer::of(&world, holder.addr()).ask(&replicated(first.generation, false, 1));
+    assert!(matches!(made, Reply::Done));
+    let again = world.worker().open(inside(2)).unwrap();
+    assert!(again.lost && again.prior.is_empty(), "{:?}", again.prior);
+}
+
+#[test]
+fn who_has_a_copy_is_sent_only_what_it_lacks_when_the_task_is_opened_again() {
+    let world = World::new();
+    let own = world.executor("own");
+    let sent = || match Peer::of(&world, own.addr()).ask(&Request::Stats) {
+        Reply::Stats(stats) => stats.sent_bytes,
+        other => panic!("{other:?}"),
+    };
+    let mut worker = world.worker_of(&own);
+    let first = open(&mut worker, &task(0), 1, 1);
+    append(&mut worker, first.session, &text("recorded")).unwrap();
+    let before = sent();
+    let second = open(&mut worker, &task(0), 1, 2);
+    assert_eq!((second.prior, sent()), (vec![text("recorded")], before));
+    append(&mut worker, second.session, &text("more")).unwrap();
+    assert_eq!(sent(), before + 4);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use clonos::agent::members::Members;
 use clonos::agent::protocol::{Ending, OpenTask, Opened, Reply, Request, Use};
 use clonos::agent::state::messages::Clock;
 use clonos::config::SessionConfig;
@@ -14,7 +15,7 @@ use clonos::edge::agent::{Agent, AgentConfig, NextBatch, Role, Stage};
 use clonos::edge::net::Connection;
 use clonos::edge::net::client::Client;
 use clonos::error::Result;
-use clonos::id::{Epoch, Partition, TaskId};
+use clonos::id::{AgentId, Epoch, Partition, TaskId};
 use clonos::task::Summary;
 use tempfile::TempDir;
 
@@ -78,6 +79,17 @@ impl World {
         let ready = out.lines().map_while(std::io::Result::ok).any(|line| line.contains("agent is up"));
         assert!(ready, "the agent's process did not start");
         AgentProcess { child, socket: folder.join("agent.sock") }
+    }
+
+    /// What the registry calls an agent.
+    pub fn id_of(&self, agent: &Agent) -> AgentId {
+        let mut driver = Peer::of(self, self.driver.addr());
+        let Reply::AgentsAre(news) = driver.ask(&Request::Agents { seen: 0 }) else {
+            panic!("who is alive?")
+        };
+        let mut members = Members::default();
+        members.hear(news);
+        members.all().iter().find(|known| known.addr == agent.addr()).unwrap().id
     }
 
     /// A worker of the driver's agent (`local[*]`).

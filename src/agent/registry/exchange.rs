@@ -202,7 +202,7 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::protocol::{AgentInfo, OpenTask, Use};
+    use crate::agent::protocol::{AgentInfo, OpenTask, Sent, Use};
     use crate::agent::registry::Granted;
     use crate::id::{Epoch, LogOffset, Partition};
 
@@ -280,6 +280,18 @@ mod tests {
         assert!(registry.is_dead(AgentId(1), false, 60_000));
         let claimed = counting(&mut registry, 2).generation;
         registry.visible(&[(task(), claimed, beginning(8))], &[AgentId(2)]).unwrap();
+    }
+
+    #[test]
+    fn who_has_what_rode_in_frames_does_not_hold_what_was_published() {
+        let mut registry = with_three();
+        let first = open(&mut registry, 1, 1);
+        let sent = Sent { by: AgentId(1), number: 1 };
+        registry.holding(&task(), first, &[AgentId(1)], None, true, sent).unwrap();
+        registry.visible(&[(task(), first, beginning(5))], &[AgentId(2)]).unwrap();
+        let entry = &registry.tasks[&task()];
+        assert!(entry.holders.iter().eq([&AgentId(1)]), "{:?}", entry.holders);
+        assert_eq!(entry.shown, Beginning::default());
     }
 
     #[test]

@@ -79,6 +79,28 @@ fn that_one_holder_is_gone_says_nothing_of_a_newer_one() {
 }
 
 #[test]
+fn an_attempt_that_came_to_nothing_leaves_the_one_before() {
+    let mut store = Store::new(MEMORY);
+    let up = task("up", 1, 0);
+    let absorb =
+        |store: &mut Store| store.absorb_copy(&up, Generation(9), LogOffset(0), &block(1, 5)).unwrap();
+    store.reopened(&up, Generation(2), at(2));
+    let before = Absorbed::Unconfirmed(Reopened { generation: Generation(2), at: at(2) });
+    for drop in [Store::drop_reopened, Store::withdraw] {
+        store.reopened(&up, Generation(3), at(3));
+        drop(&mut store, &up, Generation(3));
+        assert_eq!(absorb(&mut store), before);
+    }
+    assert!(store.has_withdrawn(&up, Generation(3)) && !store.has_withdrawn(&up, Generation(2)));
+    // A discarded log is all that there was, but for what is newer.
+    store.reopened(&up, Generation(4), at(4));
+    store.forget(&up, Generation(2));
+    assert_eq!(absorb(&mut store), Absorbed::Unconfirmed(Reopened { generation: Generation(4), at: at(4) }));
+    store.forget(&up, Generation(4));
+    assert_eq!(absorb(&mut store), Absorbed::At(0));
+}
+
+#[test]
 fn what_an_attempt_confirmed_is_asked_again_if_a_newer_one_was_opened_since() {
     let mut store = Store::new(MEMORY);
     let up = task("up", 1, 0);
