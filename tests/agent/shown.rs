@@ -1,14 +1,14 @@
 //! What consumers have shown of a sender's log comes before what others only have from its frames.
 
-use clonos::agent::protocol::{Ending, OpenTask};
+use clonos::agent::protocol::{Ending, OpenTask, Reply, Request};
 use clonos::edge::net::client::Client;
-use clonos::id::TaskId;
+use clonos::id::{LogOffset, TaskId};
 use clonos::task::Summary;
 
 use crate::reopened::{
     absorb, consumer, inside, keep, open_when_known, opened_again, shows, worker_of, world,
 };
-use crate::world::{AgentProcess, World, append, eventually, open, opening, restarted, task, text};
+use crate::world::{AgentProcess, Peer, World, append, eventually, open, opening, restarted, task, text};
 
 /// A consumer that takes in a frame, and shows nothing yet.
 fn takes(world: &World, process: &AgentProcess, partition: u32, blocks: &[&str]) -> (Client, u64) {
@@ -187,6 +187,29 @@ fn a_copy_of_before_the_log_was_published_elsewhere_is_not_the_log() {
     // The first agent lives, and has all of the first attempt.
     let third = open_when_known(&mut on_a, &task(0), 3);
     assert!(third.lost && third.prior.is_empty(), "{:?}", third.prior);
+}
+
+#[test]
+fn what_was_copied_anew_of_what_rode_in_frames_is_not_all_of_the_log() {
+    let world = world(false);
+    let (a, c, peer) = (world.process("a"), world.process("c"), world.executor("peer"));
+    let mut on_a = worker_of(&world, &a);
+    let first = on_a.open(inside(&task(0), 1)).unwrap();
+    keep(&mut on_a, first.session, "one");
+    keep(&mut on_a, first.session, "two");
+    a.kill();
+    assert!(shows(&mut worker_of(&world, &c), 0, &task(0), &["one"]));
+    c.kill();
+    let read = Request::Read { task: task(0), from: LogOffset::START, whole: true };
+    for agent in [&peer, &world.driver] {
+        eventually(
+            "those that are left have a copy",
+            || matches!(Peer::of(&world, agent.addr()).ask(&read), Reply::Blocks(blocks) if blocks == [text("one")]),
+        );
+    }
+    // Another consumer has the second frame, too.
+    let (mut late, _) = takes(&world, &world.process("late"), 1, &["one", "two"]);
+    assert_eq!(open_when_known(&mut late, &task(0), 2).prior, [text("one"), text("two")]);
 }
 
 #[test]

@@ -98,6 +98,9 @@ fn an_attempt_that_came_to_nothing_leaves_the_one_before() {
     assert_eq!(absorb(&mut store), Absorbed::Unconfirmed(Reopened { generation: Generation(4), at: at(4) }));
     store.forget(&up, Generation(4));
     assert_eq!(absorb(&mut store), Absorbed::At(0));
+    store.fence(&up, Generation(6));
+    store.forget(&up, Generation(5));
+    assert_eq!(store.end(&up), Some(LogOffset(5)));
 }
 
 #[test]

@@ -47,6 +47,7 @@ struct Opened {
 }
 
 /// What became of asking all who hold a query's states to keep them.
+#[derive(Debug)]
 enum Open {
     /// All of them do.
     All,
@@ -138,7 +139,8 @@ impl Handler {
 
     /// Asks all who hold a state to keep it at its version.
     fn open_state(&self, opened: &mut Opened) -> Result<Open> {
-        let located = &opened.located;
+        let Opened { located, kept } = opened;
+        let located = &*located;
         let ready: Vec<(AgentInfo, RangeSet)> = located
             .holders
             .iter()
@@ -149,29 +151,43 @@ impl Handler {
             let asked = Asked::Open { ranges: *ranges, version: located.version };
             self.ask_up_to_date(located, holder, &asked)
         });
-        let mut kept = Vec::new();
+        let (mut silent, mut failed) = (Vec::new(), None);
+        // All answers are looked at, whatever is wrong with one: what is kept is to be let go.
         for ((holder, ranges), answer) in asked {
-            match answer {
+            let seen = match answer {
                 Ok(Answer::Opened { view, version, .. }) => {
-                    kept.push((version, Kept { holder: holder.clone(), view, ranges: *ranges }));
+                    let keeper = Kept { holder: holder.clone(), view, ranges: *ranges };
+                    match version == located.version {
+                        true => kept.push(keeper),
+                        // It has gone on, and others may not have.
+                        false => self.let_go(located, &keeper),
+                    }
+                    Ok(())
                 }
-                Ok(Answer::NotHeld(missing)) => self.tell_lacks(located, holder, &missing)?,
-                Ok(_) => return Err(unexpected()),
-                // It has gone on, and others may not have.
-                Err(Error::StateLost { .. }) => {}
+                Ok(Answer::NotHeld(missing)) => self.tell_lacks(located, holder, &missing),
+                Ok(_) => Err(unexpected()),
+                Err(Error::StateLost { .. }) => Ok(()),
                 Err(error) if is_silence(&error) => {
                     tracing::info!(holder = %holder.addr, %error, "a holder of state does not answer");
-                    self.is_dead(holder);
+                    silent.push(holder);
+                    Ok(())
                 }
-                Err(error) => return Err(error),
-            }
+                Err(error) => Err(error),
+            };
+            failed = failed.or(seen.err());
         }
-        let (at_version, others): (Vec<_>, Vec<_>) =
-            kept.into_iter().partition(|(version, _)| *version == located.version);
-        others.iter().for_each(|(_, kept)| self.let_go(&opened.located, kept));
-        opened.kept = at_version.into_iter().map(|(_, kept)| kept).collect();
-        let covered = opened.kept.iter().fold(RangeSet::EMPTY, |all, kept| all.union(&kept.ranges));
-        Ok(if covered == RangeSet::ALL { Open::All } else { Open::Again })
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let covered = kept.iter().fold(RangeSet::EMPTY, |all, kept| all.union(&kept.ranges));
+        if covered == RangeSet::ALL {
+            return Ok(Open::All);
+        }
+        // Who is slow is let off as long as others keep what it has: to ask would make it dead for good.
+        for holder in silent {
+            self.is_dead(holder);
+        }
+        Ok(Open::Again)
     }
 
     /// Has everything kept until the other end of the channel is gone.
@@ -273,3 +289,6 @@ impl Handler {
         self.ask_holder(&kept.holder, ToHolder { state: located.state.clone(), life: located.life, asked })
     }
 }
+
+#[cfg(test)]
+mod tests;

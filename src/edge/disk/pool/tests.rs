@@ -233,6 +233,22 @@ fn a_dictionary_comes_back_as_one() {
 }
 
 #[test]
+fn a_value_that_reads_otherwise_than_it_was_written_is_not_given() {
+    let (_folder, dir) = folder();
+    let mut builder = Builder::new(&dir).unwrap();
+    add(&mut builder, 1, &header());
+    add(&mut builder, 1, &results(&[5], &numbers(&[1])));
+    let rows = settled(&mut builder);
+    let mut bytes = vec![0; usize::try_from(builder.values.end()).unwrap()];
+    builder.values.read(&mut bytes, 0).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    builder.values.cut(0);
+    builder.values.append(&bytes).unwrap();
+    let refused = rows.answer(&task(0), &[ask(5, 0, 1)], false, 1 << 20).unwrap_err();
+    assert!(matches!(refused, Error::CorruptSegment { .. }), "{refused}");
+}
+
+#[test]
 fn rows_of_another_grammar_are_left_to_whoever_reads_their_header() {
     let (_folder, dir) = folder();
     let mut builder = Builder::new(&dir).unwrap();

@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use tempfile::TempDir;
 
 use super::*;
+use crate::edge::disk::segment::testing::FaultyDisk;
 use crate::error::Error;
 use crate::state::starting::Origin;
 use crate::state::{Entries, EntriesBuilder, EntryKey, KeyPrefix, Op, Page, Range, Slot, Version};
@@ -160,6 +163,58 @@ fn any_wrong_byte_is_found_and_the_file_named() {
     Savepoint::open(&path, "x").unwrap().check().unwrap();
     fs::remove_file(path.join("1.state")).unwrap();
     assert!(Savepoint::open(&path, "x").unwrap_err().to_string().contains("1.state"));
+}
+
+#[test]
+fn a_folder_has_its_name_when_all_of_it_is_on_disk() {
+    let (_root, path) = folder();
+    let on = |disk: &FaultyDisk| {
+        let mut writer = SavepointWriter::create_on(Arc::new(disk.clone()), &path, "q", 9, 1).unwrap();
+        writer.begin_state("f", 9, Bytes::new()).unwrap();
+        writer.push(&page(1, 0..3, 9)).unwrap();
+        writer
+    };
+    let disk = FaultyDisk::default();
+    disk.0.fail_syncs(true);
+    assert!(on(&disk).finish().is_err() && !path.exists());
+    // What is in the first file is, and the second is not.
+    disk.0.fail_syncs(false);
+    let mut writer = on(&disk);
+    writer.begin_state("g", 9, Bytes::new()).unwrap();
+    assert_eq!(disk.0.syncs.load(Ordering::Relaxed), 1);
+    drop(writer);
+    let disk = FaultyDisk::default();
+    disk.0.fail_dir_syncs(true);
+    assert!(on(&disk).finish().is_err() && !path.exists());
+    disk.0.fail_dir_syncs(false);
+    on(&disk).finish().unwrap();
+    assert_eq!(disk.0.syncs.load(Ordering::Relaxed), 2 + 2, "the state and the manifest, twice");
+    let dirs = disk.0.dirs.lock().unwrap().clone();
+    assert!(dirs.len() == 2 && dirs[0] != path && dirs[1] == path.parent().unwrap(), "{dirs:?}");
+}
+
+#[test]
+fn a_file_of_another_savepoint_is_none_of_this_though_it_is_as_long() {
+    let (root, path) = folder();
+    let write = |path: &std::path::Path, pages: [Page; 2]| {
+        let mut writer = SavepointWriter::create(path, "q", 9, 1).unwrap();
+        writer.begin_state("f", 9, Bytes::new()).unwrap();
+        pages.iter().for_each(|page| writer.push(page).unwrap());
+        writer.finish().unwrap();
+    };
+    write(&path, [page(1, 0..3, 9), page(2, 0..4, 9)]);
+    let others = [
+        ("another range begins", [page(3, 0..3, 9), page(4, 0..4, 9)]),
+        ("behind its range", [page(1, 0..4, 9), page(2, 0..3, 9)]),
+    ];
+    for (told, pages) in others {
+        let other = root.path().join(told);
+        write(&other, pages);
+        fs::copy(other.join("0.state"), path.join("0.state")).unwrap();
+        // What is read of it, though the rest is not.
+        let read = keys(Savepoint::open(&path, "x").unwrap().pages(0, &(1 << 56..=1 << 56)));
+        assert!(read.as_ref().is_err_and(|error| error.to_string().contains(told)), "{read:?}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Writing a savepoint, page by page.
 
+use std::fmt;
 use std::fs;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -19,8 +20,8 @@ use crate::state::{KeyPrefix, Page};
 const SETTING: &str = "path";
 
 /// A savepoint that is being written; what is not finished is removed.
-#[derive(Debug)]
 pub struct SavepointWriter {
+    disk: Arc<dyn Disk>,
     path: PathBuf,
     unfinished: PathBuf,
     manifest: Manifest,
@@ -37,9 +38,10 @@ struct Filling {
     last: Option<KeyPrefix>,
 }
 
-impl std::fmt::Debug for Filling {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} up to {}", self.path.display(), self.end)
+impl fmt::Debug for SavepointWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("SavepointWriter");
+        out.field("path", &self.path).field("manifest", &self.manifest).finish_non_exhaustive()
     }
 }
 
@@ -49,6 +51,17 @@ impl SavepointWriter {
     /// # Errors
     /// [`Error::Config`] if there is something at the path already, or nothing can be made there; [`Error::DiskFull`].
     pub fn create(path: &Path, query: &str, epoch: u64, number: u64) -> Result<Self> {
+        Self::create_on(Arc::new(RealDisk), path, query, epoch, number)
+    }
+
+    /// As [`Self::create`], on a given file system.
+    pub(super) fn create_on(
+        disk: Arc<dyn Disk>,
+        path: &Path,
+        query: &str,
+        epoch: u64,
+        number: u64,
+    ) -> Result<Self> {
         let refuse = |reason: String| Error::Config { setting: SETTING.into(), reason };
         check_free(path)?;
         let name =
@@ -67,7 +80,7 @@ impl SavepointWriter {
             made_by: env!("CARGO_PKG_VERSION").to_owned(),
             states: Vec::new(),
         };
-        Ok(Self { path: path.to_owned(), unfinished, manifest, file: None, is_done: false })
+        Ok(Self { disk, path: path.to_owned(), unfinished, manifest, file: None, is_done: false })
     }
 
     /// Begins the state of another operator.
@@ -77,7 +90,7 @@ impl SavepointWriter {
     pub fn begin_state(&mut self, operator: &str, version: u64, catalog: Bytes) -> Result<()> {
         self.end_state()?;
         let path = self.unfinished.join(file_name(self.manifest.states.len()));
-        let raw = RealDisk.create(&path, 0o666).map_err(|e| write_error(&path, SETTING, &e))?;
+        let raw = self.disk.create(&path, 0o666).map_err(|e| write_error(&path, SETTING, &e))?;
         self.file = Some(Filling { path, raw, end: 0, last: None });
         let (operator, now_ms) = (operator.to_owned(), i64::MIN);
         self.manifest.states.push(SavedState {
@@ -154,15 +167,15 @@ impl SavepointWriter {
         self.end_state()?;
         let failed = |e: &io::Error| write_error(&self.path, SETTING, e);
         let manifest = self.unfinished.join(MANIFEST);
-        let raw = RealDisk.create(&manifest, 0o666).map_err(|e| failed(&e))?;
+        let raw = self.disk.create(&manifest, 0o666).map_err(|e| failed(&e))?;
         raw.write_at(&mut [IoSlice::new(&self.manifest.encode()?)], 0).map_err(|e| failed(&e))?;
         raw.sync().map_err(|e| failed(&e))?;
-        RealDisk.sync_dir(&self.unfinished).map_err(|e| failed(&e))?;
+        self.disk.sync_dir(&self.unfinished).map_err(|e| failed(&e))?;
         check_free(&self.path)?;
         fs::rename(&self.unfinished, &self.path).map_err(|e| failed(&e))?;
         self.is_done = true;
         let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        RealDisk.sync_dir(parent.unwrap_or_else(|| Path::new("."))).map_err(|e| failed(&e))?;
+        self.disk.sync_dir(parent.unwrap_or_else(|| Path::new("."))).map_err(|e| failed(&e))?;
         Ok(self.manifest.clone())
     }
 }

@@ -6,7 +6,9 @@ use super::chain::Survey;
 use super::names::{Base, Begun, Written};
 use super::*;
 use crate::id::AgentId;
-use crate::state::{EntriesBuilder, Range};
+use crate::state::{
+    CommitPoint, DeltaPart, EntriesBuilder, EntryKey, KeyPrefix, Op, Range, Slot, StateStore,
+};
 
 fn written(generation: u64, partition: u32, partitions: u32, base: Option<u64>) -> Written {
     Written { generation: Generation(generation), partition, partitions, base: Version(base) }
@@ -156,6 +158,47 @@ fn a_file_of_another_state_or_with_a_wrong_byte_is_refused() {
     fs::create_dir_all(folder.dir(&other).join("3")).unwrap();
     fs::copy(&path, folder.dir(&other).join("3").join(name.to_string())).unwrap();
     assert!(folder.delta(&other, 3, &name).unwrap_err().to_string().contains("it is of state f@q"));
+}
+
+#[test]
+fn a_base_that_is_cut_off_or_has_a_wrong_byte_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = StateFolder::new(root.path(), AgentId(1));
+    let id = StateId { query: "q".into(), operator: "f".into() };
+    let mut store = StateStore::new();
+    store.begin(&id, RangeSet::ALL, Version::NONE).unwrap();
+    let mut entries = EntriesBuilder::new();
+    let key = EntryKey::new(&KeyPrefix::new(1 << 56, b"k"), Slot(1), &[]);
+    entries.push(&key, &Op::Put { expires_ms: 0, value: Bytes::from_static(b"value") });
+    let (base_of, catalog, entries) = (Version::NONE, Bytes::from_static(b"c"), entries.finish());
+    let delta = Delta { epoch: 3, base: base_of, now_ms: 5, catalog, entries };
+    let part = DeltaPart { partition: 0, generation: Generation(1), ranges: RangeSet::ALL, delta };
+    store.hold(&id, &part).unwrap();
+    store.advance(&id, &CommitPoint { epoch: 3, partitions: 1, tasks: vec![(0, Generation(1))] }).unwrap();
+    let ranges: RangeSet = [1, 2].map(Range).into_iter().collect();
+    folder.write_base(&id, Generation(1), &ranges, &store.view(&id).unwrap()).unwrap();
+    let name = base(1, &ranges);
+    let read = || {
+        let mut base = folder.base(&id, 3, &name)?;
+        let mut pages = 0;
+        while base.next()?.is_some() {
+            pages += 1;
+        }
+        Ok::<_, Error>(pages)
+    };
+    assert_eq!(read().unwrap(), 2);
+    let path = folder.dir(&id).join("3").join(name.to_string());
+    let bytes = fs::read(&path).unwrap();
+    for at in 0..bytes.len() {
+        fs::write(&path, &bytes[..at]).unwrap();
+        assert_eq!(read().unwrap_err().condition(), "STATE_LOST", "cut off at {at}");
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x10;
+        fs::write(&path, &damaged).unwrap();
+        // There is nothing behind the last length that its checksum could be of.
+        let is_end = at >= bytes.len() - 4;
+        assert_eq!(read().is_ok(), is_end, "byte {at} of {}", bytes.len());
+    }
 }
 
 #[test]
