@@ -1,6 +1,6 @@
 //! State that lies in files: checked before a query begins with it, and read by those who look at it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use arrow_array::{Int32Array, Int64Array};
@@ -120,27 +120,24 @@ fn report(state: &StoredState) -> Result<Value> {
     }))
 }
 
-/// Which state is meant.
-struct Meant {
-    stored: Stored,
-    query: Option<String>,
-    operator: Option<String>,
+/// Finds the state and the version that are meant, and what is shown of it: without a variable, timers.
+fn looking_at<T>(
+    path: &Path,
+    (query, operator): (Option<&str>, Option<&str>),
     version: Option<u64>,
-}
-
-impl Meant {
-    fn state(&self) -> Result<(&StoredState, u64)> {
-        let state = self.stored.find(self.query.as_deref(), self.operator.as_deref())?;
-        Ok((state, state.version(self.version)?))
-    }
-}
-
-fn shown(catalog: &Catalog, variable: Option<&str>) -> Result<Shown> {
-    match variable {
-        None => Ok(Shown::Timers),
-        Some(name) => Shown::variable(catalog, name)
-            .map_err(|reason| Error::Config { setting: "stateVarName".into(), reason }),
-    }
+    variable: Option<&str>,
+    look: impl FnOnce(&StoredState, u64, &Catalog, Shown) -> Result<T>,
+) -> Result<T> {
+    let stored = Stored::open(path, PATH)?;
+    let state = stored.find(query, operator)?;
+    let version = state.version(version)?;
+    let catalog = state.catalog(version)?;
+    let shown = match variable {
+        None => Shown::Timers,
+        Some(name) => Shown::variable(&catalog, name)
+            .map_err(|reason| Error::Config { setting: "stateVarName".into(), reason })?,
+    };
+    look(state, version, &catalog, shown)
 }
 
 /// Version; schemas of the key, of user keys and of values; kind; whether values have a TTL.
@@ -158,20 +155,20 @@ pub(super) fn stored_schema(
     variable: Option<String>,
 ) -> PyResult<Described> {
     enter(py, || {
-        let meant = Meant { stored: Stored::open(&path, PATH)?, query, operator, version };
-        let (state, version) = meant.state()?;
-        let catalog = state.catalog(version)?;
         let schema = |fields: &Fields| PySchema::from(Arc::new(Schema::new(fields.clone())));
-        Ok(match shown(&catalog, variable.as_deref())? {
-            Shown::Timers => (version, schema(catalog.keys()), None, None, None, false),
-            Shown::Variable(_, variable) => (
-                version,
-                schema(catalog.keys()),
-                variable.user_key.as_ref().map(schema),
-                Some(schema(&variable.value)),
-                Some(variable.kind.word()),
-                variable.ttl_ms != 0,
-            ),
+        let meant = (query.as_deref(), operator.as_deref());
+        looking_at(&path, meant, version, variable.as_deref(), |_, version, catalog, shown| {
+            Ok(match shown {
+                Shown::Timers => (version, schema(catalog.keys()), None, None, None, false),
+                Shown::Variable(_, variable) => (
+                    version,
+                    schema(catalog.keys()),
+                    variable.user_key.as_ref().map(schema),
+                    Some(schema(&variable.value)),
+                    Some(variable.kind.word()),
+                    variable.ttl_ms != 0,
+                ),
+            })
         })
     })
 }
@@ -199,10 +196,11 @@ impl PyStateRows {
         last: u8,
     ) -> PyResult<Self> {
         enter(py, || {
-            let meant = Meant { stored: Stored::open(&path, PATH)?, query, operator, version };
-            let (state, version) = meant.state()?;
-            let shown = shown(&state.catalog(version)?, variable.as_deref())?;
-            Ok(Self(Mutex::new(state.rows(version, shown, first..=last)?)))
+            let meant = (query.as_deref(), operator.as_deref());
+            let rows = looking_at(&path, meant, version, variable.as_deref(), |state, version, _, shown| {
+                state.rows(version, shown, first..=last)
+            })?;
+            Ok(Self(Mutex::new(rows)))
         })
     }
 

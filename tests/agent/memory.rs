@@ -4,11 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
 
-use arrow_array::{Array, ArrayRef, StringArray};
+use arrow_array::cast::AsArray;
+use arrow_array::{ArrayRef, StringArray};
 use bytes::Bytes;
 use clonos::determinant::{BlockBuilder, BlockReader, Determinant, decode_results, encode_results};
 use clonos::edge::net::client::Client;
-use clonos::task::{PoolQuestion, TaskMode, TaskOptions, values_header};
+use clonos::task::{PoolQuestion, PoolRows, TaskMode, TaskOptions, values_header};
 
 use crate::world::{AgentProcess, World, append, close, open, opening, restarted, task};
 
@@ -55,17 +56,23 @@ fn find(worker: &mut Client, partition: u64, rows: Vec<u64>) -> u64 {
         let task = task(u32::try_from(partition).unwrap());
         let answer = worker.pool(&task, &questions, true).unwrap();
         questions.drain(..answer.answers.len());
-        for determinant in answer.blocks.iter().flat_map(|block| BlockReader::new(block).unwrap()) {
-            let Determinant::Results { fingerprints, arrow } = determinant.unwrap() else { continue };
-            let mut keys = Vec::new();
-            fingerprints.extend_into(&mut keys);
-            let values = decode_results(arrow).unwrap();
-            let values = values.as_any().downcast_ref::<StringArray>().unwrap();
-            assert!(keys.iter().zip(values).all(|(key, given)| given == Some(&value(*key, CHARS))));
+        for (keys, values) in given(&answer) {
+            assert!(keys.iter().zip(&values).all(|(key, given)| given == Some(&value(*key, CHARS))));
             found += keys.len() as u64;
         }
     }
     found
+}
+
+/// Rows of an answer: fingerprints, and the values of each.
+pub(super) fn given(answer: &PoolRows) -> impl Iterator<Item = (Vec<u64>, StringArray)> {
+    let determinants = answer.blocks.iter().flat_map(|block| BlockReader::new(block).unwrap());
+    determinants.filter_map(|determinant| {
+        let Determinant::Results { fingerprints, arrow } = determinant.unwrap() else { return None };
+        let mut keys = Vec::new();
+        fingerprints.extend_into(&mut keys);
+        Some((keys, decode_results(arrow).unwrap().as_string::<i32>().clone()))
+    })
 }
 
 /// Does something for each of some partitions, two at a time, on an agent each.

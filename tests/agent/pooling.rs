@@ -4,17 +4,17 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arrow_array::{Array, ArrayRef, StringArray};
+use arrow_array::{ArrayRef, StringArray};
 use bytes::Bytes;
 use clonos::agent::protocol::{Code, Layout, Reply, Request};
-use clonos::determinant::{BlockBuilder, BlockReader, Determinant, decode_results, encode_results};
+use clonos::determinant::{BlockBuilder, BlockReader, encode_results};
 use clonos::edge::net::Connection;
 use clonos::edge::net::client::Client;
 use clonos::error::{Error, Result};
 use clonos::id::LogOffset;
 use clonos::task::{PoolQuestion, PoolQuestions, TaskMode, TaskOptions, values_header};
 
-use crate::memory::block;
+use crate::memory::{block, given};
 use crate::silence::{replicated, says};
 use crate::world::{
     APP, Peer, SECRET, World, append, close, eventually, open, opening, restarted, start_driver, task,
@@ -40,12 +40,7 @@ fn found(worker: &mut Client, partition: u32, keys: impl Iterator<Item = u64>) -
     while !questions.is_empty() {
         let answer = worker.pool(&task(partition), &questions, false)?;
         questions.drain(..answer.answers.len());
-        for determinant in answer.blocks.iter().flat_map(|block| BlockReader::new(block).unwrap()) {
-            let Determinant::Results { fingerprints, arrow } = determinant.unwrap() else { continue };
-            let mut keys = Vec::new();
-            fingerprints.extend_into(&mut keys);
-            let values = decode_results(arrow).unwrap();
-            let values = values.as_any().downcast_ref::<StringArray>().unwrap();
+        for (keys, values) in given(&answer) {
             all.extend(keys.into_iter().zip(values.iter().map(|value| value.unwrap().to_owned())));
         }
     }

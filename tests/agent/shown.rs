@@ -8,7 +8,9 @@ use clonos::task::Summary;
 use crate::reopened::{
     absorb, consumer, inside, keep, open_when_known, opened_again, shows, worker_of, world,
 };
-use crate::world::{AgentProcess, Peer, World, append, eventually, open, opening, restarted, task, text};
+use crate::world::{
+    AgentProcess, Peer, World, append, close, eventually, open, opening, restarted, task, text,
+};
 
 /// A consumer that takes in a frame, and shows nothing yet.
 fn takes(world: &World, process: &AgentProcess, partition: u32, blocks: &[&str]) -> (Client, u64) {
@@ -197,10 +199,11 @@ fn what_was_copied_anew_of_what_rode_in_frames_is_not_all_of_the_log() {
     let first = on_a.open(inside(&task(0), 1)).unwrap();
     keep(&mut on_a, first.session, "one");
     keep(&mut on_a, first.session, "two");
+    close(&mut on_a, first.session);
     a.kill();
     assert!(shows(&mut worker_of(&world, &c), 0, &task(0), &["one"]));
     c.kill();
-    let read = Request::Read { task: task(0), from: LogOffset::START, whole: true };
+    let read = Request::Read { task: task(0), from: LogOffset::START, whole: false };
     for agent in [&peer, &world.driver] {
         eventually(
             "those that are left have a copy",
