@@ -211,8 +211,9 @@ fn what_was_copied_anew_of_what_rode_in_frames_is_not_all_of_the_log() {
         );
     }
     // Another consumer has the second frame, too.
-    let (mut late, _) = takes(&world, &world.process("late"), 1, &["one", "two"]);
-    assert_eq!(open_when_known(&mut late, &task(0), 2).prior, [text("one"), text("two")]);
+    let late = world.process("late");
+    let (mut on_late, _) = takes(&world, &late, 1, &["one", "two"]);
+    assert_eq!(open_when_known(&mut on_late, &task(0), 2).prior, [text("one"), text("two")]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! State in `checkpoint_dir`: all agents are gone, the driver's too, and the query goes on, or goes back.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use clonos::config::SessionConfig;
 use clonos::edge::agent::Agent;
@@ -86,6 +87,31 @@ fn holders_that_are_all_killed_are_replaced_out_of_the_folder_in_the_middle_of_a
     }
     world.driver.check_epoch("q", &Epoch::Batch(2)).unwrap();
     assert_eq!(counters(&mut worker, 3, 3, 0..200).unwrap(), all_are(0..200, 3));
+}
+
+#[test]
+fn a_folder_and_its_copy_go_on_each_by_itself() {
+    let mut world = world(|_| {});
+    let mut worker = world.worker();
+    for epoch in 0..2 {
+        count_all(&mut worker, epoch, 2, 0..100).unwrap();
+    }
+    world.driver.stop();
+    let copied = world.folder.path().join("copied");
+    let made = Command::new("cp").arg("-r").args([&checkpoint(&world), &copied]).status();
+    assert!(made.unwrap().success());
+    let first = world.config.checkpoint_dir.replace(copied.display().to_string());
+    let (driver, config) = next(&world, "copy");
+    let mut worker = worker_of(&driver, &config);
+    for epoch in 2..5 {
+        count_all(&mut worker, epoch, 2, 0..50).unwrap();
+    }
+    driver.stop();
+    world.config.checkpoint_dir = first;
+    let (driver, config) = next(&world, "first");
+    let mut worker = worker_of(&driver, &config);
+    assert_eq!(count_all(&mut worker, 2, 2, 0..100).unwrap(), Version(Some(1)));
+    assert_eq!(counters(&mut worker, 3, 2, 0..100).unwrap(), all_are(0..100, 3));
 }
 
 #[test]
