@@ -405,6 +405,18 @@ impl Error {
         matches!(self, Self::AgentUnreachable { .. } | Self::Timeout { .. } | Self::DiskBudget { .. })
     }
 
+    /// Whether another agent has not answered, and may have done what it was asked, or be dead.
+    #[must_use]
+    pub const fn is_silence(&self) -> bool {
+        matches!(self, Self::AgentUnreachable { .. } | Self::Timeout { .. })
+    }
+
+    /// Whether there was no room.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        matches!(self, Self::DiskBudget { .. } | Self::DiskFull { .. } | Self::MemoryBudget { .. })
+    }
+
     /// An I/O error, with what was being done.
     #[must_use]
     pub fn io(context: impl Into<String>, error: &std::io::Error) -> Self {
