@@ -124,6 +124,14 @@ pub struct Part {
     pub end: LogOffset,
 }
 
+impl Part {
+    /// How much it is.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.end.0 - self.from.0
+    }
+}
+
 /// All logs of one agent.
 #[derive(Debug)]
 pub struct Store {

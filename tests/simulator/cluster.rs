@@ -3,19 +3,20 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use clonos::agent::placement;
+use clonos::agent::copying::Copying;
 use clonos::agent::protocol::{AgentInfo, Ending, Grant, HeldCopy, OpenTask, Request, Use};
 use clonos::agent::registry::{Granted, Registry};
-use clonos::agent::store::{Absorbed, Outgoing, Store};
+use clonos::agent::store::{Absorbed, Store};
 use clonos::error::{Error, Result};
 use clonos::frame::Group;
 use clonos::id::{AgentId, ChannelId, Epoch, EpochKey, Generation, LogOffset, TaskId};
 use clonos::task::Summary;
 
+use crate::copying::Logs;
 use crate::dice::Dice;
 use crate::late::Late;
 use crate::silence::Cut;
-use crate::stores::{bytes_of, hold_all, in_memory};
+use crate::stores::{hold_all, in_memory};
 use crate::{Count, Mutation};
 
 const APP: u64 = 7;
@@ -240,10 +241,8 @@ impl Cluster {
 
     /// As `Handler::begin_publishing`.
     fn begin_publishing(&mut self, session: &mut Session) -> Result<()> {
-        let (own, now) = (self.hosts[session.host].info.clone(), self.now);
-        let alive = self.registry_of(session.host)?.alive(now);
-        let all = placement::candidates(&session.task, own.id, &own.host, &alive);
-        session.peers = all.into_iter().take(self.depth).collect();
+        session.peers = self.candidates(session)?;
+        session.peers.truncate(self.depth);
         session.is_publishing = true;
         let copies = std::mem::take(&mut session.copies);
         let store = &mut self.hosts[session.host].store;
@@ -397,49 +396,12 @@ impl Cluster {
     }
 
     fn replicate(&mut self, session: &mut Session) -> Result<()> {
-        let (task, generation) = (session.task.clone(), session.grant.generation);
-        let mut peers = session.peers.clone();
-        let alive = |cluster: &Self, peer: &AgentInfo| {
-            let lives = cluster.hosts.iter().any(|host| host.info.id == peer.id);
-            lives && cluster.reaches(session.host, peer.id)
-        };
-        let before = peers.len();
-        peers.retain(|peer| alive(self, peer));
-        if peers.len() < before {
-            let own = self.hosts[session.host].info.clone();
-            let now = self.now;
-            let agents = self.registry_of(session.host)?.alive(now);
-            let more = placement::candidates(&task, own.id, &own.host, &agents);
-            let more = more
-                .into_iter()
-                .filter(|c| alive(self, c) && !peers.iter().any(|p| p.id == c.id))
-                .take(before - peers.len());
-            peers.extend(more.collect::<Vec<_>>());
-        }
-        for peer in &peers {
-            let channel = channel(generation, peer);
-            while let Some(Outgoing { reset, part, blocks, layout, all }) =
-                self.hosts[session.host].store.outgoing(&task, channel)
-            {
-                self.count.agent += 1;
-                let (copied, from, blocks) = (task.clone(), part.from, in_memory(&blocks));
-                self.count.copied += bytes_of(&blocks);
-                let sent = self.late.next_request(self.hosts[session.host].info.id);
-                let copy =
-                    Request::Replicate { task: copied, generation, layout, reset, from, blocks, all, sent };
-                let is_overtaken = self.late.is_overtaken(peer.id, &copy);
-                if !is_overtaken {
-                    self.carry_out(Some(peer.id), copy)?;
-                }
-                if !is_overtaken || self.mutation == Mutation::SentIsThere {
-                    self.hosts[session.host].store.arrived(&task, channel, part);
-                }
-            }
-        }
-        if peers != session.peers {
+        let mut copying = Copying::at(session.peers.clone());
+        self.see_that(session, &Logs::Own, &mut copying)?;
+        if copying.has_moved() {
             session.published = self.mutation == Mutation::OldPeersCount && session.published;
-            session.peers = peers;
         }
+        session.peers = copying.into_holders();
         Ok(())
     }
 

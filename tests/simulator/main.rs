@@ -9,6 +9,7 @@
 
 mod attempt;
 mod cluster;
+mod copying;
 mod dice;
 mod job;
 mod late;

@@ -1,14 +1,17 @@
-//! Copies of absorbed logs, as `edge/agent/exchanging.rs` makes them.
+//! Absorbed logs, as `edge/agent/exchanging.rs` and `edge/agent/committing.rs` have others hold them.
+
+use std::time::Duration;
 
 use bytes::Bytes;
-use clonos::agent::placement;
-use clonos::agent::protocol::{AgentInfo, Counting, Piece};
+use clonos::agent::copying::Copying;
+use clonos::agent::protocol::{AgentInfo, Counting};
 use clonos::error::{Error, Result};
 use clonos::id::{AgentId, Generation, LogOffset, TaskId};
 
 use crate::Mutation;
-use crate::cluster::{Cluster, Session, channel, died, epoch};
-use crate::stores::{blocks, bytes_of, in_memory};
+use crate::cluster::{Cluster, Session, epoch};
+use crate::copying::Logs;
+use crate::stores::blocks;
 
 impl Cluster {
     /// All blocks of a log at one agent.
@@ -21,45 +24,21 @@ impl Cluster {
         if self.mutation == Mutation::NoSpread {
             return Ok(());
         }
-        let own = self.hosts[session.host].info.clone();
-        let now = self.now;
-        let agents = self.registry_of(session.host)?.alive(now);
-        let mut peers = placement::candidates(&session.task, own.id, &own.host, &agents);
-        peers.retain(|peer| self.reaches(session.host, peer.id));
-        let absorbed: Vec<TaskId> = session.absorbed.iter().cloned().collect();
-        let (here, elsewhere): (Vec<_>, Vec<_>) =
-            absorbed.into_iter().partition(|task| self.hosts[session.host].store.is_own(task));
-        let few = if self.depth > 1 { self.depth } else { 0 };
-        for (wanted, tasks) in [(self.depth, here), (few, elsewhere)] {
-            if !tasks.is_empty() {
-                self.share_with_some(session, &peers, &tasks, wanted)?;
-            }
+        let store = &self.hosts[session.host].store;
+        let are_few = |task: &&TaskId| self.depth > 1 || store.is_own(task);
+        let tasks: Vec<TaskId> = session.absorbed.iter().filter(are_few).cloned().collect();
+        if tasks.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        self.share_with_some(session, tasks).map(drop)
     }
 
-    /// As `Handler::share_with_some`.
-    fn share_with_some(
-        &mut self,
-        session: &Session,
-        peers: &[AgentInfo],
-        tasks: &[TaskId],
-        wanted: usize,
-    ) -> Result<Vec<AgentId>> {
-        let (mut holders, mut failed) = (Vec::new(), None);
-        for peer in peers {
-            if holders.len() >= wanted {
-                break;
-            }
-            match self.share_with(session, peer, tasks) {
-                Ok(()) => holders.push(peer.id),
-                Err(error) => failed = Some(error),
-            }
-        }
-        let passes = self.mutation == Mutation::NobodyHasCopies;
-        match failed {
-            Some(error) if holders.is_empty() && wanted > 0 && !passes => Err(error),
-            _ => Ok(holders),
+    /// As `Handler::see_that` has it for absorbed logs; who has them.
+    fn share_with_some(&mut self, session: &Session, tasks: Vec<TaskId>) -> Result<Vec<AgentId>> {
+        let mut copying = Copying::new(self.depth).one_at_least(Duration::ZERO);
+        match self.see_that(session, &Logs::Absorbed(tasks), &mut copying) {
+            Err(error) if self.mutation != Mutation::NobodyHasCopies => Err(error),
+            _ => Ok(copying.holders().iter().map(|peer| peer.id).collect()),
         }
     }
 
@@ -82,12 +61,8 @@ impl Cluster {
     }
 
     fn share_all(&mut self, session: &Session, own: &AgentInfo, tasks: &[TaskId]) -> Result<()> {
-        let now = self.now;
-        let agents = self.registry_of(session.host)?.alive(now);
-        let mut peers = placement::candidates(&session.task, own.id, &own.host, &agents);
-        peers.retain(|peer| self.reaches(session.host, peer.id));
         let compared = self.compare(session.host, tasks)?;
-        let mut holders = self.share_with_some(session, &peers, tasks, self.depth)?;
+        let mut holders = self.share_with_some(session, tasks.to_vec())?;
         holders.push(own.id);
         self.count.registry += 1;
         let store = &self.hosts[session.host].store;
@@ -156,51 +131,5 @@ impl Cluster {
             store.vouch(task, version, generation, end);
         }
         Ok(compared)
-    }
-
-    /// As `Handler::share_with`.
-    fn share_with(&mut self, session: &Session, peer: &AgentInfo, tasks: &[TaskId]) -> Result<()> {
-        self.count.agent += 1;
-        let number = self.hosts.iter().position(|host| host.info.id == peer.id);
-        let number = number.ok_or_else(died)?;
-        let sent = self.pieces(session.host, peer, tasks).into_iter().try_for_each(|piece| {
-            let (own, born) = (self.hosts[session.host].info.id, session.grant.generation);
-            let Piece { task, generation, mut from, blocks } = piece;
-            let needs_confirmation = self.mutation == Mutation::NobodyHasCopies;
-            let counts = self.hosts[number].store.counting_at(&task, own);
-            let counts = counts.filter(|counts| !needs_confirmation && *counts <= generation);
-            let Some(by) = counts else {
-                return self.absorb_at(number, &task, born, from, &blocks);
-            };
-            for block in &blocks {
-                self.hosts[number].store.absorb_confirmed(&task, by, born, from, block)?;
-                from = from.plus(block.len() as u64);
-            }
-            Ok(())
-        });
-        if sent.is_err() {
-            // What it has is not known.
-            for task in tasks {
-                let channel = channel(Generation::NONE, peer);
-                self.hosts[session.host].store.rewind(task, channel, LogOffset::START);
-            }
-        }
-        sent
-    }
-
-    fn pieces(&mut self, host: usize, peer: &AgentInfo, tasks: &[TaskId]) -> Vec<Piece> {
-        let (store, copied) = (&mut self.hosts[host].store, &mut self.count.copied);
-        let mut pieces = Vec::new();
-        for task in tasks {
-            let channel = channel(Generation::NONE, peer);
-            while let Some(outgoing) = store.outgoing(task, channel) {
-                let blocks = in_memory(&outgoing.blocks);
-                *copied += bytes_of(&blocks);
-                let generation = store.generation(task).unwrap_or(Generation::NONE);
-                pieces.push(Piece { task: task.clone(), generation, from: outgoing.part.from, blocks });
-                store.arrived(task, channel, outgoing.part);
-            }
-        }
-        pieces
     }
 }

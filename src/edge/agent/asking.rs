@@ -87,7 +87,7 @@ impl Handler {
 
     /// Whether the question was not answered, and may be yet.
     fn may_answer_yet(&self, holder: &AgentInfo, error: &Error) -> bool {
-        if !is_silence(error) {
+        if !error.is_silence() {
             tracing::info!(holder = %holder.addr, %error, "a holder has no copy to give");
             return false;
         }
@@ -110,10 +110,6 @@ impl Handler {
             millis: u64::try_from(self.patience().as_millis()).unwrap_or(u64::MAX),
         }
     }
-}
-
-pub(super) const fn is_silence(error: &Error) -> bool {
-    matches!(error, Error::AgentUnreachable { .. } | Error::Timeout { .. })
 }
 
 /// Asks each of them in a thread of its own, but the last and those for which there is no thread.

@@ -11,11 +11,12 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::asking::is_silence;
+use super::copying::Logs;
 use super::handler::{Handler, Session, unexpected};
+use crate::agent::copying::Copying;
 use crate::agent::protocol::{AgentInfo, Beginning, Counting, Reply, Request};
 use crate::agent::store::Taken;
-use crate::edge::disk::segment::{Pending, SegmentRecord};
+use crate::edge::disk::segment::Pending;
 use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::id::{Generation, LogOffset, TaskId};
@@ -70,7 +71,7 @@ enum Compared {
 }
 
 /// A block of an absorbed log on its way to this agent's segment.
-struct Copying {
+struct Writing {
     task: TaskId,
     version: Option<u64>,
     index: usize,
@@ -109,14 +110,13 @@ impl Handler {
     }
 
     fn share_all(&self, session: &Session, tasks: &[TaskId]) -> Result<()> {
-        let wanted = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
-        let candidates = self.peers_for(&session.task);
         let logs = self.compared(tasks)?;
         let pending = self.persist_copies(&logs)?;
-        let mut holders =
-            self.share_with_some(&candidates, tasks, session.grant.generation, wanted, self.patience())?;
-        holders.push(self.info.id);
-        for Copying { task, version, index, written } in pending {
+        let mut copying = Copying::new(self.depth()).one_at_least(self.patience());
+        self.see_that(Logs::absorbed(&session.task, tasks, session.grant.generation), &mut copying)?;
+        let peers = copying.holders().iter().map(|peer| peer.id);
+        let holders = peers.chain([self.info.id]).collect();
+        for Writing { task, version, index, written } in pending {
             let place = written.wait()?;
             locked(&self.store).durable(&task, version, index, place);
         }
@@ -207,7 +207,7 @@ impl Handler {
                 agrees.set(true);
                 Err(Error::CausalLogLost { task: log.task.clone() })
             }
-            Err(error) if !is_silence(&error) && !matches!(error, Error::CausalLogLost { .. }) => {
+            Err(error) if !error.is_silence() && !matches!(error, Error::CausalLogLost { .. }) => {
                 failed.set(Some(error.clone()));
                 Err(error)
             }
@@ -249,7 +249,7 @@ impl Handler {
         }
         let confirm = |from| Request::Confirm { task: log.task.clone(), generation: by, from };
         let asked = |newest: &AgentInfo| match self.is_same(log, newest, from, true, confirm) {
-            Err(error) if is_silence(&error) => Err(error),
+            Err(error) if error.is_silence() => Err(error),
             // What it cannot tell is not decided.
             answer => Ok(answer),
         };
@@ -324,7 +324,7 @@ impl Handler {
     // The segment.
 
     /// Queues what this agent's segment lacks of these logs.
-    fn persist_copies(&self, logs: &[(Shared, Counting)]) -> Result<Vec<Copying>> {
+    fn persist_copies(&self, logs: &[(Shared, Counting)]) -> Result<Vec<Writing>> {
         let mut pending = Vec::new();
         if !self.disk.has_segments() {
             return Ok(pending);
@@ -342,10 +342,10 @@ impl Handler {
                 }
                 for block in blocks {
                     if !locked(&self.store).is_block_durable(task, index) {
-                        let record = copy_record(task, counting, from, &block);
+                        let written = self.submit(task, counting.generation, counting.layout, from, &block);
                         let (task, version) = (task.clone(), *version);
-                        let copying = |written| Copying { task, version, index, written };
-                        pending.extend(self.disk.submit(record).map(copying));
+                        let writing = |written| Writing { task, version, index, written };
+                        pending.extend(written.map(writing));
                     }
                     from = from.plus(block.len() as u64);
                     index += 1;
@@ -353,20 +353,6 @@ impl Handler {
             }
         }
         Ok(pending)
-    }
-}
-
-fn copy_record(task: &TaskId, counting: &Counting, at: LogOffset, block: &Bytes) -> SegmentRecord {
-    let Counting { generation, layout, .. } = counting;
-    SegmentRecord {
-        task: task.clone(),
-        generation: *generation,
-        app: layout.app,
-        stage: layout.stage,
-        tasks: layout.tasks,
-        plan: layout.plan,
-        offset: at,
-        block: block.clone(),
     }
 }
 

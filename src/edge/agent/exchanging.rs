@@ -1,5 +1,5 @@
 //! What an agent does for an exchange: keeps determinants that travel in frames, holds copies of those
-//! that came with frames, and gives others copies of these.
+//! that came with frames, and has others hold copies of these.
 
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
@@ -7,31 +7,21 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::asking::{SILENCE_PAUSE, is_silence};
+use super::copying::Logs;
 use super::handler::{Handler, Session};
-use super::publishing::channel;
-use crate::agent::placement;
-use crate::agent::protocol::{AgentInfo, Grant, PIECE_BYTES, Piece, Reply, Request};
-use crate::agent::store::{Outgoing, Part, Reopened};
+use crate::agent::copying::Copying;
+use crate::agent::protocol::{Grant, Reply, Request};
+use crate::agent::store::Reopened;
 use crate::edge::locked;
 use crate::edge::net::nobody_listens;
 use crate::error::{Error, Result};
 use crate::frame::Group;
-use crate::id::{AgentId, Generation, LogOffset, TaskId};
+use crate::id::{Generation, LogOffset, TaskId};
 
 /// How long an answer of the registry may be on its way.
 const GRANT_PATIENCE: Duration = Duration::from_millis(500);
 /// How often it is looked whether a task is open.
 const OPENING_PAUSE: Duration = Duration::from_millis(20);
-
-/// Pieces of absorbed logs for one message to a peer.
-#[derive(Default)]
-struct Batch {
-    pieces: Vec<Piece>,
-    /// Which part of its log each is.
-    parts: Vec<Part>,
-    bytes: u64,
-}
 
 impl Handler {
     /// Keeps a block of a task whose determinants travel in its frames: here, and nowhere else. If its log is
@@ -70,66 +60,17 @@ impl Handler {
     /// many agents as are wanted before Spark shows that output to anyone. The sender's agent has each, and so
     /// has this one; where they are the same, or more are wanted, others are given a copy.
     pub(in crate::edge) fn spread(&self, session: &Session) -> Result<()> {
-        let depth = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
-        let own = |task: &&TaskId| locked(&self.store).is_own(task);
-        let (here, elsewhere): (Vec<_>, Vec<_>) = session.absorbed.keys().partition(own);
+        let wanted = self.depth();
         // Of several that take a copy, one may be the sender's agent, which has it.
-        let (few, many) = (if depth > 1 { depth } else { 0 }, depth);
-        if (here.is_empty() || many == 0) && (elsewhere.is_empty() || few == 0) {
+        let are_few = |task: &&TaskId| wanted > 1 || locked(&self.store).is_own(task);
+        let tasks: Vec<TaskId> = session.absorbed.keys().filter(are_few).cloned().collect();
+        if wanted == 0 || tasks.is_empty() {
             return Ok(());
         }
-        // Two would send the same to a peer, as nothing counts as sent before it was answered for.
+        // Whoever waits for its turn knows afterwards what was sent, and who is slow.
         let _turn = self.sharing.take(session.task.epoch_key());
-        let peers = self.peers_for(&session.task);
-        for (wanted, tasks) in [(many, here), (few, elsewhere)] {
-            let tasks: Vec<TaskId> = tasks.into_iter().cloned().collect();
-            if !tasks.is_empty() {
-                self.share_with_some(&peers, &tasks, session.grant.generation, wanted, self.patience())?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives copies of these logs to as many agents as are wanted, or there are; who has them. That some do not
-    /// answer leaves fewer, as at the start of a job, but none only if nobody else is alive: for that to be known
-    /// there is `patience`.
-    pub(super) fn share_with_some(
-        &self,
-        peers: &[AgentInfo],
-        tasks: &[TaskId],
-        born: Generation,
-        wanted: usize,
-        patience: Duration,
-    ) -> Result<Vec<AgentId>> {
-        let deadline = Instant::now() + patience;
-        loop {
-            let (mut holders, mut refused, mut silent) = (Vec::new(), None, Vec::new());
-            for peer in peers {
-                if holders.len() >= wanted {
-                    break;
-                }
-                let Err(error) = self.share_with(peer, tasks, born) else {
-                    holders.push(peer.id);
-                    continue;
-                };
-                tracing::info!(peer = %peer.addr, %error, "not a peer for absorbed logs");
-                match is_silence(&error) {
-                    true => silent.push((peer, error)),
-                    false => refused = Some(error),
-                }
-            }
-            // Who is slow is let off as long as others take the copies: to ask would make it dead for good.
-            if holders.is_empty() {
-                silent.retain(|(peer, _)| !self.is_dead(peer));
-            }
-            let silent = silent.pop().map(|(_, error)| error);
-            let is_over = refused.is_some() || Instant::now() >= deadline;
-            match refused.or(silent) {
-                Some(error) if holders.is_empty() && wanted > 0 && is_over => return Err(error),
-                Some(_) if holders.is_empty() && wanted > 0 => sleep(SILENCE_PAUSE),
-                _ => return Ok(holders),
-            }
-        }
+        let logs = Logs::absorbed(&session.task, &tasks, session.grant.generation);
+        self.see_that(logs, &mut Copying::new(wanted).one_at_least(self.patience()))
     }
 
     /// This agent's executor has ended. The registry does not know who has absorbed a log that nothing visible depends
@@ -137,48 +78,24 @@ impl Handler {
     pub(in crate::edge) fn hand_over(&self) -> Result<()> {
         // What came after this would be given to nobody.
         self.is_leaving.store(true, Ordering::Release);
-        let depth = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
         let absorbed = locked(&self.store).absorbed();
         let mut given = Ok(());
         for (born, tasks) in absorbed {
             let Some(first) = tasks.first() else { continue };
             let _turn = self.sharing.take(first.epoch_key());
             // Where nobody answers, the whole application may have ended.
-            let shared =
-                self.share_with_some(&self.peers_for(first), &tasks, born, depth.max(1), Duration::ZERO);
-            match shared {
+            let mut copying = Copying::new(self.depth().max(1)).one_at_least(Duration::ZERO);
+            match self.see_that(Logs::absorbed(first, &tasks, born), &mut copying) {
                 // Others have heard that their epoch is committed.
-                Ok(_) | Err(Error::Fenced { .. }) => {}
+                Ok(()) | Err(Error::Fenced { .. }) => {}
                 Err(error) => given = Err(error),
             }
         }
         given
     }
 
-    /// Agents that may hold copies, best first; who did not answer lately is asked last.
-    pub(super) fn peers_for(&self, task: &TaskId) -> Vec<AgentInfo> {
-        let agents = self.members_now();
-        let mut peers = placement::candidates(task, self.info.id, &self.info.host, &agents);
-        peers.sort_by_cached_key(|peer| self.connections.failed_lately(&peer.addr));
-        peers
-    }
-
-    /// Holds copies that another agent shares.
-    pub(in crate::edge) fn shared(&self, pieces: Vec<Piece>, born: Generation, by: AgentId) -> Result<()> {
-        if self.is_leaving.load(Ordering::Acquire) {
-            let reason = "its executor has ended".to_owned();
-            return Err(Error::AgentUnreachable { agent: self.info.addr.clone(), reason });
-        }
-        for Piece { task, generation, from, blocks } in pieces {
-            // What it had before it opened the task is part of what it has since only if it said so then.
-            let counts = locked(&self.store).counting_at(&task, by).filter(|counts| *counts <= generation);
-            self.hold_all(&task, counts.unwrap_or(Generation::NONE), born, from, &blocks)?;
-        }
-        Ok(())
-    }
-
     /// Holds blocks that lie one behind the other.
-    fn hold_all(
+    pub(super) fn hold_all(
         &self,
         task: &TaskId,
         by: Generation,
@@ -263,54 +180,6 @@ impl Handler {
             }
             sleep(OPENING_PAUSE);
         }
-    }
-
-    /// Sends a peer what it lacks of these logs, in messages of bounded size.
-    fn share_with(&self, peer: &AgentInfo, tasks: &[TaskId], born: Generation) -> Result<()> {
-        let channel = channel(Generation::NONE, peer);
-        let mut batch = Batch::default();
-        let sent = tasks.iter().try_for_each(|task| {
-            loop {
-                let outgoing = locked(&self.store).outgoing(task, channel);
-                let Some(Outgoing { part, blocks, all, .. }) = outgoing else { return Ok(()) };
-                let generation = locked(&self.store).generation(task).unwrap_or(Generation::NONE);
-                let blocks = self.disk.read(&blocks)?;
-                batch.bytes += blocks.iter().map(|block| block.len() as u64).sum::<u64>();
-                batch.pieces.push(Piece { task: task.clone(), generation, from: part.from, blocks });
-                batch.parts.push(part);
-                // A piece that is not the last is as large as a message may be.
-                if batch.bytes >= PIECE_BYTES || !all {
-                    self.send_pieces(peer, std::mem::take(&mut batch), born)?;
-                }
-                if all {
-                    return Ok(());
-                }
-            }
-        });
-        let sent = sent.and_then(|()| self.send_pieces(peer, batch, born));
-        if sent.is_err() {
-            // What it has is not known: the next try sends all of it again.
-            let mut store = locked(&self.store);
-            for task in tasks {
-                store.rewind(task, channel, LogOffset::START);
-            }
-        }
-        sent
-    }
-
-    fn send_pieces(&self, peer: &AgentInfo, batch: Batch, born: Generation) -> Result<()> {
-        let Batch { pieces, parts, bytes } = batch;
-        if pieces.is_empty() {
-            return Ok(());
-        }
-        let tasks: Vec<TaskId> = pieces.iter().map(|piece| piece.task.clone()).collect();
-        self.connections.call(&peer.addr, &Request::Share { pieces, born, by: self.info.id })?;
-        let mut store = locked(&self.store);
-        for (task, part) in tasks.iter().zip(parts) {
-            store.arrived(task, channel(Generation::NONE, peer), part);
-        }
-        self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
-        Ok(())
     }
 
     // The in-flight log.

@@ -16,7 +16,7 @@ use super::turns::Turns;
 use super::values::Tables;
 use crate::agent::members::Members;
 use crate::agent::protocol::{AgentInfo, AgentStats, Commit, Ending, Grant, Reply, Request, Sent};
-use crate::agent::store::{Arriving, Store, Taken};
+use crate::agent::store::{Store, Taken};
 use crate::config::SessionConfig;
 use crate::edge::disk::Disk;
 use crate::edge::locked;
@@ -85,7 +85,7 @@ pub(in crate::edge) struct Handler {
     /// peers.
     pub(in crate::edge) sharing: Turns<EpochKey>,
     /// Taken by whoever sends a log to a peer: what is on its way cannot be overtaken, nor sent twice.
-    pub(super) sending: Turns<(TaskId, ChannelId)>,
+    pub(super) sending: Turns<(EpochKey, ChannelId)>,
     /// Set when frames may be due for disk.
     pub(in crate::edge) spill_due: Signal,
     /// The epoch that sent frames last.
@@ -243,24 +243,6 @@ impl Handler {
             return Err(Error::CausalLogLost { task: task.clone() });
         }
         self.read(task, from)
-    }
-
-    pub(in crate::edge) fn replicated(&self, request: Request) -> Result<()> {
-        let Request::Replicate { task, generation, layout, reset, mut from, blocks, all, sent } = request
-        else {
-            return Err(unexpected());
-        };
-        let end = blocks.iter().fold(from, |end, block| end.plus(block.len() as u64));
-        let arriving = Arriving { generation, layout, reset, end, all, sent };
-        locked(&self.store).begin_copy(&task, &arriving)?;
-        for block in &blocks {
-            self.hold(&task, generation, from, block)?;
-            from = from.plus(block.len() as u64);
-        }
-        if all {
-            locked(&self.store).complete(&task, generation);
-        }
-        Ok(())
     }
 
     pub(in crate::edge) fn stats(&self) -> AgentStats {

@@ -11,6 +11,7 @@
 //! publishing       blocks made stable
 //! exchanging       determinants that travel in frames
 //! committing       what was absorbed from them, before something that depends on it is visible
+//! copying          copies on as many agents as are wanted
 //! memory           what does not fit goes to disk
 //! registrar        the way to the registry
 //! pooling          rows of other partitions, after a change of layout
@@ -29,6 +30,7 @@
 mod asking;
 mod claiming;
 mod committing;
+mod copying;
 mod exchanging;
 mod gathering;
 pub(super) mod handler;

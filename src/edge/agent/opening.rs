@@ -7,10 +7,9 @@ use std::collections::HashMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::copying::channel;
 use super::gathering::{Copies, Found};
 use super::handler::{Handler, Session};
-use super::publishing::channel;
-use crate::agent::placement;
 use crate::agent::protocol::{AgentInfo, Ending, Grant, OpenTask, Reply, Request};
 use crate::edge::locked;
 use crate::error::{Error, Result};
@@ -190,10 +189,9 @@ impl Handler {
     }
 
     fn first_peers(&self, session: &Session) -> Result<Vec<AgentInfo>> {
-        let depth = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX);
-        let agents = self.members(session.grant.members)?;
-        let all = placement::candidates(&session.task, self.info.id, &self.info.host, &agents);
-        Ok(all.into_iter().take(depth).collect())
+        let mut peers = self.peers_among(&session.task, &self.members(session.grant.members)?);
+        peers.truncate(self.depth());
+        Ok(peers)
     }
 
     /// Peers that have a copy are sent only what they lack: it still counts, so it must not shrink.
@@ -208,7 +206,7 @@ impl Handler {
 
     /// Writes the whole log to this agent's segment, unless it stands there: each file stands alone.
     fn persist(&self, session: &Session) -> Result<()> {
-        let task = &session.task;
+        let Session { task, grant, .. } = session;
         if !self.disk.has_segments() || locked(&self.store).is_durable(task) {
             return Ok(());
         }
@@ -221,7 +219,7 @@ impl Handler {
             }
             let mut pending = Vec::with_capacity(blocks.len());
             for block in &blocks {
-                pending.extend(self.submit(session, from, block));
+                pending.extend(self.submit(task, grant.generation, grant.layout, from, block));
                 from = from.plus(block.len() as u64);
             }
             for written in pending {

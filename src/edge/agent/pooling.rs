@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::handler::{Handler, Session, unexpected};
-use super::publishing::is_full;
 use crate::agent::protocol::{AgentInfo, PoolEntry, Reply, Request};
 use crate::agent::registry::first_part;
 use crate::edge::disk::Rescued;
@@ -184,7 +183,7 @@ impl Handler {
                 let Some(mut work) = pool.turn() else { return Ok(Reply::PoolIsRead) };
                 if locked(&pool.done).reading < view.reading {
                     let read = self.read_some(session, pool, &mut work);
-                    if read.as_ref().is_err_and(is_full) {
+                    if read.as_ref().is_err_and(Error::is_full) {
                         // It would keep logs from the disk on which it does not fit itself.
                         *work = Work::default();
                     }

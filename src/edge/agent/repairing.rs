@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::copying::Logs;
 use super::handler::Handler;
 use super::registrar::Registrar;
-use crate::agent::placement;
+use crate::agent::copying::Copying;
 use crate::agent::protocol::{Repair, Request};
 use crate::edge::net::server::Server;
 use crate::error::Result;
@@ -41,22 +42,15 @@ pub(super) fn repair(server: &Arc<Server>) {
 impl Handler {
     /// Makes copies until as many agents hold the log as are wanted, and tells the registry.
     fn copy_again(&self, repair: &Repair) -> Result<()> {
-        let wanted = usize::try_from(self.config.sharing_depth).unwrap_or(usize::MAX).saturating_add(1);
-        let (mut holders, agents) = (repair.holders.clone(), self.members_now());
-        for candidate in placement::candidates(&repair.task, self.info.id, &self.info.host, &agents) {
-            if holders.len() >= wanted {
-                break;
-            }
-            let holds = holders.iter().any(|holder| holder.id == candidate.id);
-            if !holds && self.send_all(&repair.task, repair.generation, &candidate).is_ok() {
-                tracing::info!(task = %repair.task, peer = %candidate.addr, "copied again");
-                holders.push(candidate);
-            }
-        }
-        if holders.len() == repair.holders.len() {
+        let before = repair.holders.len();
+        let mut copying = Copying::new(self.depth().saturating_add(1)).held_by(repair.holders.clone());
+        let seen = self.see_that(Logs::own(&repair.task, repair.generation), &mut copying);
+        let holders = copying.into_holders();
+        if holders.len() == before {
             // Nothing has changed; who leaves is not among them, and still has it.
-            return Ok(());
+            return seen;
         }
+        tracing::info!(task = %repair.task, copies = holders.len() - before, "copied again");
         self.registrar.tell(
             &self.connections,
             Request::Holding {
@@ -67,6 +61,7 @@ impl Handler {
                 whole: false,
                 sent: self.next_request(),
             },
-        )
+        )?;
+        seen
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::super::asking::{SILENCE_PAUSE, at_once, is_silence};
+use super::super::asking::{SILENCE_PAUSE, at_once};
 use super::super::handler::{Handler, unexpected};
 use super::task::StateTask;
 use crate::agent::placement;
@@ -137,7 +137,7 @@ impl Handler {
                         ranges = ranges.without(of);
                         answers.push(answer);
                     }
-                    Err(error) if is_silence(&error) => {
+                    Err(error) if error.is_silence() => {
                         tracing::info!(holder = %holder.addr, %error, "a holder of state does not answer");
                         silent.push(holder.id);
                     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::super::asking::{SILENCE_PAUSE, at_once, is_silence};
+use super::super::asking::{SILENCE_PAUSE, at_once};
 use super::super::handler::{Handler, unexpected};
 use super::super::registrar::LocalRegistry;
 use crate::agent::protocol::AgentInfo;
@@ -167,7 +167,7 @@ impl Handler {
                 Ok(Answer::NotHeld(missing)) => self.tell_lacks(located, holder, &missing),
                 Ok(_) => Err(unexpected()),
                 Err(Error::StateLost { .. }) => Ok(()),
-                Err(error) if is_silence(&error) => {
+                Err(error) if error.is_silence() => {
                     tracing::info!(holder = %holder.addr, %error, "a holder of state does not answer");
                     silent.push(holder);
                     Ok(())

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::super::asking::{SILENCE_PAUSE, at_once, is_silence};
+use super::super::asking::{SILENCE_PAUSE, at_once};
 use super::super::handler::{Handler, Session, unexpected};
 use super::reading::fenced;
 use super::task::{StateTask, begun};
@@ -73,7 +73,7 @@ impl Handler {
                 match answer {
                     Ok(Sent::Held) => done.held.push((holder.id, *ranges)),
                     Ok(Sent::Lacks) => done.silent.push(holder.id),
-                    Err(error) if is_silence(&error) => {
+                    Err(error) if error.is_silence() => {
                         tracing::info!(holder = %holder.addr, %error, "a holder of state does not answer");
                         if self.is_dead(holder) || Instant::now() >= deadline {
                             done.silent.push(holder.id);

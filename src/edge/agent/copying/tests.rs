@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tempfile::TempDir;
 
 use super::*;
@@ -62,13 +63,13 @@ fn what_a_peer_did_not_answer_for_is_sent_again() {
     with_log(&own);
     let (listener, peer) = silent();
     for _ in 0..2 {
-        let refused = own.send_all(&task(), GENERATION, &peer);
+        let refused = own.send_all(Logs::own(&task(), GENERATION), &peer);
         assert!(refused.as_ref().is_err_and(Error::is_retryable), "{refused:?}");
     }
     let there = Arc::new(agent(&folder, 2));
     let server = Server::new(Arc::clone(&there));
     server.listen_tcp(listener).unwrap();
-    own.send_all(&task(), GENERATION, &peer).unwrap();
+    own.send_all(Logs::own(&task(), GENERATION), &peer).unwrap();
     let end = locked(&own.store).end(&task());
     assert_eq!(locked(&there.store).end(&task()), end);
     assert!(locked(&there.store).is_whole(&task()));
@@ -82,12 +83,47 @@ fn what_another_still_waits_for_is_not_taken_for_sent() {
     with_log(&own);
     let (_listener, peer) = silent();
     scope(|scope| {
-        let first = scope.spawn(|| own.send_all(&task(), GENERATION, &peer));
+        let first = scope.spawn(|| own.send_all(Logs::own(&task(), GENERATION), &peer));
         sleep(Duration::from_millis(100));
-        let second = own.send_all(&task(), GENERATION, &peer);
+        let second = own.send_all(Logs::own(&task(), GENERATION), &peer);
         assert!(second.is_err(), "nothing has arrived");
         assert!(first.join().unwrap().is_err());
     });
+}
+
+/// Absorbs a block of a partition's log, behind those that are there.
+fn absorb(agent: &Handler, partition: u32) {
+    let of = TaskId { partition: Partition(partition), ..task() };
+    let from = locked(&agent.store).end(&of).unwrap_or_default();
+    let block = Bytes::from_static(b"absorbed");
+    agent.hold_all(&of, Generation::NONE, GENERATION, from, &[block]).unwrap();
+}
+
+#[test]
+fn of_absorbed_logs_a_peer_is_sent_what_it_lacks_and_all_if_it_has_lost_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (own, there) = (agent(&folder, 1), Arc::new(agent(&folder, 2)));
+    let (listener, peer) = silent();
+    let server = Server::new(Arc::clone(&there));
+    server.listen_tcp(listener).unwrap();
+    let tasks: Vec<TaskId> = (0..3).map(|number| TaskId { partition: Partition(number), ..task() }).collect();
+    let logs = Logs::absorbed(&tasks[0], &tasks, GENERATION);
+    let sent = || {
+        let before = own.sent_bytes.load(Ordering::Relaxed);
+        own.send_all(logs, &peer).unwrap();
+        let ends = |agent: &Handler| tasks.iter().map(|of| locked(&agent.store).end(of)).collect::<Vec<_>>();
+        assert_eq!(ends(&there), ends(&own));
+        own.sent_bytes.load(Ordering::Relaxed) - before
+    };
+    (0..3).for_each(|number| absorb(&own, number));
+    assert_eq!(sent(), 3 * 8);
+    assert_eq!(sent(), 0);
+    absorb(&own, 1);
+    assert_eq!(sent(), 8);
+    locked(&there.store).forget(&tasks[1], GENERATION);
+    absorb(&own, 1);
+    assert_eq!(sent(), (2 + 3) * 8, "what lies behind a gap is not there");
+    server.stop(&folder.path().join("no socket"));
 }
 
 #[test]
@@ -96,7 +132,7 @@ fn an_older_attempt_does_not_send_a_newer_ones_log() {
     let own = agent(&folder, 1);
     with_log(&own);
     let (_listener, peer) = silent();
-    let refused = own.send_all(&task(), Generation(GENERATION.0 - 1), &peer);
+    let refused = own.send_all(Logs::own(&task(), Generation(GENERATION.0 - 1)), &peer);
     assert!(matches!(refused, Err(Error::Fenced { .. })), "{refused:?}");
 }
 
