@@ -169,7 +169,7 @@ def attach(
         return before
     chosen = _chosen(asked, settings, local=local)
     # A setting of the session, which a program may change before it starts a query.
-    chosen["state_epochs"] = parse_retained(spark.conf.get(BATCHES_RETAINED, "100") or "100")
+    chosen["state_epochs"] = _batches_retained(spark)
     # Only now: a setting that is refused stops nothing.
     _stop(before)
     folder = _session_folder(context.applicationId)
@@ -256,6 +256,7 @@ def register_formats(
     from pyspark.errors import AnalysisException
     from pyspark.sql.datasource import DataSource
 
+    from clonos._loops import loop_of
     from clonos._sinks import data_sources
     from clonos._sources import HttpSource, SocketSource, with_defaults
     from clonos._sources.state import StateSource
@@ -265,7 +266,9 @@ def register_formats(
     if config.checkpoint_dir is not None:
         defaults["logDir"] = config.checkpoint_dir
     sources = [with_defaults(source, **defaults) for source in (SocketSource, HttpSource)]
-    formats: list[type[DataSource]] = [*sources, StateSource, timers_of(config), *data_sources()]
+    loop = loop_of(_batches_retained(spark))
+    own: list[type[DataSource]] = [StateSource, timers_of(config), loop]
+    formats: list[type[DataSource]] = [*sources, *own, *data_sources()]
     for source in formats:
         try:
             spark.dataSource.register(source)
@@ -273,6 +276,10 @@ def register_formats(
             # Another Spark session of the application has them, and this one finds them there.
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
+
+
+def _batches_retained(spark: SparkSession) -> int:
+    return parse_retained(spark.conf.get(BATCHES_RETAINED, "100") or "100")
 
 
 def _driver_hosts(settings: Any, driver_host: str | None, local: bool) -> tuple[str, str]:

@@ -43,6 +43,18 @@ def streaming_task() -> tuple[str, int] | None:
     return (query, int(batch)) if query and batch is not None else None
 
 
+def run() -> str:
+    """Return the run of the streaming query that the task is of, empty if Spark does not say.
+
+    A query that is started again goes on as another run. Spark names its jobs by it.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    properties: dict[str, str] = (context and context._localProperties) or {}
+    return properties.get("spark.jobGroup.id", "")
+
+
 def partition() -> int:
     """Return the number of the running task's partition, 0 outside Spark."""
     from pyspark import TaskContext

@@ -27,6 +27,18 @@ COMMON = (
     "lingerSeconds",
     "bindHost",
 )
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
+_MILLISECONDS = {
+    unit: millis
+    for millis, units in (
+        (1, "ms millisecond milliseconds"),
+        (1_000, "s second seconds"),
+        (60_000, "m min minute minutes"),
+        (3_600_000, "h hour hours"),
+        (86_400_000, "d day days"),
+    )
+    for unit in units.split()
+}
 _NAME = re.compile(r"[\w.-]{1,100}")
 
 
@@ -172,6 +184,21 @@ def seconds(options: Mapping[str, str], option: str, default: float) -> float:
     return value
 
 
+def duration(options: Mapping[str, str], option: str, default: str) -> int:
+    """Return milliseconds of a number with a unit, such as ``10 seconds``, ``500ms``, ``1.5 h``.
+
+    Raises
+    ------
+    ConfigError
+        If it is no such time.
+    """
+    text = options.get(option, default)
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None or found[2] not in _MILLISECONDS:
+        raise refused(option, text, "a number with a unit, such as '10 seconds', '5 min' or '2h'")
+    return round(float(found[1]) * _MILLISECONDS[found[2]])
+
+
 def port_of(options: Mapping[str, str], source: str) -> int:
     """Return option ``port``.
 
@@ -203,6 +230,7 @@ __all__ = [
     "SourceOptions",
     "address",
     "check_known",
+    "duration",
     "port_of",
     "refused",
     "seconds",
