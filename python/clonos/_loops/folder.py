@@ -248,9 +248,12 @@ class LoopFolder:
         if kept is None:
             raise FileNotFoundError(path)
         try:
-            return Epoch.from_json(kept)
+            epoch = Epoch.from_json(kept)
         except (TypeError, KeyError) as error:
             raise damaged(path, "it is no record of an epoch") from error
+        if epoch.number != number or epoch.before >= number:
+            raise damaged(path, f"it is no record of epoch {number}")
+        return epoch
 
     def newest(self) -> Epoch | None:
         """Return the newest epoch, with rows or without."""
