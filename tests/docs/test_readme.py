@@ -58,6 +58,6 @@ def test_the_page_on_calls_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("page", ["sources.md", "sinks.md"])
-def test_the_pages_on_sources_and_sinks_run(tmp_path: Path, page: str) -> None:
+@pytest.mark.parametrize("page", ["sources.md", "sinks.md", "loops.md"])
+def test_the_pages_on_sources_sinks_and_loops_run(tmp_path: Path, page: str) -> None:
     run_example(ROOT / "docs" / page, tmp_path)

@@ -191,7 +191,9 @@ def test_a_query_that_was_taken_back_alone_is_told(
         read(*asked)
 
 
-@pytest.mark.parametrize("what", ["cut", "flipped", "gone", "no record", "no json", "renamed"])
+@pytest.mark.parametrize(
+    "what", ["cut", "flipped", "gone", "no record", "no json", "a digit", "renamed"]
+)
 def test_what_is_damaged_is_named(tmp_path: Path, what: str) -> None:
     write(tmp_path, 0, [1])
     write(tmp_path, 1, [*range(1000)])
@@ -206,9 +208,9 @@ def test_what_is_damaged_is_named(tmp_path: Path, what: str) -> None:
     else:
         middle = len(whole) // 2
         flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
-        damaged.write_bytes(
-            {"cut": whole[:-3], "flipped": flipped, "no record": b"{}", "no json": b"{"}[what]
-        )
+        made = {"cut": whole[:-3], "flipped": flipped, "no record": b"{}", "no json": b"{"}
+        made["a digit"] = whole.replace(b'"before": 0', b'"before": -1')
+        damaged.write_bytes(made[what])
     loop = reader(tmp_path)
     with error_of("CORRUPT_LOOP", CorruptLog, damaged):
         read(loop, loop.initialOffset(), loop.latestOffset(loop.initialOffset()))

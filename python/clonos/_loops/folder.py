@@ -21,6 +21,7 @@ import json
 import os
 import shutil
 import uuid
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -87,12 +88,22 @@ class Epoch:
 
     def to_json(self) -> dict[str, Any]:
         """Return the form in which it is kept."""
-        return asdict(self)
+        epoch = asdict(self)
+        return {"epoch": epoch, "crc": _crc(epoch)}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Self:
-        """Read what `to_json` gave."""
-        return cls(**{**kept, "parts": tuple(Part(**part) for part in kept["parts"])})
+        """Read what `to_json` gave.
+
+        Raises
+        ------
+        ValueError
+            If it is something else, or its checksum is another one.
+        """
+        epoch = kept.get("epoch")
+        if not isinstance(epoch, dict) or kept.get("crc") != _crc(epoch):
+            raise ValueError(kept)
+        return cls(**{**epoch, "parts": tuple(Part(**part) for part in epoch["parts"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +112,11 @@ class Described:
 
     query: str
     schema: str
+
+
+def _crc(value: Any) -> int:
+    """Return the CRC-32 of a value as JSON, with its names in order and no spaces."""
+    return zlib.crc32(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
 
 
 def columns_of(schema: str) -> Any:
@@ -249,7 +265,7 @@ class LoopFolder:
             raise FileNotFoundError(path)
         try:
             epoch = Epoch.from_json(kept)
-        except (TypeError, KeyError) as error:
+        except ValueError as error:
             raise damaged(path, "it is no record of an epoch") from error
         if epoch.number != number or epoch.before >= number:
             raise damaged(path, f"it is no record of epoch {number}")
