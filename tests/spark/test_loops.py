@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,50 @@ def test_rows_come_back_in_later_batches_until_they_are_done(
     assert list(attempts) == [0, 1, 2]
 
 
+@pytest.mark.whole
+def test_a_query_that_is_taken_back_takes_the_loop_back(
+    spark: Any, session: Any, tmp_path: Path
+) -> None:
+    loop, tries = tmp_path / "loop", col("tries")
+    batches: dict[int, list[Any]] = {}
+
+    def write(batch: Any, number: int) -> None:
+        batches[number] = sorted(map(tuple, batch.collect()))
+        failed = batch.where(f"tries < {MOST_TRIES}").write.format("clonos-loop")
+        failed.mode("append").save(str(loop))
+
+    def run() -> Any:
+        rows = spark.readStream.schema("id long").json(str(tmp_path / "in"))
+        again = spark.readStream.format("clonos-loop").schema("id long, tries int")
+        again = again.option("untilEmpty", "true").load(str(loop))
+        tried = rows.withColumn("tries", lit(0)).unionByName(again)
+        return start(tried.withColumn("tries", tries + 1), tmp_path, each=write)
+
+    put(tmp_path / "in", 7, 8)
+    run().awaitTermination()
+    wanted = {number: [(7, number + 1), (8, number + 1)] for number in range(MOST_TRIES)}
+    assert batches == wanted
+    # Batch 1 is to run again, and those after it.
+    for kind, first in (("offsets", 2), ("commits", 1)):
+        for path in (tmp_path / "checkpoint" / kind).iterdir():
+            name = path.name.strip(".").removesuffix(".crc")
+            if name.isdecimal() and int(name) >= first:
+                path.unlink()
+    batches.clear()
+    query = run()
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination()
+    error = clonos.errors.find(query.exception())
+    assert error is not None
+    assert error.condition == "EPOCH_FENCED"
+    assert "remove the folders 1 and later" in error.message
+    for epoch in (1, 2):
+        shutil.rmtree(loop / "epochs" / str(epoch))
+    run().awaitTermination()
+    assert batches == {number: wanted[number] for number in (1, 2)}
+
+
+@pytest.mark.whole
 def test_a_loop_of_two_queries_keeps_all_types(spark: Any, session: Any, tmp_path: Path) -> None:
     put(tmp_path / "in", 1, 2)
     rows = spark.readStream.schema("id long").json(str(tmp_path / "in")).selectExpr(*TYPES)

@@ -165,6 +165,13 @@ def test_a_loop_has_one_writer(tmp_path: Path) -> None:
     assert read(loop, loop.initialOffset(), {"epoch": 2}) == [1, 2, 4]
 
 
+def test_a_folder_that_the_driver_does_not_see_is_named(tmp_path: Path) -> None:
+    task, driver = target(tmp_path / "there"), target(tmp_path / "here")
+    staged = task.stage(Place("q", "0", 0, "a"), iter([pa.record_batch({"n": [1]})]))
+    with error_of("CONFIG", ConfigError, tmp_path / "here", "have mounted"):
+        driver.commit([staged], Claim("q", 0, ONE, "0"))
+
+
 def test_an_epoch_is_written_once_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place, "run", lambda: "first run")
     write(tmp_path, 0, [1])

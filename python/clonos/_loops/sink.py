@@ -77,8 +77,14 @@ class LoopTarget(Target):
         EpochFenced
             If another live driver writes the same query, or the query has gone back.
         ConfigError
-            If the epoch was written before in the same run.
+            If the epoch was written before in the same run, or the folder is not the tasks' one.
         """
+        if self.folder.described() is None:
+            message = (
+                f"option path={self.name!r}: tasks wrote to a folder of this name that the driver "
+                "does not see. It must be on a file system that driver and executors have mounted"
+            )
+            raise ConfigError(message, "CONFIG")
         with durable.locked(self.folder.lock):
             newest = self.folder.newest()
             self._check(newest, claim, staged[0].payload.run)
