@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 import clonos
+from clonos.cli.states import stored_states
 from clonos.errors import ClonosError, ConfigError
 from clonos.testing import wait_until
 
@@ -181,12 +183,23 @@ def test_a_savepoint_that_cannot_be_begun_with_is_refused_before_the_first_batch
         session.savepoint(query, saved)
         with pytest.raises(Exception, match="is another savepoint than"):
             started(replaced, tmp_path / "c2", [])
+        # What `clonos inspect` finds: neither what was not finished, nor files of others.
+        shutil.copytree(saved, tmp_path / "saved.0000000000000001.unfinished")
+        (tmp_path / "notes").mkdir()
+        (tmp_path / "notes" / "savepoint").write_text("mine")
+        reports, problems = stored_states(tmp_path)
+        assert problems == []
+        found = sorted((report["title"], report["states"][0]["keys"]) for report in reports)
+        assert found == [(f"savepoint {name}", 7) for name in (tmp_path / "older", saved)]
         manifest = saved / "savepoint"
         damaged = bytearray(manifest.read_bytes())
         damaged[-1] ^= 1
         manifest.write_bytes(damaged)
         with pytest.raises(ClonosError, match="checksum"):
             sums(files, plain_spark, state_from=saved)
+        reports, (problem,) = stored_states(saved)
+        assert reports == []
+        assert "checksum" in problem
 
 
 def test_state_is_read_with_the_columns_and_rows_of_sparks_reader(

@@ -182,7 +182,6 @@ def test_streams_of_other_sessions_of_the_application_have_timers(
         assert [key for key, _ in run.await_fired(1)] == ["a"]
 
 
-@pytest.mark.xfail(strict=True, reason="only the first timer is asked for, whose batch was begun")
 def test_a_batch_that_nobody_asked_for_keeps_no_later_timer_from_firing(
     spark: Any, session: Any, tmp_path: Path
 ) -> None:
@@ -198,7 +197,7 @@ def test_a_batch_that_nobody_asked_for_keeps_no_later_timer_from_firing(
     writer = alarms(folder.read(spark)).writeStream.outputMode("update").foreachBatch(keep)
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     try:
-        testing.wait_until(lambda: "b" in fired, "the later timer", 8.0)
+        testing.wait_until(lambda: "b" in fired, "the later timer", PATIENCE_SECONDS)
     finally:
         query.stop()
     assert sorted(fired) == ["a", "b"]

@@ -10,6 +10,8 @@ from clonos import _core
 from clonos.errors import ClonosError
 
 MANIFEST = "savepoint"
+MAGIC = b"CP"
+UNFINISHED = ".unfinished"
 FOLDER = "state"
 
 
@@ -22,7 +24,7 @@ def stored_states(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     problems: list[str] = []
     if not path.is_dir():
         return reports, problems
-    folders = [file.parent for file in sorted(path.rglob(MANIFEST)) if file.is_file()]
+    folders = [file.parent for file in sorted(path.rglob(MANIFEST)) if _is_manifest(path, file)]
     if any(path.glob(f"*/{FOLDER}/*/")):
         folders.append(path)
     for folder in folders:
@@ -39,6 +41,16 @@ def stored_states(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
         else:
             reports.append({"title": f"savepoint {folder}"} | saved | {"states": states})
     return reports, problems
+
+
+def _is_manifest(path: Path, file: Path) -> bool:
+    """Whether a file is a savepoint's: in the very folder that is asked for, also a damaged one."""
+    if not file.is_file() or file.parent.name.endswith(UNFINISHED):
+        return False
+    if file.parent == path:
+        return True
+    with file.open("rb") as manifest:
+        return manifest.read(len(MAGIC)) == MAGIC
 
 
 def _for_people(state: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,8 @@ pub struct SavepointWriter {
     disk: Arc<dyn Disk>,
     path: PathBuf,
     unfinished: PathBuf,
+    /// Folders above it that were not there.
+    made: usize,
     manifest: Manifest,
     file: Option<Filling>,
     is_done: bool,
@@ -68,6 +70,7 @@ impl SavepointWriter {
             path.file_name().ok_or_else(|| refuse(format!("{} is no folder's name", path.display())))?;
         let unfinished =
             path.with_file_name(format!("{}.{number:016x}.{UNFINISHED}", name.to_string_lossy()));
+        let made = above(path).take_while(|folder| !folder.exists()).count();
         fs::create_dir_all(&unfinished).map_err(|e| match write_error(path, SETTING, &e) {
             Error::Io { message, .. } => refuse(format!("{} cannot be written: {message}", path.display())),
             other => other,
@@ -80,7 +83,7 @@ impl SavepointWriter {
             made_by: env!("CARGO_PKG_VERSION").to_owned(),
             states: Vec::new(),
         };
-        Ok(Self { disk, path: path.to_owned(), unfinished, manifest, file: None, is_done: false })
+        Ok(Self { disk, path: path.to_owned(), unfinished, made, manifest, file: None, is_done: false })
     }
 
     /// Begins the state of another operator.
@@ -174,8 +177,9 @@ impl SavepointWriter {
         check_free(&self.path)?;
         fs::rename(&self.unfinished, &self.path).map_err(|e| failed(&e))?;
         self.is_done = true;
-        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        self.disk.sync_dir(parent.unwrap_or_else(|| Path::new("."))).map_err(|e| failed(&e))?;
+        for folder in above(&self.path).take(self.made + 1) {
+            self.disk.sync_dir(folder).map_err(|e| failed(&e))?;
+        }
         Ok(self.manifest.clone())
     }
 }
@@ -186,6 +190,12 @@ impl Drop for SavepointWriter {
             let _rubbish = fs::remove_dir_all(&self.unfinished);
         }
     }
+}
+
+/// The folders above a path, the nearest first.
+fn above(path: &Path) -> impl Iterator<Item = &Path> {
+    let here = |folder: &Path| folder.as_os_str().is_empty();
+    path.ancestors().skip(1).map(move |folder| if here(folder) { Path::new(".") } else { folder })
 }
 
 /// That nothing is at a path.
