@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from clonos._loops import Loop, loop_of
+from clonos._loops import Loop, loop_of, source
 from clonos._loops.folder import LoopFolder
 from clonos._loops.rows import as_spark_reads, conformed, read_rows, write_rows
 from clonos._loops.sink import LoopBatchWriter, LoopTarget
@@ -134,6 +134,20 @@ def test_what_was_read_long_ago_is_removed(tmp_path: Path) -> None:
     # Two batches can be taken back, from the one that follows.
     assert LoopFolder(tmp_path).numbers() == [4, 5]
     assert not (tmp_path / "removed").exists()
+
+
+def test_spark_4_1_does_not_say_where_a_batch_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "HAS_STARTS", False)
+    assert reader(tmp_path / "new").latestOffset()["epoch"] == -1
+    for epoch in range(6):
+        write(tmp_path, epoch, [epoch])
+        reader(tmp_path).commit(reader(tmp_path).latestOffset())
+    assert LoopFolder(tmp_path).numbers() == [4, 5]
+    # Another process of the same query.
+    assert reader(tmp_path).latestOffset()["epoch"] == 5
+    assert reader(tmp_path, delay="1 hour").latestOffset()["epoch"] == 3
 
 
 def test_a_loop_has_one_reader(tmp_path: Path) -> None:

@@ -283,6 +283,11 @@ class LoopFolder:
                     raise CorruptLog(message, "CORRUPT_LOOP") from None
         return None
 
+    def removed_up_to(self) -> int:
+        """Return the last epoch with rows that is not there any more; a batch has read it."""
+        numbers = self.numbers()
+        return self.read(numbers[0]).before if numbers else NOTHING
+
     def remove(self, numbers: list[int]) -> None:
         """Delete epochs: each is gone at once."""
         removed = self.root / "removed"

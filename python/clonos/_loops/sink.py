@@ -60,12 +60,11 @@ class LoopTarget(Target):
         """Write and sync one file where readers don't look."""
         self.folder.claim(where.query, self.schema.json())
         folder = self.folder.staging(where.label) / where.attempt
-        durable.make_folder(folder)
+        # The file is synced here, its name where the commit puts it.
+        folder.mkdir(parents=True, exist_ok=True)
         part = write_rows(folder / f"part-{where.partition:05d}-{where.attempt}.arrow", batches)
         if part is None:
             shutil.rmtree(folder, ignore_errors=True)
-        else:
-            durable.sync(folder)
         staged = StagedPart(place.run(), int(where.label), where.attempt, part)
         return Staged(where.query, part.rows if part else 0, staged)
 
@@ -114,7 +113,7 @@ class LoopTarget(Target):
     def _publish(self, staged: list[Staged], claim: Claim, newest: Epoch | None) -> None:
         # A name of its own: what a commit that was killed had gathered must not be shown.
         gathered = self.folder.staging(claim.label) / uuid.uuid4().hex
-        durable.make_folder(gathered)
+        gathered.mkdir(parents=True)
         parts = []
         for message in staged:
             what: StagedPart = message.payload

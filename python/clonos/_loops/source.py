@@ -122,6 +122,7 @@ class LoopReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         self._first: Offset = {"reader": uuid.uuid4().hex if HAS_STARTS else "", "epoch": NOTHING}
         self._until: int | None = None
         self._known: dict[int, Epoch] = {}
+        self._newest: Epoch | None = None
         self._is_checked = False
         self._described: Described | None = None
         self._describe()
@@ -141,7 +142,8 @@ class LoopReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:
         """Return up to where the next batch goes: whole epochs, committed, and not too young."""
-        start = self._first if start is None else start
+        if start is None:
+            start = {**self._first, "epoch": self._folder.removed_up_to()}
         self._check_reader(start)
         last = self._last()
         if start["epoch"] > last:
@@ -225,8 +227,10 @@ class LoopReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
     def _last(self) -> int:
         """The last epoch that has rows."""
         self._describe()
-        newest = self._folder.newest()
-        return NOTHING if newest is None else newest.last
+        # Spark asks a hundred times a second, and an epoch that is there stays as it is.
+        if self._newest is None or self._folder.numbers()[-1:] != [self._newest.number]:
+            self._newest = self._folder.newest()
+        return NOTHING if self._newest is None else self._newest.last
 
     def _describe(self) -> None:
         """See that the rows have the columns that the query expects, once they are known."""
