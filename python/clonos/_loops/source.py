@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -172,14 +172,14 @@ class LoopReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         most = self._options.partitions or min(os.cpu_count() or 1, -(-rows // ROWS_PER_TASK))
         tasks = min(most, len(files))
 
-        def task_of(place: tuple[int, Epoch, Part]) -> int:
-            return place[0] * tasks // rows
+        ends = accumulate(part.rows for _, part in files)
+        firsts = [end - part.rows for end, (_, part) in zip(ends, files, strict=True)]
 
-        placed, before = [], 0
-        for epoch, part in files:
-            placed.append((before, epoch, part))
-            before += part.rows
-        return [self._files([(e, p) for _, e, p in some]) for _, some in groupby(placed, task_of)]
+        def task_of(number: int) -> int:
+            return firsts[number] * tasks // rows
+
+        groups = groupby(range(len(files)), task_of)
+        return [self._files([files[number] for number in some]) for _, some in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read files: runs on an executor.
