@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from clonos._sources.timer_offsets import (
     FIRST_PAUSE_SECONDS,
@@ -16,6 +20,8 @@ from clonos._sources.timer_offsets import (
     reader_of,
 )
 from clonos._sources.timer_offsets import next_offset as next_of_reader
+from clonos._sources.timers import TimersReader
+from clonos.errors import ClonosError
 
 
 def next_offset(start: Offset, timer: DueTimer | None) -> Offset:
@@ -80,6 +86,16 @@ def test_what_is_still_due_is_begun_again_after_ever_longer_pauses() -> None:
     assert waited[-1] == LAST_PAUSE_SECONDS
     # Another one does not wait for that.
     assert has_timers(offset, next_of_reader(offset, DueTimer(9, 3), pauses, 300.0))
+
+
+def test_when_the_session_was_stopped_nothing_is_due(tmp_path: Path) -> None:
+    reader = TimersReader(str(tmp_path / "session"), "f", by_watermark=False)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    # One that is there, and cannot be read, is no such case.
+    (tmp_path / "session").write_bytes(b"?")
+    with pytest.raises(ClonosError):
+        reader.latestOffset(start, ReadAllAvailable())
 
 
 def test_a_batch_that_runs_again_is_one_for_timers_if_it_was() -> None:

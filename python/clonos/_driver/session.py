@@ -19,6 +19,7 @@ from clonos._driver.listener import progress_listener
 from clonos._driver.metrics import serve
 from clonos._driver.stats import Stats
 from clonos._driver.strays import Strays
+from clonos._temporary import SESSION_FILE
 from clonos._worker.place import (
     BATCH_QUERY,
     EPOCH_PROPERTY,
@@ -329,6 +330,8 @@ class Session:
                 self.spark.conf.unset(BATCH_BYTES_SETTING)
         for close in self._closing:
             close()
+        # First: streams that ask for their timers see by it that nobody answers any more.
+        (self._folder / SESSION_FILE).unlink(missing_ok=True)
         self._agent.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -26,6 +26,7 @@ from clonos._sources.timer_offsets import (
     reader_of,
 )
 from clonos._temporary import SESSION_FILE
+from clonos.errors import ClonosError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,7 +129,13 @@ class TimersReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def _due(self, reader: str) -> DueTimer | None:
         asked = (reader, self._operator, self._by_watermark, self._until)
-        found = self._connected().timer_due(*asked)
+        try:
+            found = self._connected().timer_due(*asked)
+        except (ClonosError, OSError):
+            if Path(self._session).exists():
+                raise
+            # The session was stopped: what has state fails in its next batch, and says so.
+            return None
         return None if found is None else DueTimer(*found)
 
     def _connected(self) -> _core.Client:
