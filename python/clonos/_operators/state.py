@@ -115,7 +115,7 @@ def transform_with_state(  # noqa: PLR0917  # the order of Spark's
         The column of the output that is its event time from here on.
     uid : str, optional
         Stable name of the operator, by which its state is found again: choose one that survives
-        renaming. Default: the name of the processor's class.
+        renaming. Default: the name of the processor's class, with its module.
     flavour : {"row", "pandas", "arrow"}
         Whether the processor takes and returns Rows, as in ``transformWithState``, or frames, as in
         ``transformWithStateInPandas``, or is a `BatchProcessor`.
