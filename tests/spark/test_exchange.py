@@ -90,6 +90,15 @@ def test_every_type_comes_through(spark: Any) -> None:
         assert sorted(exchanged.collect()) == sorted(df.collect()), keys
 
 
+def test_names_may_have_dots_and_quotes(spark: Any) -> None:
+    names = ["user.id", "a`b", "n"]
+    df = spark.range(20).selectExpr("id % 3", "id", "-id").toDF(*names)
+    for keys in (["user.id"], ["a`b", "n"], [sf.col("`user.id`") + 1]):
+        exchanged = clonos.exchange(df, 3, *keys)
+        assert exchanged.columns == names
+        assert sorted(exchanged.collect()) == sorted(df.collect()), keys
+
+
 def test_equal_keys_meet_and_nulls_are_equal(spark: Any) -> None:
     def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

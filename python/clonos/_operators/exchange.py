@@ -131,7 +131,7 @@ def _exchange(
     made = _made(df)
     if made is None or made.func is None:
         # No operator of ours before it: what sends the frames has a name and a log of its own.
-        made = Made(df, None, None, spec_of(None, uid or label))
+        made = _read(df, spec_of(None, uid or label))
     sender = made.spec.use
     indices = tuple(schema.get_field_index(name) for name in names)
     body = _body(made, Ends(made.sender, schema, indices, partitions))
@@ -147,6 +147,19 @@ def _exchange(
         frames, sender, None, spec_of(None, f"{uid or sender.operator + '|' + label}.in")
     )
     return _remember(gathered, df.schema)
+
+
+def _read(df: DataFrame, spec: OperatorSpec) -> Made:
+    """Rows of Spark's own. ``mapInArrow`` finds no column with a dot or a quote in its name."""
+    names = df.columns
+    if not any("." in name or "`" in name for name in names):
+        return Made(df, None, None, spec)
+
+    def renamed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.rename_columns(names)
+
+    return Made(df.toDF(*[f"_{at}" for at in range(len(names))]), None, renamed, spec)
 
 
 def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
