@@ -123,6 +123,21 @@ class Late(Passing):
         yield from (Row(id=row.id, at=dt.datetime(2020, 1, 1)) for row in rows)
 
 
+class Closing(Passing):
+    """Emits at the end of a session, which the watermark is past by then."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        self.handle.registerTimer(max(int(row.at.timestamp()) for row in rows) * 1000 + 5_000)
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+        expiry = expiredTimerInfo.getExpiryTimeInMs() // 1000
+        yield Row(id=key[0], at=dt.datetime.fromtimestamp(expiry))
+
+
 def passed(df: Any, processor: Any) -> Any:
     grouped = df.withWatermark("at", "10 seconds").groupBy("id")
     return clonos.transform_with_state(
@@ -143,10 +158,21 @@ def test_the_output_has_an_event_time_that_aggregates_of_spark_go_by(
     assert counts == [4, 2, 2]
 
 
+def test_timers_emit_rows_of_their_time(spark: Any, session: Any, tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    for second in (0, 60, 120):
+        folder.put({"id": f"k{second}", "n": 1, "at": at(second)})
+    windows = passed(folder.read(spark), Closing()).groupBy(sf.window("at", "10 seconds")).count()
+    found = batches(windows.select("window.start", "count"), tmp_path / "checkpoint", "append")
+    assert [count for batch in found for _, count in batch] == [1, 1]
+
+
 def test_late_output_is_refused(spark: Any, session: Any, tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.put({"id": "a", "n": 1, "at": at(0)})
     folder.put({"id": "a", "n": 1, "at": at(30)})
+    # By the watermark of the batch before, as in Spark.
+    folder.put({"id": "a", "n": 1, "at": at(60)})
     with pytest.raises(Exception, match="EMITTING_ROWS_OLDER_THAN_WATERMARK_NOT_ALLOWED"):
         batches(passed(folder.read(spark), Late()), tmp_path / "checkpoint")
 

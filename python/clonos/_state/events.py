@@ -41,7 +41,7 @@ def without_late_rows(
 
 
 def check_output(batch: pa.RecordBatch, program: Program, task: _core.StateTask) -> None:
-    """Refuse output with an event time that the watermark is past.
+    """Refuse output with an event time that the previous batch's watermark is past, as Spark does.
 
     Raises
     ------
@@ -49,17 +49,17 @@ def check_output(batch: pa.RecordBatch, program: Program, task: _core.StateTask)
         In Spark's words.
     """
     name = program.output_event_time
-    if name is None or task.watermark_ms < 0:
+    if name is None or task.late_ms < 0:
         return
     times: Any = batch.column(batch.schema.get_field_index(name))
     if pa.types.is_struct(times.type):
         times = pc.struct_field(times, _END)
-    late = pc.filter(times, pc.less_equal(times, _instant(task.watermark_ms, times.type)))
+    late = pc.filter(times, pc.less_equal(times, _instant(task.late_ms, times.type)))
     if len(late):
         emitted = pc.min(late).cast(pa.int64()).as_py() // 1000
         message = (
             "[EMITTING_ROWS_OLDER_THAN_WATERMARK_NOT_ALLOWED] Previous node emitted a row with "
-            f"eventTime={emitted} which is older than current_watermark_value={task.watermark_ms}\n"
+            f"eventTime={emitted} which is older than current_watermark_value={task.late_ms}\n"
             "This can lead to correctness issues in the stateful operators downstream in the "
             "execution pipeline.\nPlease correct the operator logic to emit rows after current "
             "global watermark value. SQLSTATE: 42815"
