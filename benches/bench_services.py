@@ -57,6 +57,7 @@ class Bench:
             lambda *_task: False,
             lambda *_execution: None,
             lambda *_epoch: (1_000, -1, -1),
+            lambda _reader: None,
         )
         self.client = _core.Client.connect(config, config.driver_socket)
 

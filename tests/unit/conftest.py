@@ -22,6 +22,7 @@ def config(tmp_path: Path) -> Iterator[_core.SessionConfig]:
         lambda *_task: False,
         lambda *_execution: None,
         lambda *_epoch: (1_000, -1, -1),
+        lambda _reader: None,
     )
     yield made
     agent.stop()

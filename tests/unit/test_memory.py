@@ -31,6 +31,7 @@ agent = _core.Agent.start(
     lambda *_task: False,
     lambda *_execution: None,
     lambda *_epoch: (1_000, -1, -1),
+    lambda _reader: None,
 )
 print("up", flush=True)
 sys.stdin.read()

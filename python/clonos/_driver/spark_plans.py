@@ -3,7 +3,7 @@
 Private names of Spark, seen in 4.3: ``SQLExecution.getQueryExecution``, ``TreePattern``,
 ``PythonUDF.func().command()``, ``InlineCTE``, ``EliminateView``, ``ColumnPruning`` and others,
 ``TreeNode.treeString``, ``HadoopFsRelation.location().allFiles()``, ``IncrementalExecution.runId``,
-``StreamExecution.analyzedPlan``.
+``StreamExecution.logicalPlan``.
 """
 
 from __future__ import annotations
@@ -100,6 +100,11 @@ class Plans:
 
         In a batch's own plan, sources that have nothing new are empty tables: it is another one
         each time, and a restarted program may begin with any.
+
+        Raises
+        ------
+        LookupError
+            If the stream has ended: its batch's plan must not be taken for its next run's.
         """
         if str(query.getClass().getSimpleName()) != "IncrementalExecution":
             return None
@@ -107,8 +112,8 @@ class Plans:
         jspark: Any = self._spark._jsparkSession
         for stream in jspark.sharedState().activeStreamingQueries().values():
             if str(stream.runId()) == run:
-                return stream.analyzedPlan()
-        return None
+                return stream.logicalPlan()
+        raise LookupError(run)
 
 
 class _Java:

@@ -59,7 +59,7 @@ class Epoch:
     number : int
         Number of the micro-batch that wrote it.
     query, driver, run : str
-        Who wrote it; `run` is empty where Spark does not say which run of the query it was.
+        Who wrote it; `run` is empty where Spark does not say in which execution it was.
     at : int
         When it was committed, in milliseconds since 1970.
     before : int

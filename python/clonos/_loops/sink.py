@@ -103,7 +103,8 @@ class LoopTarget(Target):
             return
         if newest.number > claim.epoch:
             raise later_epochs(self.folder, claim.query, claim.epoch, newest)
-        if newest.number == claim.epoch and run and newest.run == run:
+        ours = (run, claim.driver.to_text())
+        if newest.number == claim.epoch and run and (newest.run, newest.driver) == ours:
             message = (
                 f"epoch {claim.label} was written to the loop {self.name!r} before, in the same "
                 "batch. An epoch writes to a loop once: union what goes there"

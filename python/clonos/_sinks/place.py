@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from clonos import _processes
 from clonos._sinks.fence import Driver
 from clonos._worker import agents
-from clonos._worker.place import BATCH_PROPERTY, QUERY_PROPERTY
+from clonos._worker.place import BATCH_PROPERTY, QUERY_PROPERTY, ROOT_PROPERTY
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +44,15 @@ def streaming_task() -> tuple[str, int] | None:
 
 
 def run() -> str:
-    """Return the run of the streaming query that the task is of, empty if Spark does not say.
+    """Return which execution of a batch the task is of, empty if Spark does not say.
 
-    A query that is started again goes on as another run. Spark names its jobs by it.
+    A batch that runs again is another one. Other drivers have executions of the same names.
     """
     from pyspark import TaskContext
 
     context = TaskContext.get()
     properties: dict[str, str] = (context and context._localProperties) or {}
-    return properties.get("spark.jobGroup.id", "")
+    return properties.get(ROOT_PROPERTY, "")
 
 
 def partition() -> int:

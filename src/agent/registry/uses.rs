@@ -39,6 +39,7 @@ use crate::agent::protocol::{Code, Layout, Placed, Plan, Use};
 use crate::id::{Epoch, EpochKey};
 pub(crate) use names::name_of;
 use names::parse;
+use places::may_be_over;
 use search::Search;
 
 /// A use as the running program makes it: the code, what it is asked over, and how often that stands in the
@@ -180,7 +181,7 @@ impl Uses {
     /// Whether the plan of an execution should be asked for before this use is given a log.
     pub(super) fn wants_plan(&self, used: Use, execution: u64) -> bool {
         let known = self.planned.contains(&execution) || self.ended.contains(&execution);
-        // Within one execution, tokens say all; and nobody finds its uses again.
+        // Within one execution tokens say all.
         used.token != 0 && !self.is_execution && !known
     }
 
@@ -211,9 +212,10 @@ impl Uses {
                 plan: Some(self.known_by(placed.plan)),
                 execution: Some(execution),
             });
-            let uses = uses.collect();
+            let uses: Vec<Asked> = uses.collect();
             let known = self.operators.entry(Arc::clone(operator)).or_default();
             known.run = self.run;
+            known.bind_places(if self.is_batch { &uses } else { &[] });
             known.bind(uses, self.is_execution);
         }
     }
@@ -280,11 +282,6 @@ impl Asked {
     fn may_be_of(&self, code: &Code, plan: Option<Plan>) -> bool {
         self.used.code.may_be(code) && self.plan.zip(plan).is_none()
     }
-}
-
-/// Whether both may be one query, if perhaps with other numbers in it.
-fn may_be_over(one: Option<Plan>, other: Option<Plan>) -> bool {
-    one.zip(other).is_none_or(|(one, other)| one.shape == other.shape)
 }
 
 impl Log {

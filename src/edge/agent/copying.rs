@@ -76,7 +76,7 @@ impl Handler {
                     }
                     copying.answered(peer, sent)?;
                 }
-                Step::Choose => copying.choose(self.peers_among(logs.near, &self.members_now())),
+                Step::Choose => copying.choose(self.candidates(logs)),
                 Step::LeaveOut => copying.leave_out(|peer| self.is_dead(peer)),
                 Step::Wait => sleep(SILENCE_PAUSE),
                 Step::Done => return Ok(()),
@@ -84,10 +84,13 @@ impl Handler {
         }
     }
 
-    /// Those of these agents that may hold copies, best first; who did not answer lately is asked last.
-    pub(super) fn peers_among(&self, task: &TaskId, agents: &[AgentInfo]) -> Vec<AgentInfo> {
-        let mut peers = placement::candidates(task, self.info.id, &self.info.host, agents);
-        peers.sort_by_cached_key(|peer| self.connections.failed_lately(&peer.addr));
+    /// Who may hold copies, best first. A log stays where it is copied to once, so its copies go to another node, however
+    /// slow that may be just now; what was absorbed goes to whoever answers.
+    fn candidates(&self, logs: Logs<'_>) -> Vec<AgentInfo> {
+        let mut peers = placement::candidates(logs.near, self.info.id, &self.info.host, &self.members_now());
+        if matches!(logs.kind, Kind::Absorbed(_)) {
+            peers.sort_by_cached_key(|peer| self.connections.failed_lately(&peer.addr));
+        }
         peers
     }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::copying::channel;
 use super::gathering::{Copies, Found};
 use super::handler::{Handler, Session};
+use crate::agent::placement;
 use crate::agent::protocol::{AgentInfo, Ending, Grant, OpenTask, Reply, Request};
 use crate::edge::locked;
 use crate::error::{Error, Result};
@@ -189,7 +190,8 @@ impl Handler {
     }
 
     fn first_peers(&self, session: &Session) -> Result<Vec<AgentInfo>> {
-        let mut peers = self.peers_among(&session.task, &self.members(session.grant.members)?);
+        let agents = self.members(session.grant.members)?;
+        let mut peers = placement::candidates(&session.task, self.info.id, &self.info.host, &agents);
         peers.truncate(self.depth());
         Ok(peers)
     }

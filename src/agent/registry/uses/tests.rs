@@ -304,6 +304,31 @@ fn what_was_not_published_leaves_its_place_empty() {
 }
 
 #[test]
+fn in_a_stream_the_place_tells_uses_apart_that_are_alike() {
+    let batch = || Uses::of(&EpochKey { query: "q".into(), epoch: Epoch::Batch(3) });
+    // The first recorded nothing, or other rows.
+    for first in [false, true] {
+        let mut uses = batch();
+        uses.recovered("f#2", &recorded(1, 7, 7));
+        if first {
+            uses.recovered("f", &recorded(1, 7, 7));
+        }
+        uses.plan(1, &[in_query(1, 10, 7, 7), in_query(1, 11, 7, 7)]);
+        assert_eq!([11, 10].map(|token| name(&mut uses, 1, token)), ["f#2", "f"]);
+        assert!(uses.are_of_places("f"));
+        // What has been given its log keeps it, and records in it.
+        uses.begin_run();
+        uses.plan(2, &[in_query(1, 20, 7, 7), in_query(1, 21, 7, 7)]);
+        assert_eq!([21, 20].map(|token| name(&mut uses, 1, token)), ["f#2", "f"]);
+    }
+    // A program with one use fewer: nothing says that it is the first.
+    let mut uses = batch();
+    uses.recovered("f#2", &recorded(1, 7, 7));
+    uses.plan(1, &[in_query(1, 10, 7, 7)]);
+    assert_eq!(name(&mut uses, 1, 10), "f#2");
+}
+
+#[test]
 fn another_python_version_makes_other_bytecode_of_the_same_function() {
     let mut uses = Uses::default();
     uses.recovered(
