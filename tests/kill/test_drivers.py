@@ -3,43 +3,22 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dying import await_mark, driver
 from scene import ROWS, Record
 
-from clonos import testing
-
 pytestmark = pytest.mark.timeout(240)
-DRIVER = Path(__file__).with_name("driver.py")
 FILES = 3
 FILE_ROWS = 100
-PATIENCE_SECONDS = 100.0
 
 
 def run(folder: Path, **plan: Any) -> None:
-    """Run a driver; kill it with all that belongs to it when it says so, if it is to die."""
-    plan["folder"] = str(folder)
-    with (folder / "stderr.txt").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, str(DRIVER), json.dumps(plan)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    mark = folder / ("kill me" if plan["die"] else "done")
-    try:
-        testing.wait_until(
-            lambda: mark.exists() or process.poll() is not None, mark.name, PATIENCE_SECONDS
-        )
-        assert mark.exists(), (folder / "stderr.txt").read_text()[-3000:]
-    finally:
-        testing.kill_tree(process.pid)
-        process.wait()
+    """Run a driver; kill it when it says so, if it is to die."""
+    with driver("driver.py", folder, **plan) as process:
+        await_mark(folder / ("kill me" if plan["die"] else "done"), process)
 
 
 def test_a_batch_job_goes_on_where_it_was_with_fewer_executors(tmp_path: Path) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -12,40 +9,23 @@ from typing import Any
 
 import loop_driver
 import pytest
+from dying import PATIENCE_SECONDS, await_mark, driver, log_of
 from scene import await_executors
 
 import clonos
 from clonos import testing
 
 pytestmark = pytest.mark.timeout(400)
-DRIVER = Path(__file__).with_name("loop_driver.py")
-PATIENCE_SECONDS = 120.0
 FILE_ROWS = 60
 
 
 def run(folder: Path, hang: tuple[int, str] | None) -> None:
-    """Run a driver to its end, or kill it, with all that belongs to it, where it hangs."""
-    plan = {"folder": str(folder), "hang": hang}
-    with (folder / "stderr.txt").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, str(DRIVER), json.dumps(plan)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
+    """Run a driver to its end, or kill it where it hangs."""
+    with driver("loop_driver.py", folder, hang=hang) as process:
         if hang is None:
-            assert process.wait(PATIENCE_SECONDS) == 0, (folder / "stderr.txt").read_text()[-3000:]
-            return
-        mark = folder / f"{hang[1]} {hang[0]}"
-        testing.wait_until(
-            lambda: mark.exists() or process.poll() is not None, mark.name, PATIENCE_SECONDS
-        )
-        assert mark.exists(), (folder / "stderr.txt").read_text()[-3000:]
-    finally:
-        testing.kill_tree(process.pid)
-        process.wait()
+            assert process.wait(PATIENCE_SECONDS) == 0, log_of(folder).read_text()[-3000:]
+        else:
+            await_mark(folder / f"{hang[1]} {hang[0]}", process)
 
 
 def test_drivers_killed_between_the_loop_and_spark(tmp_path: Path) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +12,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
+from shown import PROVIDER, ROCKS_DB, Folder, at
 
 import clonos
 from clonos import testing
@@ -24,8 +22,6 @@ pytestmark = pytest.mark.timeout(300)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 OUTPUT = "id string, what string, at long"
-ROCKS_DB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 PATIENCE_SECONDS = 60.0
 # Long enough for batches that should not be.
 QUIET_SECONDS = 1.0
@@ -75,31 +71,6 @@ class Sessions(StatefulProcessor):
         yield Row(id=key[0], what=f"{count} rows", at=expiredTimerInfo.getExpiryTimeInMs())
 
 
-class Folder:
-    """A stream of files, one batch each."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.path.mkdir()
-        self._count = 0
-
-    def put(self, *rows: dict[str, Any]) -> None:
-        self._count += 1
-        hidden = self.path / f".{self._count}"
-        hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        # Spark takes the oldest first, and several may be of one moment.
-        os.utime(hidden, (1_700_000_000 + self._count,) * 2)
-        hidden.rename(self.path / f"{self._count:03d}.json")
-
-    def read(self, spark: Any) -> Any:
-        reader = spark.readStream.schema("id string, n long, at timestamp")
-        return reader.option("maxFilesPerTrigger", 1).json(str(self.path))
-
-
-def at(seconds: float) -> str:
-    return (dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=seconds)).isoformat()
-
-
 def alarms(df: Any, **options: Any) -> Any:
     options = {"uid": "alarm", **options}
     return clonos.transform_with_state(
@@ -146,7 +117,7 @@ class Run:
 def test_timers_fire_without_rows_and_nothing_runs_while_none_is_due(
     spark: Any, session: Any, tmp_path: Path
 ) -> None:
-    folder = Folder(tmp_path / "in")
+    folder = Folder(tmp_path)
     folder.put({"id": "a", "n": 100}, {"id": "a", "n": 3_600_000}, {"id": "b", "n": 100})
     df = alarms(folder.read(spark))
     with Run(df, tmp_path / "one") as one, Run(df, tmp_path / "two") as two:
@@ -176,7 +147,7 @@ def test_timers_fire_without_rows_and_nothing_runs_while_none_is_due(
 def test_streams_of_other_sessions_of_the_application_have_timers(
     spark: Any, session: Any, tmp_path: Path
 ) -> None:
-    folder = Folder(tmp_path / "in")
+    folder = Folder(tmp_path)
     folder.put({"id": "a", "n": 100})
     with Run(alarms(folder.read(spark.newSession())), tmp_path / "checkpoint") as run:
         assert [key for key, _ in run.await_fired(1)] == ["a"]
@@ -185,7 +156,7 @@ def test_streams_of_other_sessions_of_the_application_have_timers(
 def test_a_batch_that_nobody_asked_for_keeps_no_later_timer_from_firing(
     spark: Any, session: Any, tmp_path: Path
 ) -> None:
-    folder = Folder(tmp_path / "in")
+    folder = Folder(tmp_path)
     folder.put({"id": "a", "n": 100}, {"id": "b", "n": 3_000})
     fired: list[str] = []
 
@@ -206,7 +177,7 @@ def test_a_batch_that_nobody_asked_for_keeps_no_later_timer_from_firing(
 def test_a_run_over_what_there_is_fires_what_is_due_and_ends(
     spark: Any, session: Any, tmp_path: Path
 ) -> None:
-    folder = Folder(tmp_path / "in")
+    folder = Folder(tmp_path)
     folder.put({"id": "a", "n": 50}, {"id": "a", "n": 3_600_000})
     df, checkpoint = alarms(folder.read(spark)), tmp_path / "checkpoint"
     with Run(df, checkpoint, availableNow=True) as run:
@@ -222,7 +193,7 @@ def test_a_run_over_what_there_is_fires_what_is_due_and_ends(
 def test_each_operator_of_a_query_has_its_own_timers(
     spark: Any, session: Any, tmp_path: Path
 ) -> None:
-    folder = Folder(tmp_path / "in")
+    folder = Folder(tmp_path)
     folder.put({"id": "a", "n": 0}, {"id": "a", "n": 200})
     rows = folder.read(spark)
     # Two that the program calls the same, and one behind them.
@@ -245,7 +216,7 @@ def sessions(folder: Folder, spark: Any, *, ours: bool) -> Any:
 
 def test_event_timers_fire_in_sparks_batches(spark: Any, session: Any, tmp_path: Path) -> None:
     spark.conf.set(PROVIDER, ROCKS_DB)
-    folder = Folder(tmp_path / "in")
+    folder = Folder(tmp_path)
     for second in (0, 3, 30, 32, 70):
         folder.put({"id": "a", "at": at(second)}, {"id": f"k{second // 10}", "at": at(second - 4)})
     found = []
@@ -274,7 +245,7 @@ def test_what_has_no_timers_has_no_source_of_them(spark: Any, session: Any, tmp_
     class Counter(Alarm):
         handleExpiredTimer = StatefulProcessor.handleExpiredTimer
 
-    folder = Folder(tmp_path / "in")
+    folder = Folder(tmp_path)
     rows = folder.read(spark).groupBy("id")
     made = {
         (type(processor).__name__, mode): sources_of(
