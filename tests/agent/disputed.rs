@@ -1,18 +1,14 @@
 //! What counts of a log while attempts come to nothing, answers are late and agents are declared dead: what was shown
 //! stays so, and nobody fails for ever.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
 use clonos::agent::protocol::{Beginning, Reply, Request};
 use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::edge::net::client::Client;
-use clonos::id::AgentId;
 
+use crate::line::{holds_answer, holds_request};
 use crate::lost_answers::granted_in_vain;
 use crate::reopened::{
     absorb, commit, consumer, fail, inside, keep, open_when_known, opened_again, shows, worker_of, world,
@@ -173,68 +169,10 @@ fn what_stands_in_the_folder_alone_counts_also_for_who_has_a_part_of_it() {
     assert!(!shows(&mut on_c, 2, &task(0), &["one", "old"]));
 }
 
-/// What becomes of requests of one kind on their way to the driver.
-#[derive(Clone, Default)]
-struct Hold {
-    /// One was seen.
-    seen: Arc<AtomicBool>,
-    /// It may go on.
-    go_on: Arc<AtomicBool>,
-}
-
-/// Forwards to the driver. The first request of a kind waits, or its answer does.
-fn holds(driver: String, kind: u8, request: bool) -> (String, Hold) {
-    let hold = Hold::default();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap().to_string();
-    let held = hold.clone();
-    spawn(move || {
-        for client in listener.incoming() {
-            let (mut client, mut server) = (client.unwrap(), TcpStream::connect(&driver).unwrap());
-            let (mut back, mut answers) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-            let waits = Arc::new(AtomicBool::new(false));
-            let (answer_waits, held, held_back) = (Arc::clone(&waits), held.clone(), held.clone());
-            spawn(move || {
-                let mut buffer = vec![0; 1 << 16];
-                while let Ok(read @ 1..) = client.read(&mut buffer) {
-                    if read > 20 && buffer[4] == kind && !held.seen.swap(true, Ordering::SeqCst) {
-                        waits.store(!request, Ordering::SeqCst);
-                        while request && !held.go_on.load(Ordering::SeqCst) {
-                            sleep(Duration::from_millis(5));
-                        }
-                    }
-                    if server.write_all(&buffer[..read]).is_err() {
-                        break;
-                    }
-                }
-                server.shutdown(Shutdown::Both).ok();
-            });
-            spawn(move || {
-                let mut buffer = vec![0; 1 << 16];
-                while let Ok(read @ 1..) = answers.read(&mut buffer) {
-                    while answer_waits.load(Ordering::SeqCst) && !held_back.go_on.load(Ordering::SeqCst) {
-                        sleep(Duration::from_millis(5));
-                    }
-                    if back.write_all(&buffer[..read]).is_err() {
-                        break;
-                    }
-                }
-                back.shutdown(Shutdown::Both).ok();
-            });
-        }
-    });
-    (addr, hold)
-}
-
-fn kind_of(request: &Request) -> u8 {
-    postcard::to_allocvec(request).unwrap()[0]
-}
-
 /// An agent that is granted an attempt, and hears of it after somebody has asked there what it has. What `first`
 /// does before, and `meanwhile`.
 fn granted_late(world: &World, meanwhile: impl FnOnce()) -> (Agent, Client, u64) {
-    let grant = Request::Grant { open: inside(&task(0), 1), agent: AgentId(1), commits_seen: 0 };
-    let (addr, hold) = holds(world.driver.addr().to_owned(), kind_of(&grant), false);
+    let (addr, hold) = holds_answer(world.driver.addr(), |request| matches!(request, Request::Grant { .. }));
     let mut config = world.config.clone();
     config.driver_addr = addr;
     let socket = world.folder.path().join("slow.sock");
@@ -245,10 +183,10 @@ fn granted_late(world: &World, meanwhile: impl FnOnce()) -> (Agent, Client, u64)
         let opened = on_b.open(inside(&task(0), 2));
         (on_b, opened)
     });
-    eventually("it is granted", || hold.seen.load(Ordering::SeqCst));
+    eventually("it is granted", || hold.is_seen());
     sleep(Duration::from_millis(100));
     meanwhile();
-    hold.go_on.store(true, Ordering::SeqCst);
+    hold.go_on();
     let (mut on_b, opened) = opener.join().unwrap();
     // One that is too late is tried again.
     let opened = opened.unwrap_or_else(|_| open_when_known(&mut on_b, &task(0), 12));
@@ -301,8 +239,8 @@ fn who_was_declared_dead_while_it_commits_shows_nothing() {
         config.checkpoint_dir = Some(folder.path().join("checkpoint").display().to_string());
     });
     let a = world.process("a");
-    let visible = Request::Visible { tasks: Vec::new(), holders: Vec::new(), by: AgentId(1) };
-    let (addr, hold) = holds(world.driver.addr().to_owned(), kind_of(&visible), true);
+    let (addr, hold) =
+        holds_request(world.driver.addr(), |request| matches!(request, Request::Visible { .. }));
     let before = world.config.clone();
     (world.config.driver_addr, world.config.io_timeout_ms) = (addr, 20_000);
     let paused = world.process("paused");
@@ -315,7 +253,7 @@ fn who_was_declared_dead_while_it_commits_shows_nothing() {
     let taker = on_paused.open(inside(&consumer(0), 50)).unwrap();
     absorb(&mut on_paused, taker.session, &task(0), &["old"]).unwrap();
     let commits = spawn(move || commit(&mut on_paused, taker.session));
-    eventually("it says what is visible", || hold.seen.load(Ordering::SeqCst));
+    eventually("it says what is visible", || hold.is_seen());
     paused.signal("-STOP");
     a.kill();
     let mut here = world.worker();
@@ -326,7 +264,7 @@ fn who_was_declared_dead_while_it_commits_shows_nothing() {
         has_shown(&mut here, 1, &["new"]);
     }
     paused.signal("-CONT");
-    hold.go_on.store(true, Ordering::SeqCst);
+    hold.go_on();
     let shown = commits.join().unwrap();
     assert!(shown.is_err() || found == [text("old")], "{shown:?}, and the next attempt found {found:?}");
 }
@@ -335,8 +273,8 @@ fn who_was_declared_dead_while_it_commits_shows_nothing() {
 fn who_commits_while_the_sender_is_opened_again_compares_once_more_and_goes_on() {
     let mut world = world(false);
     let a = world.process("a");
-    let visible = Request::Visible { tasks: Vec::new(), holders: Vec::new(), by: AgentId(1) };
-    let (addr, hold) = holds(world.driver.addr().to_owned(), kind_of(&visible), true);
+    let (addr, hold) =
+        holds_request(world.driver.addr(), |request| matches!(request, Request::Visible { .. }));
     let direct = std::mem::replace(&mut world.config.driver_addr, addr);
     let slow = world.executor("slow");
     world.config.driver_addr = direct;
@@ -348,10 +286,10 @@ fn who_commits_while_the_sender_is_opened_again_compares_once_more_and_goes_on()
     let taker = on_slow.open(inside(&consumer(0), 50)).unwrap();
     absorb(&mut on_slow, taker.session, &task(0), &["one"]).unwrap();
     let commits = spawn(move || commit(&mut on_slow, taker.session));
-    eventually("it says what is visible", || hold.seen.load(Ordering::SeqCst));
+    eventually("it says what is visible", || hold.is_seen());
     let second = on_a.open(inside(&task(0), 2)).unwrap();
     assert_eq!(second.prior, [text("one")]);
-    hold.go_on.store(true, Ordering::SeqCst);
+    hold.go_on();
     commits.join().unwrap().unwrap();
 }
 

@@ -1,16 +1,15 @@
 //! Answers of the registry that are lost while a sender is opened again: what consumers show stays so, and they go on.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-use clonos::agent::protocol::{AgentInfo, Reply, Request, Sent};
+use clonos::agent::protocol::{AgentInfo, Reply, Request};
 use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::id::{AgentId, Generation};
 
+use crate::line::loses_answer;
 use crate::reopened::{
     absorb, commit, consumer, inside, keep, open_when_known, opened_again, shows, worker_of, world,
 };
@@ -92,48 +91,6 @@ fn a_consumer_does_not_wait_for_what_another_on_its_agent_has_taken_in() {
     beats.join().unwrap();
 }
 
-/// Forwards to the driver. The answer to the first `Holding` is lost.
-fn loses_an_answer(driver: String) -> String {
-    let sent = Sent { by: AgentId(1), number: 1 };
-    let (generation, holders) = (Generation(1), Vec::new());
-    let holding = Request::Holding { task: task(0), generation, holders, adopted: None, whole: true, sent };
-    let kind = postcard::to_allocvec(&holding).unwrap()[0];
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap().to_string();
-    let is_lost = Arc::new(AtomicBool::new(false));
-    spawn(move || {
-        for client in listener.incoming() {
-            let (mut client, mut server) = (client.unwrap(), TcpStream::connect(&driver).unwrap());
-            let (mut back, mut answers) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-            let is_mute = Arc::new(AtomicBool::new(false));
-            let (mute, is_lost) = (Arc::clone(&is_mute), Arc::clone(&is_lost));
-            spawn(move || {
-                let mut buffer = vec![0; 1 << 16];
-                while let Ok(read @ 1..) = client.read(&mut buffer) {
-                    let is_holding = read > 20 && buffer[4] == kind;
-                    if is_holding && !is_lost.swap(true, Ordering::SeqCst) {
-                        mute.store(true, Ordering::SeqCst);
-                    }
-                    if server.write_all(&buffer[..read]).is_err() {
-                        break;
-                    }
-                }
-                server.shutdown(Shutdown::Both).ok();
-            });
-            spawn(move || {
-                let mut buffer = vec![0; 1 << 16];
-                while let Ok(read @ 1..) = answers.read(&mut buffer) {
-                    if !is_mute.load(Ordering::SeqCst) && back.write_all(&buffer[..read]).is_err() {
-                        break;
-                    }
-                }
-                back.shutdown(Shutdown::Both).ok();
-            });
-        }
-    });
-    addr
-}
-
 #[test]
 fn an_open_whose_answer_was_lost_is_not_contradicted_by_an_old_frame() {
     for checkpoint in [false, true] {
@@ -141,7 +98,8 @@ fn an_open_whose_answer_was_lost_is_not_contradicted_by_an_old_frame() {
         let (a, c) = (world.process("a"), world.process("c"));
         let _others: Vec<_> = (0..3).map(|number| world.process(&format!("other{number}"))).collect();
         let mut config = world.config.clone();
-        config.driver_addr = loses_an_answer(world.driver.addr().to_owned());
+        config.driver_addr =
+            loses_answer(world.driver.addr(), |request| matches!(request, Request::Holding { .. }));
         let role = Role::Executor { id: "b".into() };
         let socket = world.folder.path().join("b.sock");
         let b = Agent::start(AgentConfig { session: config, role, socket }).unwrap();

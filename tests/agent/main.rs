@@ -13,6 +13,7 @@ mod hostile;
 mod in_vain;
 mod leaving;
 mod life;
+mod line;
 mod lost_answers;
 mod memory;
 mod naming;
