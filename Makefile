@@ -83,6 +83,25 @@ test-rust: ## The core, without Python in the build.
 test-python: $(VENV)/.core ## All of pytest, real Spark and real processes included.
 	$(WITH_JAVA) $(PY) -m pytest tests -m "not hosts" $(ARGS)
 
+# The other versions of PySpark that are supported, each in an environment of its own.
+PYSPARK_4.1 := 4.1.4
+PYSPARK_4.2 := 4.2.1
+SPARK ?= 4.1
+
+$(VENV)-spark-%/.packages: requirements-dev.lock Makefile | $(PY)
+	$(if $(PYSPARK_$*),,$(error SPARK=$* is none of 4.1 and 4.2: `make test-python` runs the version in requirements-dev.lock))
+	@echo "--> virtual environment with PySpark $(PYSPARK_$*) in $(@D)"
+	@$(PY) -m venv $(@D)
+	@sed 's/^pyspark==.*/pyspark==$(PYSPARK_$*)/' requirements-dev.lock >$(@D)/requirements.txt
+	@$(@D)/bin/python -m pip install --quiet -r $(@D)/requirements.txt
+	@touch $@
+
+.PHONY: test-spark
+test-spark: $(VENV)/.core $(VENV)-spark-$(SPARK)/.packages ## Features and a kill on an older PySpark, e.g. make test-spark SPARK=4.1
+	PYTHONPATH=$(CURDIR)/python PYSPARK_PYTHON=$(CURDIR)/$(VENV)-spark-$(SPARK)/bin/python \
+		$(WITH_JAVA) $(VENV)-spark-$(SPARK)/bin/python -m pytest tests/spark \
+		tests/kill/test_executors.py::test_an_executor_is_lost_with_its_agent $(ARGS)
+
 .PHONY: lint
 lint: $(VENV)/.packages ## Formatting, clippy, ruff, mypy: no warning is left.
 	@.ci/check-rust
@@ -128,5 +147,5 @@ lock: $(PY) ## Resolve pyproject.toml afresh into the lock files.
 
 .PHONY: clean
 clean: ## Remove what was built and the virtual environment.
-	rm -rf $(VENV) target dist demo-output python/clonos/_core*.so
+	rm -rf $(VENV) $(VENV)-spark-* target dist demo-output python/clonos/_core*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

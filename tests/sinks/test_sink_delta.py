@@ -116,3 +116,11 @@ def test_batch_jobs_append_replace_and_named_ones_once(spark: Any, tmp_path: Pat
     assert ids(tmp_path) == sorted([*range(20)] * 2)
     rows.write.format(SINK).options(**options_for(tmp_path)).mode("overwrite").save()
     assert ids(tmp_path) == [*range(20)]
+
+
+def test_a_job_without_rows_makes_a_table_of_its_types(spark: Any, tmp_path: Path) -> None:
+    rows = spark.range(0).selectExpr("id", "current_timestamp() at")
+    options = options_for(tmp_path, epoch="monday")
+    rows.write.format(SINK).options(**options).mode("append").save()
+    table = deltalake.DeltaTable(str(tmp_path / "table"))
+    assert [field.name for field in table.schema().fields] == ["id", "at"]

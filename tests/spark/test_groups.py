@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Window
 from pyspark.sql.functions import PandasUDFType, arrow_udf, pandas_udf
 from pyspark.sql.types import DoubleType
+from versions import SPARK
 
 import clonos
 from clonos import causal
@@ -80,12 +81,6 @@ def arrow_aggregate(_values: pa.Array) -> float:
 
 
 @causal
-@pandas_udf(DoubleType())
-def iterator_aggregate(values: Iterator[pd.Series]) -> float:
-    return random.random() + 0 * sum(len(series) for series in values)
-
-
-@causal
 def each_frame(partition: Any) -> Any:
     for rows in partition:
         yield rows.assign(v=[random.random() for _ in rows["k"]])[["k", "v"]]
@@ -124,11 +119,21 @@ QUERIES: dict[str, Callable[[Any], Any]] = {
     ),
     "aggregate": lambda df: grouped(df).agg(aggregate("id").alias("v")),
     "Arrow aggregate": lambda df: grouped(df).agg(arrow_aggregate("id").alias("v")),
-    "aggregate of batches": lambda df: grouped(df).agg(iterator_aggregate("id").alias("v")),
     "window": lambda df: df.select("id", aggregate("id").over(Window.partitionBy("k"))),
     "bounded window": lambda df: df.select("id", arrow_aggregate("id").over(neighbours())),
     "services": lambda df: grouped(df).applyInPandas(from_services, SCHEMA),
 }
+
+if SPARK >= (4, 2):
+
+    @causal
+    @pandas_udf(DoubleType())
+    def iterator_aggregate(values: Iterator[pd.Series]) -> float:
+        return random.random() + 0 * sum(len(series) for series in values)
+
+    QUERIES["aggregate of batches"] = lambda df: grouped(df).agg(
+        iterator_aggregate("id").alias("v")
+    )
 
 
 def rows(spark: Any, partitions: int = 4) -> Any:

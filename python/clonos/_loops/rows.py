@@ -90,9 +90,9 @@ def read_rows(path: Path, part: Part) -> Iterator[pa.RecordBatch]:
 
 def as_spark_reads(schema: StructType) -> pa.Schema:
     """Return the types that Spark takes for these columns."""
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from clonos._arrow_types import arrow_schema
 
-    return to_arrow_schema(schema, timezone="UTC")
+    return arrow_schema(schema)
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

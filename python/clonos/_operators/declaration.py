@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from clonos._arrow_types import arrow_type
 from clonos._operators.columns import settings
 from clonos._operators.groups import AGGREGATES, aggregate_kind, refuse
 from clonos._worker.task_conf import DEFAULTS, TaskConf
@@ -138,10 +139,9 @@ def check_recordable(returned: DataType, name: str) -> None:
     PySparkNotImplementedError
     """
     from pyspark.errors import PySparkNotImplementedError
-    from pyspark.sql.pandas.types import to_arrow_type
 
     try:
-        to_arrow_type(returned, timezone="UTC")
+        arrow_type(returned)
     except TypeError as reason:
         message = (
             f"{name} returns {returned.simpleString()}: Arrow has no such type, so it cannot be "

@@ -222,9 +222,9 @@ def _body(made: Made, ends: Ends) -> Any:
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from clonos._arrow_types import arrow_schema
 
-    return to_arrow_schema(schema, timezone="UTC")
+    return arrow_schema(schema)
 
 
 def _key_columns(df: DataFrame, keys: tuple[Any, ...]) -> tuple[tuple[str, ...], dict[str, Column]]:

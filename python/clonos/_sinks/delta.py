@@ -133,9 +133,9 @@ class DeltaTarget(Target):
         if head is None:
             if properties is None:
                 return
-            from pyspark.sql.pandas.types import to_arrow_schema
+            from clonos._arrow_types import arrow_schema
 
-            schema, batches = to_arrow_schema(self.schema), iter(())
+            schema, batches = arrow_schema(self.schema), iter(())
         else:
             schema, batches = head.schema, _chain(head, rows)
         deltalake().write_deltalake(

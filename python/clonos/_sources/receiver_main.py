@@ -76,13 +76,14 @@ def _receive(spec: Spec, receiver: _core.SourceReceiver, log: ReceiverLog) -> No
 
 def _arrow_schema(spec: Spec) -> Any:
     """Return the columns in the log: the time of receipt is the log's own."""
-    from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
+
+    from clonos._arrow_types import arrow_schema
 
     fields = spec.schema.fields
     if spec.options.timestamps and fields and fields[-1].name == TIMESTAMP:
         fields = fields[:-1]
-    return to_arrow_schema(StructType(fields), timezone="UTC")
+    return arrow_schema(StructType(fields))
 
 
 def _ports(folder: Path) -> list[int]:

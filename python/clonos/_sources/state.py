@@ -125,9 +125,9 @@ class StateSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns, which the state itself tells."""
-        from pyspark.sql.pandas.types import from_arrow_schema
+        from clonos._arrow_types import spark_schema
 
-        return from_arrow_schema(_described(self._options())[1], prefer_timestamp_ntz=True)
+        return spark_schema(_described(self._options())[1])
 
     def reader(self, schema: StructType) -> StateReader:  # noqa: ARG002  # it tells its own
         """Return what Spark reads through."""

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo
 
 from clonos import _core
+from clonos._arrow_types import spark_schema
 from clonos._state.batch_run import BatchRunner
 from clonos._state.events import check_output, without_late_rows
 from clonos._state.flavour import Flavour
@@ -142,7 +142,7 @@ class Runner:
         self._handle.cursor.loaded = len(known)
         wanted = sorted(numbers)
         taken = known.take(pa.array(wanted, pa.int64()))
-        codec = TupleCodec(from_arrow_schema(known.schema))
+        codec = TupleCodec(spark_schema(known.schema))
         make = row_factory(self._program.key_schema.names)
         values = codec.read(pa.StructArray.from_arrays(taken.columns, fields=list(taken.schema)))
         return dict(zip(wanted, map(make, values), strict=True))

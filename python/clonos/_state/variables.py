@@ -46,6 +46,6 @@ class Variable:
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Arrow schema of a Spark one, with instants in UTC."""
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from clonos._arrow_types import arrow_schema
 
-    return to_arrow_schema(schema, timezone="UTC")
+    return arrow_schema(schema)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import DataType, StructField, StructType
 
+from clonos._arrow_types import arrow_type, spark_type
 from clonos._worker.results import check_length, wrong_type
 from clonos._worker.task_conf import TaskConf
 
@@ -27,9 +27,7 @@ class PandasCodec:
     """
 
     def __init__(self, return_type: DataType, conf: TaskConf) -> None:
-        self.arrow_type: pa.DataType = to_arrow_type(
-            return_type, timezone="UTC", prefers_large_types=conf.large_types
-        )
+        self.arrow_type: pa.DataType = arrow_type(return_type, large=conf.large_types)
         self._struct = isinstance(return_type, StructType)
         self.expected = "pandas.DataFrame" if self._struct else "pandas.Series"
         self._encode = _encoder(return_type, conf)
@@ -40,7 +38,7 @@ class PandasCodec:
         """Series of a column, or frame of a struct column."""
         kind = self._types.get(column.type)
         if kind is None:
-            kind = self._types[column.type] = from_arrow_type(column.type)
+            kind = self._types[column.type] = spark_type(column.type)
         return self._decode(column, kind, name)
 
     def to_arrow(self, result: Any, rows: int) -> pa.Array:
@@ -107,7 +105,7 @@ def _encoder(return_type: DataType, conf: TaskConf) -> Callable[[Any], pa.Array]
 def series_of(column: pa.Array, name: str, conf: TaskConf) -> Any:
     """Series of a column, of a struct too, as in the frames that Spark makes of whole batches."""
     decode = _decoder(conf, frames=False)
-    return decode(column, from_arrow_type(column.type), name)
+    return decode(column, spark_type(column.type), name)
 
 
 def _decoder(conf: TaskConf, *, frames: bool = True) -> Callable[[pa.Array, DataType, str], Any]:
@@ -154,7 +152,7 @@ def _encoder_before_spark_43(return_type: DataType, conf: TaskConf) -> Callable[
         convert = _create_converter_from_pandas(
             declared, timezone=conf.timezone, error_on_duplicated_field_names=False
         )
-        kind = to_arrow_type(declared, timezone=conf.timezone)
+        kind = arrow_type(declared, conf.timezone)
 
         def one(result: Any) -> pa.Array:
             series = convert(result)

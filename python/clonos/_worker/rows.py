@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -18,7 +17,7 @@ from pyspark.sql.types import (
     _parse_datatype_json_value,
 )
 
-from clonos import _core
+from clonos import _arrow_types, _core
 from clonos._worker.pickled import pickled_converter, plain_types, without_surrogates
 from clonos._worker.task_conf import TaskConf
 
@@ -53,9 +52,7 @@ class RowCodec:
         from pyspark.sql.conversion import LocalDataToArrowConversion
 
         conf = TaskConf() if conf is None else conf
-        self.arrow_type: pa.DataType = to_arrow_type(
-            return_type, timezone="UTC", prefers_large_types=conf.large_types
-        )
+        self.arrow_type: pa.DataType = _arrow_types.arrow_type(return_type, large=conf.large_types)
         self._conf, self._pickled = conf, pickled
         self._types = types
         self._plain = plain_types(return_type) or frozenset()
@@ -96,7 +93,7 @@ class RowCodec:
 
         known = self._types[index] if index < len(self._types) else None
         if known is None:
-            spark_type = with_vectors(from_arrow_type(_without_intervals(arrow_type)))
+            spark_type = with_vectors(_arrow_types.spark_type(_without_intervals(arrow_type)))
         else:
             spark_type = _parse_datatype_json_value(json.loads(known))
         converter: Converter | None = ArrowTableToRowsConversion._create_converter(

@@ -7,9 +7,9 @@ import contextvars
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType
 
+from clonos._arrow_types import arrow_type
 from clonos._worker import kinds
 from clonos._worker.async_kind import AsyncKind
 from clonos._worker.results import conform, wrong_type
@@ -39,9 +39,7 @@ class UserFunction:
         self.conf = current_conf(spec.conf)
         self._return_type: DataType = spec.return_type
         self._pandas = self._pandas_codec() if spec.kind in (PANDAS, PANDAS_ITER) else None
-        self._arrow_type = to_arrow_type(
-            self._return_type, timezone="UTC", prefers_large_types=self.conf.large_types
-        )
+        self._arrow_type = arrow_type(self._return_type, large=self.conf.large_types)
 
     def _pandas_codec(self) -> Any:
         # Pandas is imported where a function uses it and nowhere else.
