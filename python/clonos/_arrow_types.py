@@ -1,8 +1,8 @@
 """Arrow's types of Spark's, and back.
 
 Private names of Spark, and how they differ: ``to_arrow_type`` and ``to_arrow_schema`` of
-``pyspark.sql.pandas.types`` take the time zone of timestamps in 4.3 and give UTC before;
-``from_arrow_type`` and ``from_arrow_schema`` prefer timestamps without a zone since 4.3.
+``pyspark.sql.pandas.types`` take the time zone of timestamps since 4.2 and give UTC before;
+since then ``from_arrow_type`` and ``from_arrow_schema`` keep timestamps without a zone so.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def arrow_type(spark_type: DataType, timezone: str = UTC, large: bool = False) -
     spark_type : DataType
         Any that Arrow has a type for.
     timezone : str
-        Of timestamps; Spark before 4.3 has all of them in UTC.
+        Of timestamps; Spark before 4.2 has all of them in UTC.
     large : bool
         Whether text and bytes have offsets of 64 bits.
 

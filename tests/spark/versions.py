@@ -1,9 +1,10 @@
-"""Which version of Spark the tests run on: not everything that is tried is in all of them."""
+"""Not everything that the tests try is in each version of Spark that they run on."""
 
 from __future__ import annotations
 
-import pyspark
 import pytest
 
-SPARK = tuple(map(int, pyspark.__version__.split(".")[:2]))
+from clonos._versions import spark_version
+
+SPARK = spark_version()
 since_42 = pytest.mark.skipif(SPARK < (4, 2), reason="Spark 4.2 brought what this tries")

@@ -18,7 +18,8 @@ name                                                      seen in
 ``ShuffleStatus.mapStatusesDeleted``                      4.3
 ``statusStore().stageData``, ``statusStore().job``        4.3
 ``SharedState.activeStreamingQueries`` and its classes    4.3
-``StreamExecution.offsetLog``, ``OffsetSeqMetadata``      4.3
+``StreamExecution.offsetLog``, ``OffsetSeqMetadata``      4.1, 4.2, 4.3
+``OffsetSeq.metadataOpt``, which is ``metadata`` in 4.1   4.2, 4.3
 ``_create_udf`` of ``sql.udf``, ``sql.pandas.functions``  4.3
 ``sql.pandas.group_ops.PandasGroupedOpsMixin``            4.3
 ``StreamExecution.availableOffsets``, ``isActive``        4.3
@@ -34,6 +35,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from clonos._versions import spark_version
 from clonos._worker.place import EXECUTION_PROPERTY
 
 if TYPE_CHECKING:
@@ -305,8 +307,11 @@ def next_batches(spark: SparkSession) -> Callable[[str], tuple[str, int, int] | 
 def _batch_metadata(log: Any, batch: int) -> Any:
     """What Spark wrote about a batch, or ``None``."""
     found = log.get(batch)
-    metadata = found.get().metadataOpt() if found.isDefined() else None
-    return metadata.get() if metadata is not None and metadata.isDefined() else None
+    if not found.isDefined():
+        return None
+    offsets = found.get()
+    metadata = offsets.metadataOpt() if spark_version() >= (4, 2) else offsets.metadata()
+    return metadata.get() if metadata.isDefined() else None
 
 
 def running_stages(context: SparkContext, stages: set[int]) -> set[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from clonos import _core
+from clonos._versions import spark_version
 from clonos._worker.place import Place
 from clonos.errors import CausalLogLost
 
@@ -40,7 +41,6 @@ def check_lost(lost: bool, config: _core.SessionConfig, uid: str, place: Place) 
 
 
 def _spark_notices(place: Place) -> bool:
-    import pyspark
     from pyspark import TaskContext
 
     # The checksum is of shuffles between the operators of a query.
@@ -48,5 +48,5 @@ def _spark_notices(place: Place) -> bool:
         return False
     context = TaskContext.get()
     properties: dict[str, str] = (context._localProperties if context else None) or {}
-    default = "true" if tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2) else "false"
+    default = "true" if spark_version() >= (4, 2) else "false"
     return properties.get(CHECKSUM, default) == "true"
