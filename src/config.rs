@@ -126,6 +126,8 @@ pub struct SessionConfig {
     /// Milliseconds without the driver after which an agent ends: `spark.network.timeout`, default 120,000.
     /// Since 0.1.
     pub network_timeout_ms: u64,
+    /// Ports that agents listen on, the first and the last; default any, which is 0 and 0. Since 0.2.
+    pub agent_ports: (u16, u16),
     /// Name of the node that this process runs on, for placing copies on others; default empty: its address
     /// stands for it. Each agent has its own. Since 0.1.
     pub host_label: String,
@@ -157,6 +159,7 @@ impl SessionConfig {
             on_ambiguous: OnAmbiguous::default(),
             io_timeout_ms: IO_TIMEOUT_MS_DEFAULT,
             network_timeout_ms: NETWORK_TIMEOUT_MS_DEFAULT,
+            agent_ports: (0, 0),
             host_label: String::new(),
         }
     }
@@ -184,6 +187,10 @@ impl SessionConfig {
         }
         if self.network_timeout_ms == 0 {
             return refuse("spark.network.timeout", "0 gives an agent no time".into());
+        }
+        let (first, last) = self.agent_ports;
+        if first > last || (first == 0) != (last == 0) {
+            return refuse("agent_ports", format!("{first}-{last} is no range of ports"));
         }
         Ok(())
     }

@@ -39,6 +39,7 @@ _MILLISECONDS = {
     "h": 3_600_000,
     "d": 86_400_000,
 }
+PORT_MAX = 65_535
 IO_TIMEOUT_SECONDS = (0.1, 600)
 BATCHES_RETAINED = "spark.sql.streaming.minBatchesToRetain"
 
@@ -180,6 +181,28 @@ def parse_io_timeout(value: float) -> int:
     if type(value) in {int, float} and least <= value <= most:
         return round(value * 1000)
     message = f"io_timeout={value!r} is not between {least} and {most} seconds"
+    raise ConfigError(message, "CONFIG")
+
+
+def parse_ports(value: str | int | None) -> tuple[int, int]:
+    """First and last of a range such as ``"40000-40100"``, or one port; ``(0, 0)`` is any.
+
+    Raises
+    ------
+    ConfigError
+        If it is no range of ports from 1 to 65,535.
+    """
+    if value is None:
+        return 0, 0
+    first, _, last = str(value).partition("-")
+    digits = [text.strip() for text in (first, last or first)]
+    if all(text.isdecimal() for text in digits):
+        least, most = (int(text) for text in digits)
+        if 1 <= least <= most <= PORT_MAX:
+            return least, most
+    message = (
+        f"agent_ports={value!r} is no range of ports from 1 to {PORT_MAX:,}, such as '40000-40100'"
+    )
     raise ConfigError(message, "CONFIG")
 
 

@@ -36,6 +36,7 @@ class SessionConfig:
         network_timeout_ms: int = 120_000,
         standbys: int = 1,
         state_epochs: int = 100,
+        agent_ports: tuple[int, int] = (0, 0),
     ) -> SessionConfig: ...
     @staticmethod
     def from_bytes(data: bytes) -> SessionConfig: ...

@@ -49,7 +49,7 @@ impl PySessionConfig {
     #[pyo3(signature = (*, app_id, secret, driver_addr, driver_socket, local, guarantee, sharing_depth,
         memory_bytes, disk_bytes, spill_policy, clock_resolution_ns, compress_frames, spill_dir, checkpoint_dir, agent_scope, on_lost, on_ambiguous,
         io_timeout_ms, network_timeout_ms = NETWORK_TIMEOUT_MS_DEFAULT, standbys = STANDBYS_DEFAULT,
-        state_epochs = STATE_EPOCHS_DEFAULT))]
+        state_epochs = STATE_EPOCHS_DEFAULT, agent_ports = (0, 0)))]
     #[expect(clippy::too_many_arguments, reason = "keyword-only, one per setting")]
     fn new(
         py: Python<'_>,
@@ -74,6 +74,7 @@ impl PySessionConfig {
         network_timeout_ms: u64,
         standbys: u32,
         state_epochs: u32,
+        agent_ports: (u16, u16),
     ) -> PyResult<Self> {
         quick(py, || {
             let config = SessionConfig {
@@ -98,6 +99,7 @@ impl PySessionConfig {
                 on_ambiguous: choice("on_ambiguous", on_ambiguous, &ON_AMBIGUOUS)?,
                 io_timeout_ms,
                 network_timeout_ms,
+                agent_ports,
                 // Set by each agent for itself.
                 host_label: String::new(),
             };

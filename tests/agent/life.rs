@@ -369,3 +369,19 @@ fn who_writes_again_what_an_earlier_job_lost_has_lost_what_that_recorded() {
     assert!(!open(&mut worker, &task(2), rest, 5).lost, "it was never written");
     assert!(!open(&mut worker, &task(3), stage, 6).lost);
 }
+
+#[test]
+fn agents_listen_on_the_ports_that_are_open_to_them() {
+    let port_of = |addr: &str| addr.rsplit(':').next().unwrap().parse::<u16>().unwrap();
+    // A few in a row, of which this test itself has none.
+    let first =
+        port_of(&std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string());
+    let ports = (first, first.saturating_add(20));
+    let world = World::with(|config, _| config.agent_ports = ports);
+    let executors = ["one", "two"].map(|name| world.executor(name));
+    let taken = [&world.driver, &executors[0], &executors[1]].map(|agent| port_of(agent.addr()));
+    assert!(taken.iter().all(|port| (ports.0..=ports.1).contains(port)), "{taken:?} in {ports:?}");
+    assert!(taken[0] != taken[1] && taken[1] != taken[2], "{taken:?}");
+    let opened = open(&mut world.worker_of(&executors[0]), &task(0), 1, 1);
+    assert!(!opened.lost);
+}

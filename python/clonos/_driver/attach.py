@@ -26,6 +26,7 @@ from clonos._config import (
     parse_depth,
     parse_io_timeout,
     parse_network_timeout,
+    parse_ports,
     parse_resolution,
     parse_retained,
     parse_size,
@@ -61,6 +62,7 @@ def attach(
     io_timeout: float = 10.0,
     driver_host: str | None = None,
     driver_port: int = 0,
+    agent_ports: str | int | None = None,
     host_label: str | None = None,
     metrics: str | None = None,
     adopt: Adopt | Iterable[Adopt] = (),
@@ -108,6 +110,10 @@ def attach(
     driver_host, driver_port : str and int, optional
         Where the driver's agent listens; default: ``spark.driver.host`` (or the bind address), and
         any free port.
+    agent_ports : str or int, optional
+        Ports that agents listen on, where a firewall lets through no others, such as
+        ``"40000-40100"``: as many as a node has executors, and one for the driver unless it has a
+        `driver_port`. Default: any.
     host_label : str, optional
         Name of the node that the driver runs on; default: the environment variable
         ``CLONOS_HOST_LABEL``, else its address. Executors have theirs from that variable only.
@@ -214,6 +220,7 @@ def _chosen(asked: dict[str, Any], settings: Any, *, local: bool) -> dict[str, A
         "agent_scope": choice("agent_scope", asked["agent_scope"], AgentScope),
         "on_lost": choice("on_lost", asked["on_lost"], OnLost),
         "on_ambiguous": choice("on_ambiguous", asked["on_ambiguous"], OnAmbiguous),
+        "agent_ports": parse_ports(asked["agent_ports"]),
         "io_timeout_ms": parse_io_timeout(asked["io_timeout"]),
         "network_timeout_ms": parse_network_timeout(settings.get(NETWORK_TIMEOUT, "120s")),
     }

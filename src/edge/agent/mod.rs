@@ -50,7 +50,6 @@ mod values;
 mod watch;
 
 use std::collections::HashSet;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -72,9 +71,9 @@ use crate::determinant::bytes_fingerprint;
 use crate::edge::disk::Disk;
 use crate::edge::disk::savepoint::Manifest;
 use crate::edge::locked;
-use crate::edge::net::Connection;
 use crate::edge::net::cluster::cluster_stats;
 use crate::edge::net::server::Server;
+use crate::edge::net::{Connection, listen};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey};
 
@@ -144,9 +143,13 @@ impl Agent {
                 (own_interface(&session)?, 0, Registrar::There(driver), id)
             }
         };
-        let listener = TcpListener::bind((bind_host.as_str(), port)).map_err(|error| Error::Config {
-            setting: "driver_host, driver_port".into(),
-            reason: format!("cannot listen on {bind_host}:{port}: {error}"),
+        let (first, last) = if port == 0 { session.agent_ports } else { (port, port) };
+        let listener = listen(&bind_host, first..=last).map_err(|error| Error::Config {
+            setting: "driver_host, driver_port, agent_ports".into(),
+            reason: match last {
+                0 => format!("cannot listen on {bind_host}: {error}"),
+                _ => format!("cannot listen on {bind_host}, on none of the ports {first}-{last}: {error}"),
+            },
         })?;
         let addr =
             listener.local_addr().map_err(|error| Error::io("reading the listening address", &error))?;

@@ -6,7 +6,7 @@
 //! other agents: connections.rs ─────┘
 //! ```
 //!
-//! A connection is made by `connecting.rs`, waits at `door.rs`, begins with `auth.rs` and carries the frames of `messages.rs`.
+//! An agent listens by `listening.rs`. A connection is made by `connecting.rs`, waits at `door.rs`, begins with `auth.rs` and carries the frames of `messages.rs`.
 
 use std::time::Duration;
 
@@ -16,10 +16,12 @@ pub(super) mod cluster;
 mod connecting;
 pub(super) mod connections;
 mod door;
+mod listening;
 mod messages;
 pub(super) mod server;
 pub(super) mod signal;
 
+pub(super) use listening::listen;
 pub use messages::{Connection, Stream};
 
 /// A host that lives refuses at once.

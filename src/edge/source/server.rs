@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::log::SourceLog;
 use crate::edge::locked;
-use crate::edge::net::{Connection, Stream};
+use crate::edge::net::{Connection, Stream, listen};
 use crate::error::{Error, Result};
 use crate::source::{SourceReply, SourceRequest};
 
@@ -55,14 +55,7 @@ impl SourceServer {
             setting: "bindHost".into(),
             reason: format!("the receiver cannot listen on {host}: {error}"),
         };
-        let mut bound = Err(std::io::ErrorKind::AddrNotAvailable.into());
-        for port in ports {
-            bound = TcpListener::bind((host, *port));
-            if bound.is_ok() {
-                break;
-            }
-        }
-        let listener = bound.map_err(|error| refused(&error))?;
+        let listener = listen(host, ports.iter().copied()).map_err(|error| refused(&error))?;
         let addr = listener.local_addr().map_err(|error| refused(&error))?.to_string();
         let claim = Mutex::new(Claim { reader: None, idle_since: Instant::now(), released: false });
         let shared = Arc::new(Shared {

@@ -1,0 +1,43 @@
+//! Listening on one of the ports that a firewall lets through.
+
+use std::io::{Error, ErrorKind, Result};
+use std::net::TcpListener;
+
+/// Listens on `host`, on the first of `ports` that is free; 0 is any.
+///
+/// # Errors
+/// What the system says of the last of them, or of the first that no other port would help with.
+pub(in crate::edge) fn listen(host: &str, ports: impl IntoIterator<Item = u16>) -> Result<TcpListener> {
+    let mut refused = Error::from(ErrorKind::AddrNotAvailable);
+    for port in ports {
+        match TcpListener::bind((host, port)) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => refused = error,
+        }
+        if !matches!(refused.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) {
+            break;
+        }
+    }
+    Err(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_free_port_of_a_range_is_taken() {
+        let taken = listen("127.0.0.1", [0]).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let other = listen("127.0.0.1", [port, 0]).unwrap();
+        assert_ne!(other.local_addr().unwrap().port(), port);
+        assert_eq!(listen("127.0.0.1", [port]).unwrap_err().kind(), ErrorKind::AddrInUse);
+        drop(taken);
+        assert_eq!(listen("127.0.0.1", [port]).unwrap().local_addr().unwrap().port(), port);
+    }
+
+    #[test]
+    fn a_host_of_others_is_refused_whatever_the_port() {
+        assert_eq!(listen("192.0.2.1", 40_000..=u16::MAX).unwrap_err().kind(), ErrorKind::AddrNotAvailable);
+    }
+}
