@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! id, error, config   names and positions, what can go wrong, settings
+//! arrays              what others' Arrow leaves out
 //! determinant         recorded outcomes, and the blocks they travel in
 //! causal_log          a task's blocks, with per-channel deltas
 //! task                record and replay of one attempt of a task
@@ -22,6 +23,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
 pub mod agent;
+pub mod arrays;
 pub mod causal_log;
 pub mod config;
 pub mod determinant;

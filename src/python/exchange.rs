@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use pyo3_arrow::{PyArray, PyRecordBatch};
 
+use super::arrays::{arrays, batch};
 use super::client::{epoch, get, text};
 use super::config::PySessionConfig;
 use super::door::enter;
@@ -167,9 +168,9 @@ impl PyStage {
     }
 
     /// Rows to be sent; whether a round is full and ``cut`` due.
-    fn push(&self, py: Python<'_>, batch: PyRecordBatch) -> PyResult<bool> {
-        let batch = batch.into_inner();
-        enter(py, || lock(&self.stage).push(batch))
+    fn push(&self, py: Python<'_>, rows: PyRecordBatch) -> PyResult<bool> {
+        let rows = batch(rows);
+        enter(py, || lock(&self.stage).push(rows?))
     }
 
     /// The frames of a round, as a batch of ``(pid, frame)``; ``None`` if there are none.
@@ -326,7 +327,7 @@ pub(super) fn partition_ids<'py>(
     keys: Vec<PyArray>,
     partitions: u32,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let keys = super::result_task::arrays(keys);
+    let keys = arrays(keys);
     let ids = enter(py, || {
         let mut ids = Vec::new();
         crate::exchange::partitions_of(&keys, partitions, &mut ids)?;

@@ -9,9 +9,9 @@ use pyo3_arrow::PyArray;
 use serde::Serialize;
 
 use super::allocator::give_back_at_once;
+use super::arrays::{arrays, to_pyarrow};
 use super::config::PySessionConfig;
 use super::door::{enter, quick};
-use super::result_task::{arrays, to_pyarrow};
 use crate::determinant;
 use crate::edge::agent::process;
 use crate::edge::disk::recovery;

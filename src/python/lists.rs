@@ -10,7 +10,7 @@ use arrow_array::{ArrayRef, OffsetSizeTrait};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyString};
 
-use super::result_task::to_pyarrow;
+use super::arrays::to_pyarrow;
 
 /// Text that is made room for, per value.
 const TEXT_BYTES: usize = 16;

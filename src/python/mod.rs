@@ -6,6 +6,7 @@
 
 mod agent;
 mod allocator;
+mod arrays;
 mod client;
 mod config;
 mod door;

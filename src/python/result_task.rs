@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3_arrow::PyArray;
 
+use super::arrays::{array, arrays, to_pyarrow};
 use super::client::{Opening, Publisher, PyClient, summary_dict};
 use super::config::PySessionConfig;
 use super::door::{enter, quick};
@@ -88,16 +89,6 @@ impl PyResultTask {
     }
 }
 
-pub(super) fn arrays(columns: Vec<PyArray>) -> Vec<ArrayRef> {
-    columns.into_iter().map(|column| column.into_inner().0).collect()
-}
-
-/// A `pyarrow.Array` over the same buffers.
-pub(super) fn to_pyarrow(py: Python<'_>, array: ArrayRef) -> PyResult<Py<PyAny>> {
-    let array = PyArray::from_array_ref(array);
-    Ok(array.to_pyarrow(py)?.unbind())
-}
-
 #[pymethods]
 impl PyResultTask {
     #[staticmethod]
@@ -130,7 +121,7 @@ impl PyResultTask {
     }
 
     fn complete(&self, py: Python<'_>, plan: &PyPlan, live: Option<PyArray>) -> PyResult<Py<PyAny>> {
-        let live = live.map(|array| array.into_inner().0);
+        let live = live.map(array);
         if live.is_some() {
             self.publisher.work.end();
         }
@@ -173,7 +164,7 @@ impl PyResultTask {
     }
 
     fn keep(&self, py: Python<'_>, plan: &PyPlan, places: Vec<u32>, values: PyArray) -> PyResult<u64> {
-        let values = values.into_inner().0;
+        let values = array(values);
         enter(py, || {
             let mut plan = lock(&plan.plan);
             let mut task = lock(&self.task);

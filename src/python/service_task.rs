@@ -9,11 +9,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyInt};
 use pyo3_arrow::PyArray;
 
+use super::arrays::arrays;
 use super::client::{Opening, Publisher, PyClient, summary_dict};
 use super::config::PySessionConfig;
 use super::door::{enter, quick};
 use super::lock;
-use super::result_task::arrays;
 use crate::agent::protocol::{Ending, Recording, Recovery, Request};
 use crate::determinant::{batch_fingerprint, bytes_fingerprint, row_fingerprints};
 use crate::error::{Error, Result};

@@ -9,9 +9,9 @@ use arrow_array::{ArrayRef, StructArray};
 use pyo3::prelude::*;
 use pyo3_arrow::PyRecordBatch;
 
+use super::arrays::to_pyarrow;
 use super::door::{enter, quick};
 use super::lock;
-use super::result_task::to_pyarrow;
 use crate::edge::source::{
     Durability, HttpSettings, LogSettings, SocketSettings, SourceClient, SourceLog, SourceServer, now_micros,
     receive_http, receive_socket,

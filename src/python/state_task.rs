@@ -15,10 +15,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3_arrow::{PyArray, PyRecordBatch, PySchema};
 
+use super::arrays::{array, batch, to_pyarrow};
 use super::client::{epoch, get, text};
 use super::door::{enter, quick};
 use super::lock;
-use super::result_task::to_pyarrow;
 use super::service_task::PyServiceTask;
 use super::state_backend::AtAgent;
 use crate::edge::disk::savepoint::SavedPartition;
@@ -231,9 +231,9 @@ impl PyStateTask {
         batches: Vec<PyRecordBatch>,
         keys: Vec<usize>,
     ) -> PyResult<(Py<PyAny>, Vec<u32>, Py<PyAny>)> {
-        let batches: Vec<RecordBatch> = batches.into_iter().map(PyRecordBatch::into_inner).collect();
+        let batches: Result<Vec<RecordBatch>> = batches.into_iter().map(batch).collect();
         let (groups, distinct) = enter(py, || {
-            let (groups, numbers) = lock(&self.state).group(&batches, &keys)?;
+            let (groups, numbers) = lock(&self.state).group(&batches?, &keys)?;
             *lock(&self.numbers) = numbers;
             let distinct = batch_of(&groups.keys)?;
             Ok((groups, distinct))
@@ -285,8 +285,8 @@ impl PyStateTask {
         user_keys: Option<PyArray>,
         values: Option<PyArray>,
     ) -> PyResult<()> {
-        let (keys, ops) = (keys.into_inner().0, ops.into_inner().0);
-        let [user_keys, values] = [user_keys, values].map(|rows| rows.map(|rows| rows.into_inner().0));
+        let (keys, ops) = (array(keys), array(ops));
+        let [user_keys, values] = [user_keys, values].map(|rows| rows.map(array));
         enter(py, || {
             let did = numbers::<UInt8Type>(&ops)?
                 .iter()
@@ -298,7 +298,7 @@ impl PyStateTask {
     }
 
     fn write_timers(&self, py: Python<'_>, keys: PyArray, ops: PyArray, expiries: PyArray) -> PyResult<()> {
-        let [keys, ops, expiries] = [keys, ops, expiries].map(|array| array.into_inner().0);
+        let [keys, ops, expiries] = [keys, ops, expiries].map(array);
         enter(py, || {
             let registered = numbers::<UInt8Type>(&ops)?.iter().map(|op| *op == 0).collect::<Vec<_>>();
             let (keys, expiries) = (numbers::<UInt32Type>(&keys)?, numbers::<Int64Type>(&expiries)?);

@@ -9,9 +9,9 @@ use pyo3::prelude::*;
 use pyo3_arrow::PySchema;
 use serde_json::{Value, json};
 
+use super::arrays::to_pyarrow;
 use super::door::enter;
 use super::lock;
-use super::result_task::to_pyarrow;
 use super::state_task::{Declaration, STATE_FROM, variable};
 use crate::edge::disk::savepoint::{MANIFEST, Manifest, SavedState, Savepoint};
 use crate::edge::disk::stored::{Rows, Stored, StoredState};

@@ -9,10 +9,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3_arrow::PyArray;
 
+use super::arrays::{array, arrays, to_pyarrow};
 use super::client::{Connection, PyClient, UseNumber, epoch, get, text};
 use super::door::{enter, quick};
 use super::lock;
-use super::result_task::{arrays, to_pyarrow};
 use crate::agent::values::messages::{AboutValues, Found, QUESTIONS_MAX, Questions, TableId, Wanted};
 use crate::determinant::{bytes_fingerprint, decode_results};
 use crate::edge::net::client::Ticket;
@@ -234,7 +234,7 @@ impl PyValueTask {
 
     #[pyo3(signature = (values, places = None))]
     fn answer(&self, py: Python<'_>, values: PyArray, places: Option<Vec<u32>>) -> PyResult<()> {
-        let values = values.into_inner().0;
+        let values = array(values);
         enter(py, || {
             // One at a time: what another thread publishes meanwhile must not be published twice.
             let _turn = lock(&self.publishing);
@@ -247,7 +247,7 @@ impl PyValueTask {
     }
 
     fn answer_ahead(&self, py: Python<'_>, values: PyArray) -> PyResult<()> {
-        let values = values.into_inner().0;
+        let values = array(values);
         enter(py, || {
             let _turn = lock(&self.publishing);
             self.read_asked()?;

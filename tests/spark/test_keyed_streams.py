@@ -31,6 +31,7 @@ from shown import (
     ours,
     theirs,
 )
+from versions import since_42
 
 import clonos
 from clonos.errors import ConfigError
@@ -60,6 +61,7 @@ def test_a_stream_is_as_sparks(spark: Any, session: Any, tmp_path: Path, process
     assert batches(ours(grouped, processor, uid="shown"), tmp_path / "ours") == expected
 
 
+@since_42
 def test_event_time_is_as_sparks(spark: Any, session: Any, tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.put({"id": "a", "n": 1, "at": at(0)}, {"id": "b", "n": 5})

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.functions import col, lit
+from versions import since_42
 
 import clonos
 from clonos import causal
@@ -55,6 +56,7 @@ def start(df: Any, folder: Path, **writer: Any) -> Any:
     return stream.trigger(availableNow=True).start()
 
 
+@since_42
 def test_rows_come_back_in_later_batches_until_they_are_done(
     spark: Any, session: Any, tmp_path: Path
 ) -> None:
@@ -99,6 +101,7 @@ def test_rows_come_back_in_later_batches_until_they_are_done(
     assert list(attempts) == [0, 1, 2]
 
 
+@since_42
 @pytest.mark.whole
 def test_a_query_that_is_taken_back_takes_the_loop_back(
     spark: Any, session: Any, tmp_path: Path

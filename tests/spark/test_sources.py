@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.functions import explode, split, window
+from versions import since_42
 
 import clonos
 from clonos import causal
@@ -48,6 +49,7 @@ def collected(into: dict[int, list[str]], slow: float = 0) -> Any:
     return take
 
 
+@since_42
 def test_each_line_is_in_one_batch_whatever_is_stopped_and_started(
     spark: Any, sender: Sender, tmp_path: Path
 ) -> None:

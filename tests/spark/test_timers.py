@@ -13,12 +13,13 @@ from pyspark import cloudpickle
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 from shown import PROVIDER, ROCKS_DB, Folder, at
+from versions import since_42
 
 import clonos
 from clonos import testing
 
 pytest.importorskip("google.protobuf", reason="Spark's own operator needs protobuf")
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), since_42]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 OUTPUT = "id string, what string, at long"

@@ -10,7 +10,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from clonos._arrow_types import arrow_type, spark_type
 from clonos._worker.results import check_length, wrong_type
-from clonos._worker.task_conf import TaskConf
+from clonos._worker.task_conf import SAFE_CAST, TaskConf
 
 NAME = "_0"
 
@@ -160,11 +160,24 @@ def _encoder_before_spark_43(return_type: DataType, conf: TaskConf) -> Callable[
             try:
                 return pa.Array.from_pandas(series, mask=mask, type=kind, safe=conf.safe_cast)
             except pa.lib.ArrowInvalid:
-                return pa.Array.from_pandas(series, mask=mask).cast(kind, safe=conf.safe_cast)
+                return _cast(pa.Array.from_pandas(series, mask=mask), kind, conf)
 
         return one
 
     return of(return_type)
+
+
+def _cast(array: pa.Array, kind: pa.DataType, conf: TaskConf) -> pa.Array:
+    from pyspark.errors import PySparkValueError
+
+    try:
+        return array.cast(kind, safe=conf.safe_cast)
+    except pa.lib.ArrowInvalid as reason:
+        message = (
+            f"Failed to convert values of type {array.type} to the declared {kind}: {reason}. "
+            f"{SAFE_CAST}=false takes what is left of them."
+        )
+        raise PySparkValueError(message) from reason
 
 
 def _decoder_before_spark_43(

@@ -1,0 +1,30 @@
+//! Arrays and batches of pyarrow, over the same buffers.
+
+use arrow_array::{ArrayRef, RecordBatch};
+use pyo3::prelude::*;
+use pyo3_arrow::{PyArray, PyRecordBatch};
+
+use crate::arrays::with_offsets;
+use crate::error::Result;
+
+/// Columns that Python hands over.
+pub(super) fn arrays(columns: Vec<PyArray>) -> Vec<ArrayRef> {
+    columns.into_iter().map(array).collect()
+}
+
+/// A column that Python hands over.
+pub(super) fn array(column: PyArray) -> ArrayRef {
+    with_offsets(column.into_inner().0)
+}
+
+/// Rows that Python hands over.
+pub(super) fn batch(rows: PyRecordBatch) -> Result<RecordBatch> {
+    let (schema, columns, _) = rows.into_inner().into_parts();
+    Ok(RecordBatch::try_new(schema, columns.into_iter().map(with_offsets).collect())?)
+}
+
+/// A `pyarrow.Array` over the same buffers.
+pub(super) fn to_pyarrow(py: Python<'_>, array: ArrayRef) -> PyResult<Py<PyAny>> {
+    let array = PyArray::from_array_ref(array);
+    Ok(array.to_pyarrow(py)?.unbind())
+}
