@@ -9,7 +9,9 @@ from clonos import _core
 SECRET = bytes(range(32))
 
 
-def make_config(folder: Path, secret: bytes = SECRET) -> _core.SessionConfig:
+def make_config(
+    folder: Path, secret: bytes = SECRET, checkpoint_dir: Path | None = None
+) -> _core.SessionConfig:
     return _core.SessionConfig(
         app_id="unit",
         secret=secret,
@@ -24,7 +26,7 @@ def make_config(folder: Path, secret: bytes = SECRET) -> _core.SessionConfig:
         clock_resolution_ns=0,
         compress_frames=True,
         spill_dir=str(folder),
-        checkpoint_dir=None,
+        checkpoint_dir=None if checkpoint_dir is None else str(checkpoint_dir),
         agent_scope="executor",
         on_lost="rollback",
         on_ambiguous="error",
