@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from clonos._operators.state import transform_with_state
     from clonos._operators.udf import CausalUDF, causal
     from clonos._sources import ReplayableSource
-    from clonos._state.batch_processor import BatchProcessor, GroupedRows
+    from clonos._state.batch_processor import BatchProcessor, GroupedRows, Handled
 
 __version__ = "0.1.0"
 
@@ -39,6 +39,7 @@ __all__ = [
     "BatchProcessor",
     "CausalUDF",
     "GroupedRows",
+    "Handled",
     "ReplayableSource",
     "Session",
     "attach",
@@ -67,6 +68,7 @@ _LAZY = {
     "BatchProcessor": "clonos._state.batch_processor",
     "CausalUDF": "clonos._operators.udf",
     "GroupedRows": "clonos._state.batch_processor",
+    "Handled": "clonos._state.batch_processor",
     "ReplayableSource": "clonos._sources",
     "Session": "clonos._driver.session",
     "attach": "clonos._driver.attach",

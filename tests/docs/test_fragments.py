@@ -5,6 +5,7 @@ A piece is a ```py block; whole programs are ```python blocks, and have tests of
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import re
@@ -19,6 +20,8 @@ from urllib.parse import parse_qs, urlparse
 
 import httpx
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import clonos
@@ -243,3 +246,24 @@ def test_keyed_state(spark: Any, session: clonos.Session) -> None:
         alarms = run("docs/state.md", fragment, {"readings": readings})["alarms"]
         counts = {(row.sensor, row["count"]) for row in alarms.collect()}
         assert counts == {("s1", 1), ("s2", 1)}
+
+
+def test_an_arrow_processor_with_timers_ends_sessions(
+    spark: Any, session: clonos.Session, tmp_path: Path
+) -> None:
+    for number, (page, second) in enumerate([("start", 0), ("end", 20), ("later", 100)]):
+        at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=second)
+        row = {"user": "u", "page": page, "at": at.isoformat(), "at_ms": at.timestamp() * 1000}
+        file = tmp_path / f"{number}.json"
+        file.write_text(json.dumps(row))
+        os.utime(file, (1_700_000_000 + number,) * 2)
+    schema = "user string, page string, at timestamp, at_ms double"
+    views = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(tmp_path))
+    found: list[Any] = []
+    views = views.withColumn("at_ms", views.at_ms.cast("long")).withWatermark("at", "1 second")
+    known = {"views": views, "pa": pa, "pc": pc}
+    sessions = run("docs/state.md", 2, known)["sessions"]
+    writer = sessions.writeStream.foreachBatch(lambda rows, _: found.extend(rows.collect()))
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert [tuple(row) for row in found] == [("u", 2, ["start", "end"])]

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import Row
@@ -70,6 +72,26 @@ class Sessions(StatefulProcessor):
         (count,) = self.count.get()
         self.count.clear()
         yield Row(id=key[0], what=f"{count} rows", at=expiredTimerInfo.getExpiryTimeInMs())
+
+
+class ArrowSessions(clonos.BatchProcessor):
+    """The same of all keys at once."""
+
+    state_schema = "n long"
+    state_name = "count"
+
+    def handle_batch(self, keys: Any, rows: clonos.GroupedRows, state: Any) -> clonos.Handled:
+        count = pc.add(pc.fill_null(state["n"], 0), rows.counts)
+        latest = rows.aggregate(at=(pc.cast(rows["at"], pa.timestamp("ms", "UTC")), "max"))["at"]
+        timers = pc.add(pc.cast(latest, pa.int64()), 5_000)
+        told = {"id": keys["id"], "what": ["rows"] * len(keys)}
+        output = pa.table({**told, "at": [rows.watermark_ms] * len(keys)})
+        return clonos.Handled(output, pa.table({"n": count}), timers)
+
+    def handle_timers(self, keys: Any, timers: clonos.GroupedRows, state: Any) -> Any:
+        what = [f"{count} rows" for count in state["n"].to_pylist()]
+        output = pa.table({"id": keys["id"], "what": what, "at": timers["expiry_ms"]})
+        return output, pa.table({"n": pa.nulls(len(keys))})
 
 
 def alarms(df: Any, **options: Any) -> Any:
@@ -207,12 +229,16 @@ def test_each_operator_of_a_query_has_its_own_timers(
         assert max(run.batches) <= 4
 
 
-def sessions(folder: Folder, spark: Any, *, ours: bool) -> Any:
+def sessions(folder: Folder, spark: Any, side: str) -> Any:
     grouped = folder.read(spark).withWatermark("at", "10 seconds").groupBy("id")
-    arguments = (Sessions(), OUTPUT, "Append", "EventTime")
-    if ours:
-        return clonos.transform_with_state(grouped, *arguments, uid="sessions")
-    return grouped.transformWithState(*arguments)
+    arguments = (OUTPUT, "Append", "EventTime")
+    if side == "spark":
+        return grouped.transformWithState(Sessions(), *arguments)
+    if side == "rows":
+        return clonos.transform_with_state(grouped, Sessions(), *arguments, uid="sessions")
+    return clonos.transform_with_state(
+        grouped, ArrowSessions(), *arguments, uid="sessions", flavour="arrow"
+    )
 
 
 def test_event_timers_fire_in_sparks_batches(spark: Any, session: Any, tmp_path: Path) -> None:
@@ -221,8 +247,8 @@ def test_event_timers_fire_in_sparks_batches(spark: Any, session: Any, tmp_path:
     for second in (0, 3, 30, 32, 70):
         folder.put({"id": "a", "at": at(second)}, {"id": f"k{second // 10}", "at": at(second - 4)})
     found = []
-    for ours in (False, True):
-        df, checkpoint = sessions(folder, spark, ours=ours), tmp_path / f"ours is {ours}"
+    for side in ("spark", "rows", "arrow"):
+        df, checkpoint = sessions(folder, spark, side), tmp_path / side
         writer = df.writeStream.outputMode("append").option("checkpointLocation", str(checkpoint))
         batches: dict[int, Any] = {}
 
@@ -232,8 +258,9 @@ def test_event_timers_fire_in_sparks_batches(spark: Any, session: Any, tmp_path:
         query = writer.foreachBatch(keep).trigger(availableNow=True).start()
         query.awaitTermination()
         found.append({number: rows for number, rows in batches.items() if rows})
-    plain, mine = found
+    plain, mine, in_arrow = found
     assert mine == plain
+    assert in_arrow == plain
     # The last of them came without rows.
     assert [row[:2] for row in mine[5]] == [("k3", "2 rows")]
 
@@ -256,5 +283,14 @@ def test_what_has_no_timers_has_no_source_of_them(spark: Any, session: Any, tmp_
         for mode in ("none", "processingTime")
     }
     assert [name for name, count in made.items() if count] == [("Alarm", "processingTime")]
+    assert sources_of(sessions(folder, spark, "arrow")) == 1
+
+    class Silent(ArrowSessions):
+        handle_timers = clonos.BatchProcessor.handle_timers
+
+    silent = clonos.transform_with_state(
+        rows, Silent(), OUTPUT, "update", "processingTime", flavour="arrow"
+    )
+    assert sources_of(silent) == 0
     batch = spark.createDataFrame([("a", 0, None)], "id string, n long, at timestamp")
     assert sources_of(alarms(batch)) == 0

@@ -278,11 +278,23 @@ def declared(
             message = f"{type(processor).__name__} needs a state_schema, such as 'count long'"
             raise ConfigError(message, "CONFIG")
         handle.getValueState(processor.state_name, schema, processor.ttl_ms)
+        for list_name, of_list in processor.list_schemas.items():
+            handle.getListState(list_name, of_list, processor.ttl_ms)
+        _check_columns(processor, handle)
         return handle
     copy = pickle.loads(_pickled(processor))
     copy.init(handle)
     copy.close()
     return handle
+
+
+def _check_columns(processor: BatchProcessor, handle: Handle) -> None:
+    """Refuse lists that have the names of columns: they stand beside them."""
+    both = set(handle.asked[processor.state_name].values.names) & set(processor.list_schemas)
+    if both:
+        name = type(processor).__name__
+        message = f"{name} has {sorted(both)} in its state_schema and among its lists"
+        raise ConfigError(message, "CONFIG")
 
 
 def _pickled(what: object) -> bytes:
@@ -327,10 +339,13 @@ def _timers(
     """The stream that has a batch whenever timers are due, if there may be any."""
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+    handler: Any
+    default: Any
     if isinstance(processor, BatchProcessor):
-        return None
-    handler: Any = processor.handleExpiredTimer
-    is_default = getattr(handler, "__func__", None) is StatefulProcessor.handleExpiredTimer
+        handler, default = processor.handle_timers, BatchProcessor.handle_timers
+    else:
+        handler, default = processor.handleExpiredTimer, StatefulProcessor.handleExpiredTimer
+    is_default = getattr(handler, "__func__", None) is default
     if not df.isStreaming or mode is TimeMode.NONE or is_default:
         return None
     from clonos._sources.timers import HAS_STARTS, read_timers

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -13,6 +14,31 @@ if TYPE_CHECKING:
     Aggregation = tuple[str | pa.Array, str] | tuple[str | pa.Array, str, Any]
 
 _KEY = "key"
+
+
+class Handled(NamedTuple):
+    """What a `BatchProcessor` returns of a task's keys, where a pair does not do.
+
+    Parameters
+    ----------
+    output : pyarrow.RecordBatch or pyarrow.Table, optional
+        Rows of the declared schema, taken by name, as many as there are to emit.
+    state : pyarrow.RecordBatch or pyarrow.Table
+        The state from now on, one row for each of the keys, with the columns of `state_schema`,
+        taken by name. A row of nulls removes a key's state. A column of a list's name puts lists in
+        the place of those there are. The state as it was given changes nothing.
+    timers : pyarrow.Array or pyarrow.ChunkedArray, optional
+        When each key is to be handled again, in the place of all its timers so far: a time in
+        milliseconds since 1970, a list of such, or a null for never. ``None``, the default, leaves
+        timers as they are.
+    append : pyarrow.RecordBatch or pyarrow.Table, optional
+        Columns by the names of lists, with what to put behind the elements of each key's list.
+    """
+
+    output: pa.RecordBatch | pa.Table | None
+    state: pa.RecordBatch | pa.Table
+    timers: pa.Array | pa.ChunkedArray | None = None
+    append: pa.RecordBatch | pa.Table | None = None
 
 
 class BatchProcessor(ABC):
@@ -29,9 +55,13 @@ class BatchProcessor(ABC):
     state_name : str
         Name of the state, by default ``"state"``. That of a ``ValueState`` of a
         ``StatefulProcessor`` under the same `uid` goes on with what that had.
+    list_schemas : mapping
+        Lists that each key has besides, by name, such as ``{"latest": "temperature double"}``: what
+        is put behind one is written alone. That of a ``ListState`` goes on with what that had.
     ttl_ms : int
-        How long after it was last returned the state of a key is gone, in milliseconds of
-        processing time; 0, the default, is never. Needs ``time_mode="processingTime"``.
+        How long after it was last returned the state of a key is gone, or after it was appended an
+        element of a list, in milliseconds of processing time; 0, the default, is never. Needs
+        ``time_mode="processingTime"``.
 
     Examples
     --------
@@ -53,12 +83,13 @@ class BatchProcessor(ABC):
 
     state_schema: StructType | str
     state_name: str = "state"
+    list_schemas: ClassVar[Mapping[str, StructType | str]] = {}
     ttl_ms: int = 0
 
     @abstractmethod
     def handle_batch(
         self, keys: pa.RecordBatch, rows: GroupedRows, state: pa.RecordBatch
-    ) -> tuple[pa.RecordBatch | pa.Table | None, pa.RecordBatch | pa.Table]:
+    ) -> Handled | tuple[pa.RecordBatch | pa.Table | None, pa.RecordBatch | pa.Table]:
         """Handle all rows of a task.
 
         What it returns must follow from what it is given and what the causal services tell it:
@@ -73,16 +104,40 @@ class BatchProcessor(ABC):
             Their rows, by key.
         state : pyarrow.RecordBatch
             Their state, one row for each of `keys`, in which all columns of a key without state
-            are null.
+            are null. Behind the columns of `state_schema` is one for each list, with its elements:
+            values if they have one column, structs if several; null if there are none.
 
         Returns
         -------
-        output : pyarrow.RecordBatch or pyarrow.Table, optional
-            Rows of the declared schema, taken by name, as many as there are to emit.
-        state : pyarrow.RecordBatch or pyarrow.Table
-            The state from now on, one row for each of `keys`, with the columns of `state_schema`,
-            taken by name. A row of nulls removes a key's state. `state` itself changes nothing.
+        Handled, or tuple of output and state
         """
+
+    def handle_timers(
+        self,
+        keys: pa.RecordBatch,  # noqa: ARG002  # for those who write their own
+        timers: GroupedRows,  # noqa: ARG002
+        state: pa.RecordBatch,
+    ) -> Handled | tuple[pa.RecordBatch | pa.Table | None, pa.RecordBatch | pa.Table]:
+        """Handle all timers of a task whose time has come; to be written by you if there are any.
+
+        It is called after `handle_batch`, whose timers are among them, and in epochs without rows
+        too, but not where none is due. A timer that is returned again for a time at which it has
+        just fired is lost.
+
+        Parameters
+        ----------
+        keys : pyarrow.RecordBatch
+            The keys that have such timers, one row each.
+        timers : GroupedRows
+            Their times, in the one column ``expiry_ms``, the earliest of each key first.
+        state : pyarrow.RecordBatch
+            Their state, as in `handle_batch`, which has had its say.
+
+        Returns
+        -------
+        Handled, or tuple of output and state
+        """
+        return None, state
 
 
 class GroupedRows:
@@ -100,15 +155,24 @@ class GroupedRows:
         The batch's time, in milliseconds since 1970; -1 in the time mode ``"none"``.
     watermark_ms : int
         The watermark, likewise; -1 without one.
+    timers : pyarrow.ListArray, optional
+        The timers for which each key waits, in milliseconds since 1970, the earliest first; null if
+        there are none.
     """
 
     def __init__(
-        self, rows: pa.RecordBatch, offsets: pa.Int64Array, now_ms: int = -1, watermark_ms: int = -1
+        self,
+        rows: pa.RecordBatch,
+        offsets: pa.Int64Array,
+        now_ms: int = -1,
+        watermark_ms: int = -1,
+        timers: pa.ListArray | None = None,
     ) -> None:
         self.rows = rows
         self.offsets = offsets
         self.now_ms = now_ms
         self.watermark_ms = watermark_ms
+        self.timers = timers
 
     def __len__(self) -> int:
         """How many rows there are, of all keys."""

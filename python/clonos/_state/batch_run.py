@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from clonos import _core
-from clonos._state.batch_processor import BatchProcessor, GroupedRows
+from clonos._state import refusals
+from clonos._state.batch_processor import BatchProcessor, GroupedRows, Handled
+from clonos._state.batch_returns import as_declared, as_handled, as_timers
+from clonos._state.batch_state import (
+    BatchState,
+    BatchTimers,
+    Held,
+    Numbers,
+    joined,
+    lists_of,
+    pairs_of,
+    without,
+)
 from clonos._state.events import check_output, without_late_rows
 from clonos._state.flavour import in_zone
 from clonos._state.program import Program
-from clonos._state.states import DELETE, PUT
 from clonos._state.variables import TimeMode, arrow_schema
 from clonos._worker.task_conf import current_conf
-from clonos.errors import UnsupportedType
 
 Batches = Iterator[pa.RecordBatch]
 # Rows of output that leave together: each batch waits until what it follows from is stable.
 OUTPUT_ROWS = 65_536
-CONDITION = "UNSUPPORTED_TYPE"
-# Place of the one variable there is.
-_STATE = 0
+
+
+class Left(NamedTuple):
+    """What some keys were left with: their state, what was appended to lists, their timers."""
+
+    held: Held
+    appended: dict[str, pa.ListArray]
+    timers: pa.ListArray
+
+    def take(self, places: Numbers) -> tuple[Held, pa.ListArray]:
+        """State and timers of some of the keys."""
+        held, at = self.held.take(places), pa.array(places, pa.int64())
+        columns = dict(zip(held.columns.schema.names, held.columns.columns, strict=True))
+        for name, more in self.appended.items():
+            columns[name] = joined(columns[name], more.take(at))
+        batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+        return Held(held.is_there, batch), self.timers.take(at)
 
 
 class BatchRunner:
@@ -34,105 +58,166 @@ class BatchRunner:
         self._task = task
         self._processor: BatchProcessor = program.processor
         self._conf = current_conf(program.conf)
-        self._schema = arrow_schema(program.declared[program.variables[_STATE]].values)
+        value, *lists = (program.declared[name] for name in program.variables)
+        of_lists = {variable.name: arrow_schema(variable.values) for variable in lists}
+        self._state = BatchState(task, arrow_schema(value.values), of_lists, self._conf)
+        self._timers = BatchTimers(task)
+        self._has_times = program.time_mode is not TimeMode.NONE
+        self._left: Left | None = None
+        # That was called last, for errors.
+        self._method = ""
 
     def run(self, batches: Batches) -> Batches:
-        """Handle the rows of all keys; and commit."""
+        """Handle the rows of all keys, then the timers that are due; and commit."""
         gathered = without_late_rows(batches, self._program, self._task)
         if gathered:
             yield from self._data(gathered)
+        if self._has_times:
+            yield from self._due()
         self._task.commit()
+
+    # -- rows ------------------------------------------------------------------------------------
 
     def _data(self, gathered: Sequence[pa.RecordBatch]) -> Batches:
         task, program = self._task, self._program
         rows, offsets, keys = task.group(gathered, list(program.keys))
         task.load()
-        has_times = program.time_mode is not TimeMode.NONE
-        grouped = GroupedRows(
-            self._in_zone(rows.select(list(range(program.columns)))),
-            pa.array(offsets, pa.int64()),
-            *((task.now_ms, task.watermark_ms) if has_times else (-1, -1)),
-        )
-        there, state = self._stored(len(keys))
-        made: Any = self._processor.handle_batch(self._in_zone(keys), grouped, state)
-        if not isinstance(made, tuple) or len(made) != len(("output", "state")):
-            message = (
-                "handle_batch returns a pair, the rows of output and the state, and returned "
-                f"{type(made).__name__}"
-            )
-            raise UnsupportedType(message, CONDITION)
-        output, changed = made
-        if changed is not state:
-            self._write(there, as_declared("state", changed, self._schema, len(keys)))
-        if output is None:
-            return
-        table = as_declared("output", output, arrow_schema(program.output))
-        for batch in table.to_batches(OUTPUT_ROWS):
-            check_output(batch, program, task)
-            yield batch
+        held = self._state.read(0, len(keys))
+        timers = self._timers.read(0, len(keys))
+        grouped = self._grouped(rows.select(list(range(program.columns))), offsets, timers)
+        handled = self._handled(self._processor.handle_batch, keys, grouped, held)
+        self._left = self._keep(handled, np.arange(len(keys)), held, timers)
+        yield from self._output(handled)
+
+    def _handled(
+        self, handle: Callable[..., Any], keys: pa.RecordBatch, rows: GroupedRows, held: Held
+    ) -> Handled:
+        self._method = handle.__name__
+        return as_handled(self._method, handle(self._in_zone(keys), rows, held.columns))
+
+    def _grouped(
+        self, rows: pa.RecordBatch, offsets: Sequence[int] | Numbers, timers: pa.ListArray
+    ) -> GroupedRows:
+        task = self._task
+        times = (task.now_ms, task.watermark_ms) if self._has_times else (-1, -1)
+        return GroupedRows(self._in_zone(rows), pa.array(offsets, pa.int64()), *times, timers)
 
     def _in_zone(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = [in_zone(column, self._conf) for column in batch.columns]
         return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
-    def _stored(self, count: int) -> tuple[np.ndarray[Any, Any], pa.RecordBatch]:
-        """Whether each key has state, and what it is: a row for each."""
-        numbers, _, values = self._task.values(_STATE)
-        columns = values.flatten()
-        there = np.zeros(count, dtype=bool)
-        there[np.asarray(numbers)] = True
-        if not there.all():
-            # A null takes a null.
-            places = pa.array(np.cumsum(there) - 1, pa.int64(), mask=~there)
-            columns = [column.take(places) for column in columns]
-        columns = [in_zone(column, self._conf) for column in columns]
-        return there, pa.RecordBatch.from_arrays(columns, self._schema.names)
+    # -- timers ----------------------------------------------------------------------------------
 
-    def _write(self, there: np.ndarray[Any, Any], state: pa.Table) -> None:
-        columns = [column.combine_chunks() for column in state.columns]
-        kept = np.zeros(len(there), dtype=bool)
-        for column in columns:
-            kept |= np.asarray(column.is_valid())
-        written = kept | there
-        keys = pa.array(np.flatnonzero(written), pa.int32())
-        ops = pa.array(np.where(kept[written], PUT, DELETE), pa.uint8())
-        values = pa.StructArray.from_arrays(columns, fields=list(self._schema))
-        if not kept.all():
-            values = values.filter(pa.array(kept))
-        self._task.write(_STATE, keys, ops, None, values)
+    def _due(self) -> Batches:
+        """Have the processor handle the timers that are due, those of this batch among them."""
+        task, mode = self._task, self._program.time_mode
+        until = task.now_ms if mode is TimeMode.PROCESSING_TIME else task.watermark_ms
+        fired = self._fired(until)
+        if not len(fired[0]):
+            return
+        numbers, places = np.unique(fired[0], return_inverse=True)
+        keys = task.keys()
+        held, timers = self._now(numbers, len(keys))
+        waiting = without(pairs_of(np.arange(len(numbers)), timers), (places, fired[1]))
+        counts = np.bincount(waiting[0], minlength=len(numbers))
+        timers = lists_of(counts, pa.array(waiting[1], pa.int64()), pa.int64())
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(places))])
+        times = pa.RecordBatch.from_arrays([pa.array(fired[1], pa.int64())], ["expiry_ms"])
+        taken = [column.take(pa.array(numbers, pa.int64())) for column in keys.columns]
+        of_due = pa.RecordBatch.from_arrays(taken, self._program.key_schema.names)
+        grouped = self._grouped(times, offsets, timers)
+        handled = self._handled(self._processor.handle_timers, of_due, grouped, held)
+        self._keep(handled, numbers, held, timers)
+        # As Spark: whoever registers one again for the same time loses it.
+        self._timers.delete(*fired)
+        yield from self._output(handled)
 
+    def _fired(self, until: int) -> tuple[Numbers, Numbers]:
+        """Key numbers and times of the timers that are due, by key and time."""
+        numbers, expiries = self._timers.due(until)
+        if self._left is not None:
+            waiting = self._left.timers
+            stored = numbers >= len(waiting)
+            own, times = pairs_of(np.arange(len(waiting)), waiting)
+            numbers = np.concatenate([numbers[stored], own[times <= until]])
+            expiries = np.concatenate([expiries[stored], times[times <= until]])
+        order = np.lexsort((expiries, numbers))
+        return numbers[order], expiries[order]
 
-def as_declared(
-    what: str, found: pa.RecordBatch | pa.Table, schema: pa.Schema, rows: int | None = None
-) -> pa.Table:
-    """Take what `handle_batch` returned by name, with the declared types.
+    def _now(self, numbers: Numbers, count: int) -> tuple[Held, pa.ListArray]:
+        """State and timers of keys as they are now; those without rows are the last of `count`."""
+        first = 0 if self._left is None else len(self._left.timers)
+        held, timers = (
+            self._state.read(first, count - first),
+            self._timers.read(first, count - first),
+        )
+        places = pa.array(numbers[numbers >= first] - first, pa.int64())
+        held, timers = held.take(np.asarray(places)), timers.take(places)
+        if self._left is None:
+            return held, timers
+        left, waiting = self._left.take(numbers[numbers < first])
+        columns = [
+            pa.concat_arrays(both)
+            for both in zip(left.columns.columns, held.columns.columns, strict=True)
+        ]
+        return (
+            Held(
+                np.concatenate([left.is_there, held.is_there]),
+                pa.RecordBatch.from_arrays(columns, held.columns.schema.names),
+            ),
+            pa.concat_arrays([waiting, timers]),
+        )
 
-    Raises
-    ------
-    UnsupportedType
-        If it is no Arrow, has other columns or another number of rows, or a value does not fit;
-        the message names it.
-    """
+    # -- what is returned ------------------------------------------------------------------------
 
-    def wrong(reason: str) -> UnsupportedType:
-        return UnsupportedType(f"the {what} that handle_batch returned {reason}", CONDITION)
+    def _keep(self, handled: Handled, numbers: Numbers, held: Held, timers: pa.ListArray) -> Left:
+        """Write what a handler changed; return what its keys were left with."""
+        state, count = self._state, len(numbers)
+        if handled.state is not held.columns:
+            held = self._write(handled.state, numbers, held)
+        appended = {}
+        if handled.append is not None:
+            schema = pa.schema([state.with_lists.field(name) for name in state.elements])
+            table = as_declared(self._what("append"), handled.append, pa.schema([]), count, schema)
+            for name in table.schema.names:
+                lists = table[name].combine_chunks()
+                state.write_list(name, numbers, lists)
+                appended[name] = in_zone(lists, self._conf)
+        if handled.timers is not None:
+            if not self._has_times:
+                mode = self._program.time_mode.value
+                reason = refusals.time_mode("register_timer", mode)
+                raise refusals.refused("register timer", reason)
+            before, timers = timers, as_timers(self._what("timers"), handled.timers, count)
+            self._timers.replace(numbers, before, timers)
+        return Left(held, appended, timers)
 
-    if not isinstance(found, pa.RecordBatch | pa.Table):
-        raise wrong(f"is no pyarrow.RecordBatch or Table, but {type(found).__name__}")
-    if sorted(found.schema.names) != sorted(schema.names):
-        raise wrong(f"has the columns {found.schema.names}, and declared are {schema.names}")
-    if rows is not None and len(found) != rows:
-        raise wrong(f"has {len(found)} rows, and there are {rows} keys: it needs one for each")
-    columns = []
-    # By place where the names are in order: two columns may have one name.
-    places = range(len(schema)) if found.schema.names == schema.names else schema.names
-    for place, field in zip(places, schema, strict=True):
-        column: Any = found.column(place)
-        if column.type != field.type:
-            try:
-                column = column.cast(field.type)
-            except pa.ArrowException as error:
-                reason = f"has {field.name!r} as {column.type}, which is declared {field.type}"
-                raise wrong(f"{reason}: {error}") from error
-        columns.append(column)
-    return pa.Table.from_arrays(columns, schema=schema)
+    def _what(self, part: str) -> str:
+        return f"{part} that {self._method}"
+
+    def _write(self, made: Any, numbers: Numbers, before: Held) -> Held:
+        state = self._state
+        optional = pa.schema([state.with_lists.field(name) for name in state.elements])
+        table = as_declared(self._what("state"), made, state.schema, len(numbers), optional)
+        is_there = state.write(numbers, before.is_there, table.select(state.schema.names))
+        columns = []
+        for name, given in zip(before.columns.schema.names, before.columns.columns, strict=True):
+            if name not in table.schema.names:
+                columns.append(given)
+                continue
+            column = table[name].combine_chunks()
+            now = in_zone(column, self._conf)
+            if name in state.elements and not now.equals(given):
+                state.write_list(name, numbers, column, np.asarray(given.is_valid()))
+            columns.append(now)
+        return Held(is_there, pa.RecordBatch.from_arrays(columns, before.columns.schema.names))
+
+    def _output(self, handled: Handled) -> Batches:
+        if handled.output is None:
+            return
+        table = as_declared(
+            self._what("output"), handled.output, arrow_schema(self._program.output)
+        )
+        for batch in table.to_batches(OUTPUT_ROWS):
+            check_output(batch, self._program, self._task)
+            yield batch
