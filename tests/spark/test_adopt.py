@@ -371,13 +371,14 @@ def is_sparks(df: Any) -> bool:
     return "TransformWithState" in df._jdf.queryExecution().logical().toString()
 
 
-def test_a_stream_with_an_initial_state_stays_sparks(adopting: Any, tmp_path: Path) -> None:
-    stream = Folder(tmp_path / "in").read(adopting.spark)
+def test_a_stream_with_an_initial_state_is_adopted(adopting: Any, tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "in")
+    folder.put("a", "b")
     initial = adopting.spark.createDataFrame([("a", 10)], OUTPUT).groupBy("id")
-    with pytest.warns(NotRecordedWarning, match="stays Spark's own"):
-        df = stream.groupBy("id").transformWithState(Count(), OUTPUT, "Update", "None", initial)
-    assert is_sparks(df)
-    assert not is_sparks(counted(stream))
+    grouped = folder.read(adopting.spark).groupBy("id")
+    df = grouped.transformWithState(Count(), OUTPUT, "Update", "None", initial)
+    assert not is_sparks(df)
+    assert run(df, tmp_path / "checkpoint") == [("a", 11), ("b", 1)]
 
 
 def test_where_nothing_is_recorded_state_is_sparks(plain_spark: Any, tmp_path: Path) -> None:

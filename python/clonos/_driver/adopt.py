@@ -7,7 +7,6 @@ replaced is what Spark looks up at each call. The names are in `clonos._driver.s
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ from clonos._driver import spark_private
 from clonos._operators.adopted import adopted
 from clonos._operators.state import stateful
 from clonos._operators.udf import CausalUDF
-from clonos.errors import NotRecordedWarning
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData
@@ -129,7 +127,7 @@ def _stateful(flavour: Flavour, original: Function) -> Function:
         eventTimeColumnName: str = "",
     ) -> DataFrame:
         given = (outputStructType, outputMode, timeMode, initialState, eventTimeColumnName)
-        if not _is_kept(self, initialState):
+        if not _is_kept():
             made: DataFrame = original(self, statefulProcessor, *given)
             return made
         return stateful(self, statefulProcessor, *given, flavour=flavour, is_adopted=True)
@@ -137,16 +135,7 @@ def _stateful(flavour: Flavour, original: Function) -> Function:
     return transform
 
 
-def _is_kept(grouped: Any, initial: Any) -> bool:
+def _is_kept() -> bool:
     """Whether Clonos can keep an operator's state; otherwise that stays Spark's."""
     config = current_config()
-    if config is None or config.guarantee != "exactly_once":
-        return False
-    if initial is not None and grouped._df.isStreaming:
-        message = (
-            "transformWithState of a stream with an initialState stays Spark's own, and what it "
-            "does is not recorded: clonos.transform_with_state takes one in foreachBatch"
-        )
-        warnings.warn(message, NotRecordedWarning, stacklevel=4)
-        return False
-    return True
+    return config is not None and config.guarantee == "exactly_once"

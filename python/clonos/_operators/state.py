@@ -15,6 +15,7 @@ from clonos._config import choice
 from clonos._operators.declaration import session_conf
 from clonos._operators.exchange import SHUFFLE_PARTITIONS, exchange_with, map_stage
 from clonos._operators.grouped import Key, grouping
+from clonos._operators.initial_state import INITIAL, quoted, with_initial
 from clonos._operators.spec import spec_of
 from clonos._state.batch_processor import BatchProcessor
 from clonos._state.program import EventTime, Flavour, Program
@@ -34,9 +35,8 @@ if TYPE_CHECKING:
 WATERMARK = "spark.watermarkDelayMs"
 # Half of what Spark pickles into a plan.
 LARGE_BYTES = 1 << 19
-# Columns of keys that are expressions, and of rows of the initial state; gone before the processor.
+# Columns of keys that are expressions; gone before the processor.
 _COMPUTED = "_clonos_key_"
-_INITIAL = "_clonos_initial"
 
 
 class StatefulStage:
@@ -109,8 +109,8 @@ def transform_with_state(  # noqa: PLR0917  # the order of Spark's
         ``"none"``, ``"processingTime"`` or ``"eventTime"``: what timers go by. On a stream, one
         that is due begins a batch, whether there are rows. TTL is in processing time.
     initial_state : pyspark.sql.GroupedData, or tuple of DataFrame and keys, optional
-        Rows given to ``handleInitialState`` where there is no state yet. Grouped by columns of the
-        same types. In batch queries and ``foreachBatch``.
+        Rows given to ``handleInitialState`` before those of the data, where there is no state yet:
+        in a stream, in its first batch. Grouped by columns of the same types, and no stream.
     event_time_column : str, optional
         The column of the output that is its event time from here on.
     uid : str, optional
@@ -201,7 +201,7 @@ def stateful(  # noqa: PLR0917  # the order of Spark's
     rows, places = _keyed(df, keys)
     columns = len(df.columns)
     if initial_state is not None:
-        rows = _with_initial(rows, places, initial_state)
+        rows = with_initial(rows, places, initial_state)
     name = f"{type(processor).__module__}.{type(processor).__qualname__}"
     handler: Any
     if isinstance(processor, BatchProcessor):
@@ -219,7 +219,7 @@ def stateful(  # noqa: PLR0917  # the order of Spark's
         keys=tuple(rows.columns.index(place) for place in places),
         key_schema=_key_schema(rows, keys, places),
         columns=columns,
-        initial=rows.columns.index(_INITIAL) if initial_state is not None else None,
+        initial=rows.columns.index(INITIAL) if initial_state is not None else None,
         output=output,
         event_time=event_time if mode is TimeMode.EVENT_TIME else None,
         output_event_time=event_time_column or None,
@@ -408,40 +408,6 @@ def _key_schema(rows: DataFrame, keys: list[Key], places: list[str]) -> pa.Schem
     )
 
 
-def _with_initial(rows: DataFrame, places: list[str], initial: Grouped) -> DataFrame:
-    """Put the rows of the initial state behind the others: in a column, and keyed as they are."""
-    from pyspark.sql import functions
-
-    df, keys = grouping(initial)
-    given = [df.select(_column(key)).schema[0].dataType for key in keys]
-    wanted = [rows.schema[place].dataType for place in places]
-    if given != wanted:
-        message = (
-            "the keys of initial_state must have the types of those of the rows: "
-            f"{[kind.simpleString() for kind in given]} are not "
-            f"{[kind.simpleString() for kind in wanted]}"
-        )
-        raise ConfigError(message, "CONFIG")
-    if rows.isStreaming:
-        message = (
-            "initial_state needs a batch query or foreachBatch: Spark unites no stream with a batch"
-        )
-        raise ConfigError(message, "CONFIG")
-    named = [_column(key).alias(place) for key, place in zip(keys, places, strict=True)]
-    kept = functions.struct(*[functions.col(_quoted(name)) for name in df.columns])
-    return rows.unionByName(df.select(*named, kept.alias(_INITIAL)), allowMissingColumns=True)
-
-
-def _column(key: Key) -> Any:
-    from pyspark.sql import functions
-
-    return functions.col(_quoted(key.name)) if key.column is None else key.column
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
-
-
 def _tagged(df: DataFrame, name: str, delay: int | None) -> DataFrame:
     """Make a column the event time, as ``withWatermark`` did with the input's."""
     from pyspark.errors import AnalysisException
@@ -457,8 +423,8 @@ def _tagged(df: DataFrame, name: str, delay: int | None) -> DataFrame:
     if name not in df.columns:
         message = f"event_time_column={name!r} is not one of the columns {df.columns}"
         raise ConfigError(message, "CONFIG")
-    tagged = functions.col(_quoted(name)).alias(name, metadata={WATERMARK: delay})
-    others = [functions.col(_quoted(column)) for column in df.columns]
+    tagged = functions.col(quoted(name)).alias(name, metadata={WATERMARK: delay})
+    others = [functions.col(quoted(column)) for column in df.columns]
     return df.select(
         *[
             tagged if column == name else other
