@@ -70,9 +70,9 @@ struct Entry {
     layout: Layout,
     /// How much of the log stood when the current layout opened it first.
     before_layout: LogOffset,
-    /// Whether that layout had another number of tasks.
+    /// Whether some of it was recorded under a layout with another number of tasks.
     relaid: bool,
-    /// Whether it had other borders between them.
+    /// Whether some was under one with other borders between them.
     has_moved: bool,
     live: Option<Live>,
     /// Openers of each attempt, in order: each has a part of the log, this being the first.
@@ -109,6 +109,17 @@ struct Entry {
     ran_live: u64,
     ran_replayed: u64,
     resent: u64,
+}
+
+/// How the rows of a log found in a checkpoint were recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recorded {
+    /// The last of them.
+    pub layout: Layout,
+    /// Whether others were by another number of tasks.
+    pub relaid: bool,
+    /// Whether others were by tasks with other borders.
+    pub has_moved: bool,
 }
 
 /// The answer to an open.
@@ -166,14 +177,13 @@ impl Registry {
     }
 
     /// A log found in a checkpoint, held by `agent` from now on.
-    pub fn recovered(&mut self, task: TaskId, generation: Generation, layout: Layout, agent: AgentId) {
+    pub fn recovered(&mut self, task: TaskId, generation: Generation, recorded: Recorded, agent: AgentId) {
         self.newest = self.newest.max(generation);
         let name = first_part(&task.operator);
-        self.uses_of(&task).recovered(name, &layout);
-        self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
+        self.uses_of(&task).recovered(name, &recorded.layout);
+        self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(recorded.layout));
         self.change(&task, |entry| {
-            *entry = Entry::new(layout);
-            (entry.ended, entry.ended_before) = (Ended::Unknown, Ended::Unknown);
+            *entry = Entry::recovered(recorded);
             entry.generation = generation;
             entry.published = true;
             entry.holders.insert(agent);

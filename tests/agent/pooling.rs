@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use arrow_array::{ArrayRef, StringArray};
 use bytes::Bytes;
-use clonos::agent::protocol::{Code, Layout, Reply, Request};
+use clonos::agent::protocol::{Code, Layout, OpenTask, Reply, Request};
 use clonos::determinant::{BlockBuilder, BlockReader, encode_results};
 use clonos::edge::net::Connection;
 use clonos::edge::net::client::Client;
@@ -73,6 +73,34 @@ fn another_number_of_tasks_is_another_layout_and_its_rows_are_found() {
     // Partition 0 as it was recorded, without what the new layout added.
     let others = told(&[(0, "by 0"), (2, "by 2"), (3, "by 3")]);
     assert_eq!(found(&mut worker, 1, 0..9).unwrap(), others);
+}
+
+/// The opening of a task in a stage of another application.
+fn opening_of(app: u64, partition: u32, stage: u32) -> OpenTask {
+    OpenTask { app, ..opening(&task(partition), stage, app) }
+}
+
+#[test]
+fn rows_of_another_number_of_tasks_are_found_when_the_last_number_comes_again() {
+    let world = World::new();
+    let mut worker = world.worker();
+    for (stage, key) in [(104, 1), (102, 2)] {
+        let opened = open(&mut worker, &task(0), stage, key);
+        append(&mut worker, opened.session, &rows(key..key + 1, &format!("by {stage}"))).unwrap();
+        close(&mut worker, opened.session);
+    }
+    // Tasks are two again. Which of them opens first does not matter.
+    for (app, partitions) in [(APP + 1, [1, 0]), (APP + 2, [0, 1])] {
+        for partition in partitions {
+            let opened = worker.open(opening_of(app, partition, 102)).unwrap();
+            assert!(opened.recording.layout_changed, "partition {partition} of application {app}");
+            if partition == 1 {
+                let both = told(&[(1, "by 104"), (2, "by 102")]);
+                assert_eq!(found(&mut worker, 1, 0..4).unwrap(), both);
+            }
+            close(&mut worker, opened.session);
+        }
+    }
 }
 
 #[test]
@@ -239,9 +267,7 @@ fn rows_of_an_application_that_is_gone_are_found_in_its_checkpoint() {
     driver.stop();
     let (driver, config) = start_driver(config, world.folder.path().join("third.sock"));
     let mut worker = Client::connect(&config, driver.socket()).unwrap();
-    let mut opening = opening(&task(0), 102, 60);
-    opening.app = APP + 2;
-    assert!(worker.open(opening).unwrap().recording.layout_changed);
+    assert!(worker.open(opening_of(APP + 2, 0, 102)).unwrap().recording.layout_changed);
     let others = told(&[(1, "before"), (2, "before"), (3, "before")]);
     assert_eq!(found(&mut worker, 0, 0..4).unwrap(), others);
 }

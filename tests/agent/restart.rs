@@ -78,6 +78,29 @@ fn a_new_application_is_another_stage_and_may_be_another_layout() {
 }
 
 #[test]
+fn a_log_of_several_numbers_of_tasks_says_so_after_a_restart_with_the_last_of_them() {
+    let world = with_checkpoint();
+    let mut worker = world.worker();
+    for stage in [104, 102] {
+        let opened = open(&mut worker, &task(0), stage, stage.into());
+        append(&mut worker, opened.session, &numbered(stage.into(), 100)).unwrap();
+        close(&mut worker, opened.session);
+    }
+    let (driver, config) = restarted(&world);
+    let mut worker = Client::connect(&config, driver.socket()).unwrap();
+    for partition in [1, 0, 1] {
+        let mut opening = crate::world::opening(&task(partition), 102, 2);
+        opening.app = APP + 1;
+        let opened = worker.open(opening).unwrap();
+        assert!(
+            opened.recording.layout_changed,
+            "the last application had two tasks in the end, and four before"
+        );
+        close(&mut worker, opened.session);
+    }
+}
+
+#[test]
 fn what_went_on_after_a_restart_is_there_after_the_next() {
     let world = with_checkpoint();
     let mut worker = world.worker();

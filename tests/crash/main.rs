@@ -102,6 +102,8 @@ fn child() {
                     app: 1,
                     stage: 1,
                     tasks: None,
+                    relaid: false,
+                    has_moved: false,
                     plan: None,
                     code: Code::default(),
                     blocks: Vec::new(),

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use super::Entry;
+use super::{Entry, Recorded};
 use crate::agent::protocol::{Beginning, Layout, Sent};
 use crate::id::{AgentId, Generation, LogOffset};
 use crate::task::Ended;
@@ -27,11 +27,18 @@ impl Entry {
         if let Some((length, layout)) = adopted
             && !self.layout.same_stage(&layout)
         {
-            self.relaid = self.layout.tasks != layout.tasks;
-            self.has_moved = self.layout.has_other_borders(&layout);
+            // For good: rows of the layouts before stay in it, whichever comes again.
+            self.relaid |= length > LogOffset::START && self.layout.tasks != layout.tasks;
+            self.has_moved |= length > LogOffset::START && self.layout.has_other_borders(&layout);
             self.before_layout = length;
             self.layout = layout;
         }
+    }
+
+    /// A log found in a checkpoint, whose rows were recorded so.
+    pub(super) fn recovered(recorded: Recorded) -> Self {
+        let Recorded { layout, relaid, has_moved } = recorded;
+        Self { relaid, has_moved, ended: Ended::Unknown, ended_before: Ended::Unknown, ..Self::new(layout) }
     }
 
     pub(super) fn new(layout: Layout) -> Self {

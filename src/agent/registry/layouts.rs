@@ -16,65 +16,49 @@ pub(super) const POOL_PAGE: usize = 1 << 12;
 /// there may be a hundred thousand of them.
 #[derive(Debug, Default)]
 pub(super) struct Cuts {
-    layouts: HashMap<Layout, Count>,
+    /// Published logs by their last layouts.
+    published: HashMap<Layout, usize>,
+    /// Logs of which some was recorded by another number of tasks than the last.
+    relaid: usize,
     /// Logs whose borders were others before.
     moved: usize,
-}
-
-#[derive(Debug, Default, Clone, Copy)]
-struct Count {
-    published: usize,
-    /// Logs that were begun under a layout with another number of tasks.
-    relaid: usize,
 }
 
 /// What one log adds to that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cut {
-    layout: Layout,
-    published: bool,
+    published: Option<Layout>,
     relaid: bool,
     moved: bool,
 }
 
 impl Entry {
-    const fn cut(&self) -> Cut {
-        Cut {
-            layout: self.layout,
-            published: self.published,
-            relaid: self.relaid && self.before_layout.0 > LogOffset::START.0,
-            moved: self.has_moved,
-        }
+    fn cut(&self) -> Cut {
+        let published = self.published.then_some(self.layout);
+        Cut { published, relaid: self.relaid, moved: self.has_moved }
     }
 }
 
 impl Cuts {
     fn remove(&mut self, cut: Cut) {
+        self.relaid -= usize::from(cut.relaid);
         self.moved -= usize::from(cut.moved);
-        if let Some(count) = self.layouts.get_mut(&cut.layout) {
-            count.published -= usize::from(cut.published);
-            count.relaid -= usize::from(cut.relaid);
-            if count.published + count.relaid == 0 {
-                self.layouts.remove(&cut.layout);
+        if let Some(layout) = cut.published
+            && let Some(count) = self.published.get_mut(&layout)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.published.remove(&layout);
             }
         }
     }
 
     fn add(&mut self, cut: Cut) {
+        self.relaid += usize::from(cut.relaid);
         self.moved += usize::from(cut.moved);
-        if cut.published || cut.relaid {
-            let count = self.layouts.entry(cut.layout).or_default();
-            count.published += usize::from(cut.published);
-            count.relaid += usize::from(cut.relaid);
+        if let Some(layout) = cut.published {
+            *self.published.entry(layout).or_default() += 1;
         }
-    }
-
-    fn published(&self) -> impl Iterator<Item = &Layout> {
-        self.layouts.iter().filter(|(_, count)| count.published > 0).map(|(layout, _)| layout)
-    }
-
-    fn is_relaid(&self, layout: &Layout) -> bool {
-        self.layouts.iter().any(|(known, count)| count.relaid > 0 && known.same_stage(layout))
     }
 }
 
@@ -144,7 +128,7 @@ impl Registry {
     /// had other rows each.
     pub(super) fn has_other_borders(&self, task: &TaskId, layout: &Layout) -> bool {
         self.cuts(task).is_some_and(|cuts| {
-            cuts.moved > 0 || cuts.published().any(|known| known.has_other_borders(layout))
+            cuts.moved > 0 || cuts.published.keys().any(|known| known.has_other_borders(layout))
         })
     }
 
@@ -157,7 +141,7 @@ impl Registry {
         let is_other = |known: &Layout| {
             !known.same_stage(layout) && (is_another_part || known.tasks.is_some_and(|other| other != tasks))
         };
-        self.cuts(task).is_some_and(|cuts| cuts.is_relaid(layout) || cuts.published().any(is_other))
+        self.cuts(task).is_some_and(|cuts| cuts.relaid > 0 || cuts.published.keys().any(is_other))
     }
 
     /// Logs of all parts of the task's operator in all partitions of the epoch.

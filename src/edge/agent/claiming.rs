@@ -10,6 +10,7 @@ use super::handler::{Handler, unexpected};
 use super::refusals::is_refusal;
 use super::registrar::{LocalRegistry, Registrar};
 use crate::agent::protocol::{Layout, Reply, Request};
+use crate::agent::registry::Recorded;
 use crate::causal_log::{Place, SpillRef};
 use crate::edge::disk::recovery::RecoveredTask;
 use crate::edge::locked;
@@ -129,8 +130,8 @@ impl Handler {
         let mut registry = locked(&local.registry);
         let mut store = locked(&self.store);
         for found in found {
-            let (tasks, code, plan) = (found.tasks, found.code, found.plan);
-            let layout = Layout { app: found.app, stage: found.stage, tasks, code, plan };
+            let RecoveredTask { app, stage, tasks, code, plan, relaid, has_moved, .. } = found;
+            let layout = Layout { app, stage, tasks, code, plan };
             let places = found.blocks.iter().filter_map(|block| match (&block.place, block.hash) {
                 (Place::Spilled(place), Some(hash)) => Some((*place, hash)),
                 _ => None,
@@ -138,7 +139,8 @@ impl Handler {
             let places: Vec<(SpillRef, u128)> = places.collect();
             let generation = found.generation.max(Generation(1));
             store.recovered(&found.task, generation, layout, places);
-            registry.recovered(found.task, generation, layout, self.info.id);
+            let recorded = Recorded { layout, relaid, has_moved };
+            registry.recovered(found.task, generation, recorded, self.info.id);
         }
     }
 }

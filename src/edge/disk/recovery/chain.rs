@@ -144,12 +144,15 @@ impl Chain {
             place: Place::Spilled(entry.place),
             hash: Some(entry.hash),
         };
+        let borders = || self.entries.iter().filter_map(|entry| Some(entry.plan?.borders));
         RecoveredTask {
             task,
             generation: self.newest.as_ref().map_or(Generation::NONE, |e| e.generation),
             app: recorded.map_or(0, |e| e.app),
             stage: recorded.map_or(0, |e| e.stage),
             tasks: recorded.and_then(|e| e.tasks),
+            relaid: self.entries.iter().any(|e| recorded.is_some_and(|last| last.tasks != e.tasks)),
+            has_moved: borders().zip(borders().skip(1)).any(|(one, next)| one != next),
             code: self.entries.iter().rev().find_map(|entry| entry.code).unwrap_or_default(),
             plan: self.entries.iter().rev().find_map(|entry| entry.plan),
             blocks: self.entries.iter().map(block).collect(),

@@ -50,6 +50,10 @@ pub struct RecoveredTask {
     pub stage: u32,
     /// Number of tasks of that stage, where known.
     pub tasks: Option<u32>,
+    /// Whether other blocks were recorded by another number of tasks.
+    pub relaid: bool,
+    /// Whether others were by tasks with other borders between them.
+    pub has_moved: bool,
     /// The function that recorded it last.
     pub code: Code,
     /// What that was asked over, where known.
