@@ -115,7 +115,7 @@ fn peers_without_room_are_no_reason_to_keep_fewer_copies() {
     let world = World::with(|config, _| {
         config.memory_bytes = MIB;
         config.disk_bytes = MIB;
-        config.io_timeout_ms = 300;
+        config.io_timeout_ms = 1_200;
     });
     let peer = world.executor("peer");
     let (full, number) = (Epoch::Named("full".into()), Cell::new(0_u64));

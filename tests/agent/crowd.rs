@@ -80,7 +80,7 @@ fn an_agent_that_does_not_let_in_is_given_up_in_time() {
     let queued: Vec<_> = (0..1).map(|_| std::os::unix::net::UnixStream::connect(&path).unwrap()).collect();
     let began = Instant::now();
     let (done, gave_up) = std::sync::mpsc::channel();
-    std::thread::spawn(move || done.send(Connection::unix(&path, &SECRET, Duration::from_millis(500))));
+    std::thread::spawn(move || drop(done.send(Connection::unix(&path, &SECRET, Duration::from_millis(500)))));
     let refused = gave_up.recv_timeout(Duration::from_secs(5)).expect("it waits for ever").unwrap_err();
     assert_eq!(refused.condition(), "TIMEOUT");
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());

@@ -277,7 +277,7 @@ fn rows_for_which_the_disk_has_no_room_do_not_keep_logs_from_it() {
     const MIB: u64 = 1 << 20;
     let world = World::with(|config, _| {
         (config.memory_bytes, config.disk_bytes) = (2 * MIB, 8 * MIB);
-        config.io_timeout_ms = 500;
+        config.io_timeout_ms = 1_000;
     });
     let mut worker = world.worker();
     // 6 MiB, of which 4 are on disk already.

@@ -59,7 +59,7 @@ pub(super) fn says(world: &World, generation: Generation, holder: AgentId, numbe
 
 #[test]
 fn nothing_is_decided_without_a_holder_that_lives_and_does_not_answer() {
-    let world = World::with(|config, _| config.io_timeout_ms = 300);
+    let world = World::with(|config, _| config.io_timeout_ms = 600);
     let silent = Silent::new(&world);
     is_held_by(&world, &silent.info);
     std::thread::scope(|scope| {
@@ -197,7 +197,7 @@ fn what_comes_late_takes_nothing_back() {
 
 #[test]
 fn an_open_that_comes_to_nothing_does_not_make_frames_stale() {
-    let world = World::with(|config, _| config.io_timeout_ms = 300);
+    let world = World::with(|config, _| config.io_timeout_ms = 600);
     let (first, second) = (world.executor("first"), world.executor("second"));
     let inside = |attempt| OpenTask { inside: true, ..opening(&task(0), 1, attempt) };
     let mut sender = world.worker_of(&first);

@@ -47,7 +47,7 @@ impl World {
     pub fn with(set: impl FnOnce(&mut SessionConfig, &TempDir)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut config = SessionConfig::new("app-test", SECRET);
-        config.io_timeout_ms = 2_000;
+        config.io_timeout_ms = 4_000;
         config.spill_dir = Some(folder.path().join("spill").display().to_string());
         set(&mut config, &folder);
         let (driver, config) = start_driver(config, folder.path().join("driver.sock"));

@@ -106,7 +106,7 @@ def attach(
     on_ambiguous : {"error", "any"}
         When rows with equal arguments and different answers come back in another order.
     io_timeout : float
-        Seconds before an agent that does not answer is given up.
+        Seconds before an agent that does not answer is given up. Agents give each other half.
     driver_host, driver_port : str and int, optional
         Where the driver's agent listens; default: ``spark.driver.host`` (or the bind address), and
         any free port.

@@ -104,6 +104,11 @@ impl Handler {
         Duration::from_millis(self.config.io_timeout_ms).max(PATIENCE_MIN)
     }
 
+    /// How long what another agent asks may wait here: that one gives up a request after half a time-out.
+    pub(super) const fn peer_patience(&self) -> Duration {
+        Duration::from_millis(self.config.io_timeout_ms / 4)
+    }
+
     fn no_answer(&self, silent: &AgentInfo) -> Error {
         Error::Timeout {
             what: format!("an answer from the agent at {}, which is not known to be dead,", silent.addr),

@@ -193,8 +193,9 @@ impl Handler {
         let end = blocks.iter().fold(from, |end, block| end.plus(block.len() as u64));
         let arriving = Arriving { generation, layout, reset, end, all, sent };
         locked(&self.store).begin_copy(&task, &arriving)?;
+        let deadline = Some(Instant::now() + self.peer_patience());
         for block in &blocks {
-            self.hold(&task, generation, from, block)?;
+            self.hold_before(deadline, &task, generation, from, block)?;
             from = from.plus(block.len() as u64);
         }
         if all {
@@ -209,10 +210,11 @@ impl Handler {
             let reason = "its executor has ended".to_owned();
             return Err(Error::AgentUnreachable { agent: self.info.addr.clone(), reason });
         }
+        let deadline = Some(Instant::now() + self.peer_patience());
         for Piece { task, generation, from, blocks } in pieces {
             // What it had before it opened the task is part of what it has since only if it said so then.
             let counts = locked(&self.store).counting_at(&task, by).filter(|counts| *counts <= generation);
-            self.hold_all(&task, counts.unwrap_or(Generation::NONE), born, from, &blocks)?;
+            self.hold_all(deadline, &task, counts.unwrap_or(Generation::NONE), born, from, &blocks)?;
         }
         Ok(())
     }

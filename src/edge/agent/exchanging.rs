@@ -43,7 +43,7 @@ impl Handler {
                 ..session.task.clone()
             };
             let (nobody, born) = (Generation::NONE, session.grant.generation);
-            self.hold_all(&task, nobody, born, group.from, &group.blocks)?;
+            self.hold_all(None, &task, nobody, born, group.from, &group.blocks)?;
             let before = session.absorbed.get(&task).copied().flatten();
             if before.is_some_and(|before| !locked(&self.store).has(&task, &before)) {
                 return Err(Error::StaleFrame { upstream: task });
@@ -97,6 +97,7 @@ impl Handler {
     /// Holds blocks that lie one behind the other.
     pub(super) fn hold_all(
         &self,
+        deadline: Option<Instant>,
         task: &TaskId,
         by: Generation,
         born: Generation,
@@ -104,7 +105,7 @@ impl Handler {
         blocks: &[Bytes],
     ) -> Result<()> {
         for block in blocks {
-            self.hold_copy(task, by, born, from, block)?;
+            self.hold_copy(deadline, task, by, born, from, block)?;
             from = from.plus(block.len() as u64);
         }
         Ok(())
@@ -136,7 +137,7 @@ impl Handler {
                 return Ok(());
             }
         };
-        self.hold_all(task, *generation, born, from, &blocks)
+        self.hold_all(None, task, *generation, born, from, &blocks)
     }
 
     /// What counts of a log here from `from` on, for an agent that has it from a frame. Who opens it still is waited
@@ -156,8 +157,8 @@ impl Handler {
     /// Whether an attempt was opened here, and not in vain. Who opens it still is waited for. The answer that granted
     /// it may be on its way, or lost: one that comes after this has said no is not gone on with.
     pub(super) fn has_opened(&self, task: &TaskId, generation: Generation) -> Result<bool> {
-        let millis = self.config.io_timeout_ms / 2;
-        let deadline = Instant::now() + Duration::from_millis(millis);
+        let patience = self.peer_patience();
+        let deadline = Instant::now() + patience;
         let grant_deadline = Instant::now() + GRANT_PATIENCE;
         loop {
             {
@@ -176,6 +177,7 @@ impl Handler {
                 }
             }
             if Instant::now() > deadline {
+                let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
                 return Err(Error::Timeout { what: format!("opening {task}"), millis });
             }
             sleep(OPENING_PAUSE);

@@ -17,8 +17,6 @@ use crate::error::Result;
 const PAUSE: Duration = Duration::from_millis(50);
 /// Time between two beats.
 const PERIOD: Duration = Duration::from_millis(500);
-/// Of a call that fails no more time counts as silence: an agent that was itself paused has not listened.
-const CALL_TIMEOUTS: u32 = 3;
 /// How long the driver's agent may take to tell all others that it ends, and each of them to hear it.
 const FAREWELL_PATIENCE: Duration = Duration::from_secs(2);
 /// Agents that are told at a time.
@@ -29,7 +27,9 @@ const FAREWELL_THREADS: usize = 16;
 pub(super) fn beat(server: &Arc<Server>) {
     let config = &server.handler().config;
     let patience = Duration::from_millis(config.network_timeout_ms);
-    let round_max = Duration::from_millis(config.io_timeout_ms) * CALL_TIMEOUTS + PERIOD;
+    // A round has two requests at most. No more time of one that fails counts as silence: an agent that was itself
+    // paused has not listened.
+    let round_max = Duration::from_millis(config.io_timeout_ms) + PERIOD;
     let mut silent = Duration::ZERO;
     while !server.is_stopping() {
         let began = Instant::now();

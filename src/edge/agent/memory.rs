@@ -35,7 +35,19 @@ impl Handler {
         from: LogOffset,
         block: &Bytes,
     ) -> Result<usize> {
-        match self.hold_with(block, |store| store.absorb(task, generation, from, block))? {
+        self.hold_before(None, task, generation, from, block)
+    }
+
+    /// As [`Self::hold`], for somebody who does not wait for longer than that.
+    pub(super) fn hold_before(
+        &self,
+        deadline: Option<Instant>,
+        task: &TaskId,
+        generation: Generation,
+        from: LogOffset,
+        block: &Bytes,
+    ) -> Result<usize> {
+        match self.hold_with(deadline, block, |store| store.absorb(task, generation, from, block))? {
             Held::At(index) => Ok(index),
             Held::Unconfirmed(_) => Err(Error::Misuse { what: "an own log needs no confirmation".into() }),
         }
@@ -45,6 +57,7 @@ impl Handler {
     /// attempt that is known to have it.
     pub(super) fn hold_copy(
         &self,
+        deadline: Option<Instant>,
         task: &TaskId,
         by: Generation,
         born: Generation,
@@ -53,7 +66,8 @@ impl Handler {
     ) -> Result<()> {
         let mut is_again = false;
         loop {
-            match self.hold_with(block, |store| store.absorb_confirmed(task, by, born, from, block)) {
+            match self.hold_with(deadline, block, |store| store.absorb_confirmed(task, by, born, from, block))
+            {
                 Ok(Held::At(_)) => return Ok(()),
                 Ok(Held::Unconfirmed(newest)) => self.confirm(task, born, &newest)?,
                 // What was here was of another run, and is dropped. Whose consumer had it is told when it commits.
@@ -63,12 +77,19 @@ impl Handler {
         }
     }
 
-    fn hold_with(&self, block: &Bytes, absorb: impl Fn(&mut Store) -> Result<Absorbed>) -> Result<Held> {
+    fn hold_with(
+        &self,
+        deadline: Option<Instant>,
+        block: &Bytes,
+        absorb: impl Fn(&mut Store) -> Result<Absorbed>,
+    ) -> Result<Held> {
         let (bytes, limit) = (block.len() as u64, self.config.memory_bytes);
         if bytes > limit {
             return Err(Error::MemoryBudget { bytes, limit });
         }
-        let deadline = Instant::now() + Duration::from_millis(self.config.io_timeout_ms);
+        // A writer of this agent is slowed for so long, block by block.
+        let slowed = Duration::from_millis(self.config.io_timeout_ms);
+        let deadline = deadline.unwrap_or_else(|| Instant::now() + slowed);
         loop {
             match absorb(&mut locked(&self.store))? {
                 Absorbed::At(index) => return Ok(Held::At(index)),

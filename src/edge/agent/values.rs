@@ -112,9 +112,8 @@ impl Handler {
             Wanted::Ask { questions, duties_max, patient } => {
                 let questions = questions.read()?;
                 let table = self.table(&id)?;
-                // Soon enough for an agent that asks on behalf of a worker.
-                let patience = if patient { WAIT_MS_MAX.min(self.config.io_timeout_ms / 2) } else { 0 };
-                let patience = Duration::from_millis(patience);
+                let longest = self.peer_patience().min(Duration::from_millis(WAIT_MS_MAX));
+                let patience = if patient { longest } else { Duration::ZERO };
                 let standing = table.wait(local, asker, &questions, duties_max, patience);
                 self.tell(&table, &standing)
             }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::messages::Connection;
+use super::messages::{Connection, Deadline};
 use crate::agent::protocol::{Reply, Request};
 use crate::edge::locked;
 use crate::error::{Error, Result};
@@ -22,7 +22,8 @@ const FAILED_LATELY: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(in crate::edge) struct Connections {
     secret: [u8; 32],
-    timeout: Duration,
+    /// For a request and its answer, with all that is done for them.
+    allowed: Duration,
     idle: Mutex<Idle>,
     /// When each agent last failed to answer; one that answers is not in it.
     failed: Mutex<HashMap<String, Instant>>,
@@ -34,68 +35,60 @@ struct Idle {
     looked: Instant,
 }
 
-/// A request whose answer is still to be read.
-#[derive(Debug)]
-pub(in crate::edge) struct Asked {
-    addr: String,
-    connection: Connection,
-}
-
 impl Connections {
+    /// Whoever waits here for what others answer waits for `timeout` itself: it is told in time.
     pub(in crate::edge) fn new(secret: [u8; 32], timeout: Duration) -> Self {
         let idle = Mutex::new(Idle { kept: HashMap::new(), looked: Instant::now() });
-        Self { secret, timeout, idle, failed: Mutex::default() }
+        Self { secret, allowed: timeout / 2, idle, failed: Mutex::default() }
     }
 
-    /// Sends a request; the answer is read with [`Self::answer`].
-    pub(in crate::edge) fn ask(&self, addr: &str, request: &Request) -> Result<Asked> {
-        let asked = self.send(addr, request);
-        if asked.is_err() {
-            self.note(addr, false);
-        }
-        asked
-    }
-
-    fn send(&self, addr: &str, request: &Request) -> Result<Asked> {
-        let kept = locked(&self.idle).kept.get_mut(addr).and_then(Vec::pop);
-        if let Some((since, mut connection)) = kept
-            && since.elapsed() < IDLE_PATIENCE
-        {
-            // The other side may have gone since; then a fresh connection decides.
-            if connection.write(request).is_ok() {
-                return Ok(Asked { addr: addr.to_owned(), connection });
-            }
-        }
-        let mut connection = Connection::tcp(addr, &self.secret, self.timeout)?;
-        connection.write(request)?;
-        Ok(Asked { addr: addr.to_owned(), connection })
-    }
-
-    /// Reads the answer to a request.
-    pub(in crate::edge) fn answer(&self, mut asked: Asked) -> Result<Reply> {
-        let reply = asked.connection.read();
-        self.note(&asked.addr, reply.is_ok());
-        let reply = reply?;
-        let mut idle = locked(&self.idle);
-        let kept = idle.kept.entry(asked.addr).or_default();
-        if kept.len() < IDLE_MAX {
-            kept.push((Instant::now(), asked.connection));
-        }
-        match reply {
+    /// Asks and reads the answer.
+    pub(in crate::edge) fn call(&self, addr: &str, request: &Request) -> Result<Reply> {
+        let reply = self.ask(addr, request, Deadline::within(self.allowed));
+        self.note(addr, reply.is_ok());
+        match reply? {
             Reply::Failed(error) => Err(error),
             reply => Ok(reply),
         }
     }
 
-    /// Asks and reads the answer. A connection that was kept and turns out dead is replaced once.
-    pub(in crate::edge) fn call(&self, addr: &str, request: &Request) -> Result<Reply> {
-        match self.answer(self.ask(addr, request)?) {
+    /// A connection that was kept and turns out dead is replaced once.
+    fn ask(&self, addr: &str, request: &Request, deadline: Deadline) -> Result<Reply> {
+        let asked = self.send(addr, request, deadline)?;
+        match self.answer(addr, asked) {
             Err(Error::AgentUnreachable { .. }) => {
                 locked(&self.idle).kept.remove(addr);
-                self.answer(self.ask(addr, request)?)
+                let asked = self.send(addr, request, deadline)?;
+                self.answer(addr, asked)
             }
             answer => answer,
         }
+    }
+
+    fn answer(&self, addr: &str, mut asked: Connection) -> Result<Reply> {
+        let reply = asked.read()?;
+        let mut idle = locked(&self.idle);
+        let kept = idle.kept.entry(addr.to_owned()).or_default();
+        if kept.len() < IDLE_MAX {
+            kept.push((Instant::now(), asked));
+        }
+        Ok(reply)
+    }
+
+    fn send(&self, addr: &str, request: &Request, deadline: Deadline) -> Result<Connection> {
+        let kept = locked(&self.idle).kept.get_mut(addr).and_then(Vec::pop);
+        if let Some((since, mut connection)) = kept
+            && since.elapsed() < IDLE_PATIENCE
+        {
+            connection.set_deadline(Some(deadline))?;
+            // The other side may have gone since; then a fresh connection decides.
+            if connection.write(request).is_ok() {
+                return Ok(connection);
+            }
+        }
+        let mut connection = Connection::tcp_before(addr, &self.secret, deadline)?;
+        connection.write(request)?;
+        Ok(connection)
     }
 
     /// Closes what was kept for too long; now and then, however often it is called.
@@ -130,7 +123,9 @@ impl Connections {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::thread::sleep;
 
     use super::*;
     use crate::edge::net::Stream;
@@ -168,8 +163,50 @@ mod tests {
         assert_eq!(kept, [1]);
         assert_eq!(first.read::<Reply>().unwrap_err().condition(), "AGENT_UNREACHABLE");
         // The other is used for the next request.
-        let asked = connections.ask(&addr, &Request::Stats).unwrap();
+        let asked = connections.send(&addr, &Request::Stats, Deadline::within(timeout)).unwrap();
         assert!(matches!(second.read().unwrap(), Request::Stats));
         drop(asked);
+    }
+
+    /// How long a peer in these tests is listened to. It speaks more often than that, and for longer.
+    const ALLOWED: Duration = Duration::from_millis(300);
+
+    fn dribble(mut stream: &TcpStream, bytes: &[u8]) {
+        for byte in bytes {
+            sleep(Duration::from_millis(20));
+            // Whoever is not listened to any more is told so.
+            if stream.write_all(&[*byte]).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The address of a peer that answers each connection so.
+    fn peer(answer: impl Fn(TcpStream) + Send + 'static) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        std::thread::spawn(move || listener.incoming().for_each(|stream| answer(stream.unwrap())));
+        addr
+    }
+
+    #[test]
+    fn an_answer_that_drips_in_is_not_waited_for_longer_than_one_that_does_not_come() {
+        let greets = peer(|stream| dribble(&stream, &[7; 40]));
+        let answers = peer(|stream| {
+            let copy = stream.try_clone().unwrap();
+            let timeout = Duration::from_secs(5);
+            let mut connection =
+                Connection::accept(Stream::Tcp(stream), "us".into(), &SECRET, timeout).unwrap();
+            connection.read::<Request>().unwrap();
+            let reply = postcard::to_stdvec(&Reply::Blocks(vec![vec![7; 100].into()])).unwrap();
+            let head = u32::try_from(reply.len()).unwrap().to_le_bytes();
+            dribble(&copy, &[&head[..], &reply].concat());
+        });
+        let connections = Connections::new(SECRET, 2 * ALLOWED);
+        for addr in [greets, answers] {
+            let told = connections.call(&addr, &Request::Stats);
+            assert!(matches!(&told, Err(Error::Timeout { millis: 300, .. })), "{told:?}");
+            assert!(connections.failed_lately(&addr));
+        }
     }
 }

@@ -47,14 +47,6 @@ impl Stream {
         set().map_err(|error| Error::io("setting a socket's timeout", &error))
     }
 
-    fn set_read_timeout(&self, timeout: Duration) -> Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.set_read_timeout(Some(timeout)),
-            Self::Unix(stream) => stream.set_read_timeout(Some(timeout)),
-        }
-        .map_err(|error| Error::io("setting a socket's timeout", &error))
-    }
-
     /// Ends both directions, so that a thread that waits on the stream wakes up.
     pub fn shutdown(&self) {
         // It may be closed already.
@@ -99,12 +91,36 @@ impl Write for Stream {
     }
 }
 
+/// When all steps of something are to be done, however many there are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Deadline {
+    at: Instant,
+    allowed: Duration,
+}
+
+impl Deadline {
+    pub(super) fn within(allowed: Duration) -> Self {
+        Self { at: Instant::now() + allowed, allowed }
+    }
+
+    /// What is left.
+    ///
+    /// # Errors
+    /// As a socket whose time is up.
+    fn left(&self) -> std::io::Result<Duration> {
+        let left = self.at.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
 /// An authenticated connection.
 #[derive(Debug)]
 pub struct Connection {
     stream: Stream,
     peer: String,
+    /// For each step alone, where there is no deadline.
     timeout: Duration,
+    deadline: Option<Deadline>,
     /// Kept for the next frame: fresh memory costs more than all else that is done with a frame.
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
@@ -116,9 +132,17 @@ impl Connection {
     /// # Errors
     /// [`Error::AgentUnreachable`], [`Error::AuthRefused`], [`Error::Timeout`].
     pub fn tcp(addr: &str, secret: &[u8; 32], timeout: Duration) -> Result<Self> {
-        connecting::patiently(addr, timeout, || {
-            let stream = connecting::tcp(addr, timeout)?;
-            Self::client(Stream::Tcp(stream), addr.to_owned(), secret, timeout)
+        let mut connection = Self::tcp_before(addr, secret, Deadline::within(timeout))?;
+        connection.set_deadline(None)?;
+        Ok(connection)
+    }
+
+    /// As [`Self::tcp`], for what is to be done by a deadline: that goes on to count.
+    pub(super) fn tcp_before(addr: &str, secret: &[u8; 32], deadline: Deadline) -> Result<Self> {
+        let left = || deadline.left().map_err(|error| failed(addr, deadline.allowed, &error));
+        connecting::patiently(addr, left()?, || {
+            let stream = connecting::tcp(addr, left()?)?;
+            Self::client(Stream::Tcp(stream), addr.to_owned(), secret, deadline)
         })
     }
 
@@ -128,16 +152,29 @@ impl Connection {
     /// As [`Self::tcp`].
     pub fn unix(path: &Path, secret: &[u8; 32], timeout: Duration) -> Result<Self> {
         let agent = path.display().to_string();
-        connecting::patiently(&agent, timeout, || {
+        let deadline = Deadline::within(timeout);
+        let mut connection = connecting::patiently(&agent, timeout, || {
             let stream = connecting::unix(path, timeout)?;
-            Self::client(Stream::Unix(stream), agent.clone(), secret, timeout)
-        })
+            Self::client(Stream::Unix(stream), agent.clone(), secret, deadline)
+        })?;
+        connection.set_deadline(None)?;
+        Ok(connection)
+    }
+
+    const fn of(stream: Stream, peer: String, deadline: Deadline) -> Self {
+        let (timeout, deadline) = (deadline.allowed, Some(deadline));
+        Self { stream, peer, timeout, deadline, outgoing: Vec::new(), incoming: Vec::new() }
+    }
+
+    /// From now on all steps together have so long; without a deadline each has the time-out.
+    pub(super) fn set_deadline(&mut self, deadline: Option<Deadline>) -> Result<()> {
+        self.deadline = deadline;
+        if deadline.is_some() { Ok(()) } else { self.stream.set_timeout(Some(self.timeout)) }
     }
 
     /// A connection that is let in; `None` if the other side ends it before a word.
-    fn client(stream: Stream, peer: String, secret: &[u8; 32], timeout: Duration) -> Result<Option<Self>> {
-        stream.set_timeout(Some(timeout))?;
-        let mut connection = Self { stream, peer, timeout, outgoing: Vec::new(), incoming: Vec::new() };
+    fn client(stream: Stream, peer: String, secret: &[u8; 32], deadline: Deadline) -> Result<Option<Self>> {
+        let mut connection = Self::of(stream, peer, deadline);
         let hello = match auth::hello(&mut connection) {
             Err(Error::AgentUnreachable { .. }) => return Ok(None),
             hello => hello?,
@@ -151,9 +188,9 @@ impl Connection {
     /// # Errors
     /// [`Error::AuthRefused`], [`Error::Timeout`], [`Error::Protocol`].
     pub fn accept(stream: Stream, peer: String, secret: &[u8; 32], timeout: Duration) -> Result<Self> {
-        stream.set_timeout(Some(timeout))?;
-        let mut connection = Self { stream, peer, timeout, outgoing: Vec::new(), incoming: Vec::new() };
-        auth::verify(&mut connection, secret, Instant::now() + timeout)?;
+        let mut connection = Self::of(stream, peer, Deadline::within(timeout));
+        auth::verify(&mut connection, secret)?;
+        connection.set_deadline(None)?;
         Ok(connection)
     }
 
@@ -197,24 +234,24 @@ impl Connection {
     }
 
     /// Writes raw bytes.
-    pub(super) fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
-        let written = bytes.chunks(PART_BYTES).try_for_each(|part| self.stream.write_all(part));
-        written.map_err(|error| self.failed(&error))
+    pub(super) fn write_all(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            self.look_at_clock()?;
+            let part = bytes.get(..PART_BYTES).unwrap_or(bytes);
+            match self.stream.write(part) {
+                Ok(0) => return Err(self.failed(&ErrorKind::WriteZero.into())),
+                Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed(&error)),
+            }
+        }
+        Ok(())
     }
 
     /// Fills `buffer`.
-    pub(super) fn read_exact(&mut self, buffer: &mut [u8]) -> Result<()> {
-        self.stream.read_exact(buffer).map_err(|error| self.failed(&error))
-    }
-
-    /// Fills `buffer` before `deadline`, however slowly the bytes drip in.
-    pub(super) fn read_before(&mut self, mut buffer: &mut [u8], deadline: Instant) -> Result<()> {
+    pub(super) fn read_exact(&mut self, mut buffer: &mut [u8]) -> Result<()> {
         while !buffer.is_empty() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(self.failed(&ErrorKind::TimedOut.into()));
-            }
-            self.stream.set_read_timeout(left)?;
+            self.look_at_clock()?;
             match self.stream.read(buffer) {
                 Ok(0) => return Err(self.failed(&ErrorKind::UnexpectedEof.into())),
                 Ok(read) => buffer = buffer.get_mut(read..).unwrap_or_default(),
@@ -222,7 +259,14 @@ impl Connection {
                 Err(error) => return Err(self.failed(&error)),
             }
         }
-        self.stream.set_read_timeout(self.timeout)
+        Ok(())
+    }
+
+    /// The next step has what is left until the deadline, however slowly bytes drip in.
+    fn look_at_clock(&self) -> Result<()> {
+        let Some(deadline) = &self.deadline else { return Ok(()) };
+        let left = deadline.left().map_err(|error| self.failed(&error))?;
+        self.stream.set_timeout(Some(left))
     }
 
     /// Reads one message.
@@ -270,7 +314,7 @@ impl Connection {
                 frame.resize(until, 0);
             }
             let part = frame.get_mut(read..until).unwrap_or_default();
-            self.stream.read_exact(part).map_err(|error| self.failed(&error))?;
+            self.read_exact(part)?;
             read = until;
         }
         let message = postcard::from_bytes(frame.get(..len).unwrap_or_default())
@@ -280,12 +324,16 @@ impl Connection {
     }
 
     fn failed(&self, error: &std::io::Error) -> Error {
-        if is_timeout(error) {
-            let millis = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
-            return Error::Timeout { what: format!("an answer from {}", self.peer), millis };
-        }
-        Error::AgentUnreachable { agent: self.peer.clone(), reason: error.to_string() }
+        failed(&self.peer, self.deadline.map_or(self.timeout, |deadline| deadline.allowed), error)
     }
+}
+
+fn failed(peer: &str, allowed: Duration, error: &std::io::Error) -> Error {
+    if is_timeout(error) {
+        let millis = u64::try_from(allowed.as_millis()).unwrap_or(u64::MAX);
+        return Error::Timeout { what: format!("an answer from {peer}"), millis };
+    }
+    Error::AgentUnreachable { agent: peer.to_owned(), reason: error.to_string() }
 }
 
 fn is_timeout(error: &std::io::Error) -> bool {

@@ -34,7 +34,7 @@ fn shared(agent: &Handler) -> Shared {
 
 fn absorb(agent: &Handler, block: &'static [u8]) {
     let (by, born, from) = (Generation::NONE, Generation(1), LogOffset::START);
-    agent.hold_copy(&task(), by, born, from, &Bytes::from_static(block)).unwrap();
+    agent.hold_copy(None, &task(), by, born, from, &Bytes::from_static(block)).unwrap();
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn info(id: u64, addr: String) -> AgentInfo {
 /// An agent that nobody has registered.
 fn agent(folder: &TempDir, id: u64) -> Handler {
     let mut config = SessionConfig::new("app", [7; 32]);
-    config.io_timeout_ms = 400;
+    config.io_timeout_ms = 800;
     config.spill_dir = Some(folder.path().join(id.to_string()).display().to_string());
     let disk = Disk::open(&config, AgentId(id), 1).unwrap();
     Handler::new(config, info(id, String::new()), disk, Registrar::There(String::new()), String::new())
@@ -96,7 +96,7 @@ fn absorb(agent: &Handler, partition: u32) {
     let of = TaskId { partition: Partition(partition), ..task() };
     let from = locked(&agent.store).end(&of).unwrap_or_default();
     let block = Bytes::from_static(b"absorbed");
-    agent.hold_all(&of, Generation::NONE, GENERATION, from, &[block]).unwrap();
+    agent.hold_all(None, &of, Generation::NONE, GENERATION, from, &[block]).unwrap();
 }
 
 #[test]

@@ -76,7 +76,7 @@ impl Stub {
 
 fn agent(folder: &TempDir, registry: &Stub) -> Handler {
     let mut config = SessionConfig::new("app", SECRET);
-    config.io_timeout_ms = 400;
+    config.io_timeout_ms = 800;
     config.spill_dir = Some(folder.path().join("spill").display().to_string());
     let disk = Disk::open(&config, AgentId(1), 1).unwrap();
     let info = AgentInfo { id: AgentId(1), addr: String::new(), host: "host".into(), driver: false };
