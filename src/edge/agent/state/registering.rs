@@ -138,7 +138,8 @@ impl Handler {
         let Some(folder) = self.disk.states() else { return };
         for id in due {
             let Version(Some(version)) = locked(&local.registry).state_version(&id) else { continue };
-            if let Err(error) = folder.prune(&id, version, u64::from(self.config.state_epochs)) {
+            let epochs = u64::from(self.config.state_epochs);
+            if let Err(error) = folder.prune(self.disk.incarnation(), &id, version, epochs) {
                 tracing::warn!(state = %id, %error, "old state could not be removed");
             }
         }

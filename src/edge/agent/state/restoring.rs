@@ -68,7 +68,7 @@ impl Handler {
         if ranges.is_empty() || view.version() == Version::NONE {
             return Ok(());
         }
-        let bytes = folder.write_base(id, *after, &ranges, &view)?;
+        let bytes = folder.write_base(self.disk.incarnation(), id, *after, &ranges, &view)?;
         let (state, life, version) = (id.clone(), *life, view.version());
         self.ask_states(ToRegistry::Based { state, life, ranges, version, bytes }).map(drop)
     }

@@ -95,7 +95,8 @@ impl StateFolder {
         self.check_claim(kept.id, incarnation)
     }
 
-    /// That the query is still this application's: what is written under a newer one's eyes is not acknowledged.
+    /// That the query is still this application's: what is written under a newer one's eyes is not acknowledged, and
+    /// nothing is removed there.
     fn check_claim(&self, id: &StateId, incarnation: u64) -> Result<()> {
         let key = EpochKey { query: id.query.clone(), epoch: Epoch::Batch(0) };
         match claim::newest(&self.root, &key)? {
@@ -223,15 +224,18 @@ impl StateFolder {
     /// Writes ranges as they are; how many bytes that took.
     ///
     /// # Errors
-    /// [`Error::DiskFull`]; [`Error::Io`]; whatever keeps them from being read.
+    /// [`Error::Config`] if a newer application has claimed the query; [`Error::DiskFull`]; [`Error::Io`]; whatever
+    /// keeps them from being read.
     pub(in crate::edge) fn write_base(
         &self,
+        incarnation: u64,
         id: &StateId,
         after: Generation,
         ranges: &RangeSet,
         view: &View,
     ) -> Result<u64> {
         let Version(Some(epoch)) = view.version() else { return Ok(0) };
+        self.check_claim(id, incarnation)?;
         let path = self.dir(id).join(epoch.to_string()).join(Base { after, ranges: *ranges }.to_string());
         self.write(&path, |file| pages::write(file, id, epoch, ranges, view))
     }
@@ -239,8 +243,14 @@ impl StateFolder {
     /// Removes what nobody can go back to any more, if `epochs` are kept.
     ///
     /// # Errors
-    /// [`Error::Io`].
-    pub(in crate::edge) fn prune(&self, id: &StateId, version: u64, epochs: u64) -> Result<()> {
+    /// [`Error::Config`] if a newer application has claimed the query: it may have gone back further; [`Error::Io`].
+    pub(in crate::edge) fn prune(
+        &self,
+        incarnation: u64,
+        id: &StateId,
+        version: u64,
+        epochs: u64,
+    ) -> Result<()> {
         let survey = self.survey(id)?;
         let Some(last) = survey.superfluous(version.saturating_sub(epochs.saturating_sub(1))) else {
             return Ok(());
@@ -250,6 +260,8 @@ impl StateFolder {
         let known: BTreeSet<u64> = survey.deltas.keys().chain(survey.bases.keys()).copied().collect();
         for epoch in known.into_iter().filter(|epoch| *epoch <= last) {
             let path = dir.join(epoch.to_string());
+            // Each time: this process may have been stopped since the last.
+            self.check_claim(id, incarnation)?;
             for file in layout::entries(&path).map_err(|e| failed(&path, &e))? {
                 let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
                 // The bases of the last are what is gone on from.

@@ -160,23 +160,29 @@ fn a_file_of_another_state_or_with_a_wrong_byte_is_refused() {
     assert!(folder.delta(&other, 3, &name).unwrap_err().to_string().contains("it is of state f@q"));
 }
 
-#[test]
-fn a_base_that_is_cut_off_or_has_a_wrong_byte_is_refused() {
-    let root = tempfile::tempdir().unwrap();
-    let folder = StateFolder::new(root.path(), AgentId(1));
-    let id = StateId { query: "q".into(), operator: "f".into() };
+/// A store with one value, decided in epoch 3.
+fn at_epoch_3(id: &StateId) -> StateStore {
     let mut store = StateStore::new();
-    store.begin(&id, RangeSet::ALL, Version::NONE).unwrap();
+    store.begin(id, RangeSet::ALL, Version::NONE).unwrap();
     let mut entries = EntriesBuilder::new();
     let key = EntryKey::new(&KeyPrefix::new(1 << 56, b"k"), Slot(1), &[]);
     entries.push(&key, &Op::Put { expires_ms: 0, value: Bytes::from_static(b"value") });
     let (base_of, catalog, entries) = (Version::NONE, Bytes::from_static(b"c"), entries.finish());
     let delta = Delta { epoch: 3, base: base_of, now_ms: 5, catalog, entries };
     let part = DeltaPart { partition: 0, generation: Generation(1), ranges: RangeSet::ALL, delta };
-    store.hold(&id, &part).unwrap();
-    store.advance(&id, &CommitPoint { epoch: 3, partitions: 1, tasks: vec![(0, Generation(1))] }).unwrap();
+    store.hold(id, &part).unwrap();
+    store.advance(id, &CommitPoint { epoch: 3, partitions: 1, tasks: vec![(0, Generation(1))] }).unwrap();
+    store
+}
+
+#[test]
+fn a_base_that_is_cut_off_or_has_a_wrong_byte_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = StateFolder::new(root.path(), AgentId(1));
+    let id = StateId { query: "q".into(), operator: "f".into() };
+    let store = at_epoch_3(&id);
     let ranges: RangeSet = [1, 2].map(Range).into_iter().collect();
-    folder.write_base(&id, Generation(1), &ranges, &store.view(&id).unwrap()).unwrap();
+    folder.write_base(1, &id, Generation(1), &ranges, &store.view(&id).unwrap()).unwrap();
     let name = base(1, &ranges);
     let read = || {
         let mut base = folder.base(&id, 3, &name)?;
@@ -201,30 +207,62 @@ fn a_base_that_is_cut_off_or_has_a_wrong_byte_is_refused() {
     }
 }
 
-#[test]
-fn what_can_be_gone_back_to_is_kept_and_the_rest_removed() {
-    let root = tempfile::tempdir().unwrap();
-    let folder = StateFolder::new(root.path(), AgentId(1));
-    let id = StateId { query: "q".into(), operator: "f".into() };
+/// Keeps deltas of epochs 0 to 9, each of one task.
+fn ten_epochs(folder: &StateFolder, id: &StateId) {
     let (catalog, entries) = (Bytes::new(), EntriesBuilder::new().finish());
     for epoch in 0..10_u64 {
         let base = Version(epoch.checked_sub(1));
         let delta = Delta { epoch, base, now_ms: 0, catalog: catalog.clone(), entries: entries.clone() };
         let (partition, partitions, generation) = (0, 1, Generation(epoch + 1));
-        let kept = Kept { id: &id, epoch, partition, partitions, generation, base, due_ms: None };
+        let kept = Kept { id, epoch, partition, partitions, generation, base, due_ms: None };
         folder.keep(1, &kept, &delta.encode()).unwrap();
     }
+}
+
+#[test]
+fn what_can_be_gone_back_to_is_kept_and_the_rest_removed() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = StateFolder::new(root.path(), AgentId(1));
+    let id = StateId { query: "q".into(), operator: "f".into() };
+    ten_epochs(&folder, &id);
     for epoch in [1, 3, 8] {
         fs::write(folder.dir(&id).join(format!("{epoch}/{}", base(0, &RangeSet::ALL))), "a base").unwrap();
     }
     // Versions 7, 8 and 9.
-    folder.prune(&id, 9, 3).unwrap();
+    folder.prune(1, &id, 9, 3).unwrap();
     let survey = folder.survey(&id).unwrap();
     assert!(survey.deltas.keys().copied().eq(4..10) && survey.bases.keys().copied().eq([3, 8]));
     assert_eq!(epochs(&survey, 7).unwrap(), [4, 5, 6, 7]);
     assert_eq!(epochs(&survey, 9).unwrap(), [9]);
-    folder.prune(&id, 9, 1).unwrap();
+    folder.prune(1, &id, 9, 1).unwrap();
     let survey = folder.survey(&id).unwrap();
     assert!(survey.deltas.keys().copied().eq([9]) && survey.bases.keys().copied().eq([8]));
     assert!(epochs(&survey, 7).is_err());
+}
+
+#[test]
+fn who_was_cut_off_writes_and_removes_nothing_where_another_application_goes_on() {
+    let root = tempfile::tempdir().unwrap();
+    let id = StateId { query: "q".into(), operator: "f".into() };
+    let key = EpochKey { query: id.query.clone(), epoch: Epoch::Batch(0) };
+    let [older, newer] = [1, 2].map(|agent| StateFolder::new(root.path(), AgentId(agent)));
+    claim::take(&RealDisk, root.path(), &key, 1, ("older", 1)).unwrap();
+    ten_epochs(&older, &id);
+    fs::write(older.dir(&id).join(format!("8/{}", base(0, &RangeSet::ALL))), "a base").unwrap();
+    let store = at_epoch_3(&id);
+    let view = store.view(&id).unwrap();
+    older.write_base(1, &id, Generation(0), &RangeSet::ALL, &view).unwrap();
+    // The other one goes back to epoch 5.
+    claim::take(&RealDisk, root.path(), &key, 2, ("newer", 2)).unwrap();
+    newer.begin(&id, Generation(10), 5).unwrap();
+    let before = newer.survey(&id).unwrap();
+    assert_eq!(older.prune(1, &id, 9, 1).unwrap_err().condition(), "CONFIG");
+    let some: RangeSet = [1, 2].map(Range).into_iter().collect();
+    let written = older.write_base(1, &id, Generation(0), &some, &view);
+    assert_eq!(written.unwrap_err().condition(), "CONFIG");
+    let survey = newer.survey(&id).unwrap();
+    assert!(survey.deltas.keys().eq(before.deltas.keys()) && survey.bases == before.bases);
+    assert_eq!(epochs(&survey, 4).unwrap(), [4]);
+    newer.prune(2, &id, 4, 1).unwrap();
+    assert!(newer.survey(&id).unwrap().deltas.keys().copied().eq(4..10));
 }
