@@ -251,9 +251,10 @@ def test_keyed_state(spark: Any, session: clonos.Session) -> None:
 def test_an_arrow_processor_with_timers_ends_sessions(
     spark: Any, session: clonos.Session, tmp_path: Path
 ) -> None:
-    for number, (page, second) in enumerate([("start", 0), ("end", 20), ("later", 100)]):
+    seen = [("u", "start", 0), ("u", "end", 20), ("v", "start", 100)]
+    for number, (user, page, second) in enumerate(seen):
         at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=second)
-        row = {"user": "u", "page": page, "at": at.isoformat(), "at_ms": at.timestamp() * 1000}
+        row = {"user": user, "page": page, "at": at.isoformat(), "at_ms": at.timestamp() * 1000}
         file = tmp_path / f"{number}.json"
         file.write_text(json.dumps(row))
         os.utime(file, (1_700_000_000 + number,) * 2)
