@@ -31,7 +31,8 @@ pub(crate) struct Life {
 impl Life {
     pub(crate) fn begin(folder: &Path, number: u64, depth: u32, executors: usize) -> Result<Self> {
         let mut config = SessionConfig::new(format!("app-{number}"), [7; 32]);
-        config.io_timeout_ms = 2_000;
+        // Long: a busy machine is no fault.
+        config.io_timeout_ms = 30_000;
         config.sharing_depth = depth;
         config.spill_dir = Some(folder.join(format!("spill-{number}")).display().to_string());
         config.checkpoint_dir = Some(folder.join("checkpoint").display().to_string());
