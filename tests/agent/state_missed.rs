@@ -41,7 +41,7 @@ fn decide_without(world: &World, epoch: u64, (partition, partitions): (u32, u32)
         let piece = delta.of(&ranges).unwrap().encode();
         let told = ask(Asked::Hold { by: deaf, upload: 1, at: 0, piece, part: Some(part) });
         assert!(matches!(told, Reply::StateHolder(Answer::Held)), "{told:?}");
-        held.push((holding.agent.id, ranges));
+        held.push((holding.agent.id, located.as_of, ranges));
     }
     let (life, base, fingerprint, silent) = (located.life, delta.base, delta.fingerprint(), vec![deaf]);
     let (bytes, catalog, due_ms) = (1, None, None);

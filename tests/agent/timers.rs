@@ -124,3 +124,31 @@ fn after_a_restart_the_folder_tells_before_any_task_has_asked() {
         assert_eq!(due_by(&mut worker, epochs + 1, i64::MAX), Some((3, Some(epochs))));
     }
 }
+
+#[test]
+fn a_query_that_goes_back_has_the_timers_of_then() {
+    let world = World::with(|config, folder| {
+        config.checkpoint_dir = Some(folder.path().join("checkpoint").display().to_string());
+    });
+    let mut worker = world.worker();
+    let first = |worker: &mut Client, epoch| due_by(worker, epoch, i64::MAX);
+    // Each epoch's timer comes before those of the epochs before it.
+    let changes = |epoch: u64| [(epoch, 100 - i64::try_from(epoch).unwrap(), true)];
+    (0..5).for_each(|epoch| change_all(&mut worker, epoch, &changes(epoch)));
+    world.driver.commit_epoch("q", &Epoch::Batch(3)).unwrap();
+    assert_eq!(first(&mut worker, 5), Some((96, Some(4))));
+    world.driver.begin_run("q", None);
+    assert_eq!(first(&mut worker, 5), Some((96, Some(4))), "it goes on");
+    assert_eq!(first(&mut worker, 4), Some((97, Some(3))), "the last epoch is run again");
+    assert_eq!(first(&mut worker, 2), Some((99, Some(1))), "two that were committed are run again");
+    change_all(&mut worker, 2, &[(7, 50, true)]);
+    assert_eq!(first(&mut worker, 3), Some((50, Some(2))));
+    // Once more: what the folder has of then is not what it had before.
+    world.driver.begin_run("q", None);
+    assert_eq!(first(&mut worker, 3), Some((50, Some(2))));
+    change_all(&mut worker, 3, &[(7, 50, false)]);
+    assert_eq!(first(&mut worker, 4), Some((99, Some(3))));
+    world.driver.commit_epoch("q", &Epoch::Batch(3)).unwrap();
+    world.driver.begin_run("q", None);
+    assert_eq!(first(&mut worker, 3), Some((50, Some(2))));
+}

@@ -4,8 +4,8 @@ use super::Registry;
 use super::agents::Agents;
 use crate::agent::protocol::{AgentInfo, StateFigures};
 use crate::agent::state::asking::{Done, FromRegistry, Located, ToRegistry};
-use crate::agent::state::messages::{Clock, FirstDue};
-use crate::agent::state::registry::{Asker, Cluster, Keeping, Restored, state_of};
+use crate::agent::state::messages::Clock;
+use crate::agent::state::registry::{Asker, Cluster, Keeping, KnownDue, Restored, state_of};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, Generation, TaskId};
 use crate::state::{StateId, Version};
@@ -62,8 +62,8 @@ impl Registry {
             ToRegistry::Where { .. } => return None,
             ToRegistry::Points { state, life, after } => self.states.points(state, *life, *after),
             ToRegistry::Done(done) => self.state_done(done),
-            ToRegistry::Lacks { agent, state, life, ranges } => {
-                self.states.lacks(*agent, state, *life, ranges);
+            ToRegistry::Lacks { agent, state, life, ranges, as_of } => {
+                self.states.lacks(*agent, state, *life, ranges, *as_of);
                 Ok(FromRegistry::Heard)
             }
             ToRegistry::Based { state, life, ranges, version, bytes } => {
@@ -80,10 +80,16 @@ impl Registry {
         })
     }
 
-    /// When the first timer of a state is due, as the next epoch will find it; `None` if the state is not known.
+    /// When the first timer of a state is due, as epoch `next` will find it.
     #[must_use]
-    pub fn first_due(&self, id: &StateId) -> Option<FirstDue> {
-        self.states.first_due(id)
+    pub fn first_due(&self, id: &StateId, next: u64) -> KnownDue {
+        self.states.first_due(id, next)
+    }
+
+    /// Whether a query has begun anew and has not said yet with which epoch.
+    #[must_use]
+    pub fn may_go_back(&self, query: &str) -> bool {
+        self.states.may_go_back(query)
     }
 
     /// All states of a query as its last committed epoch left them: see [`crate::agent::state::registry::States::cut`].
@@ -152,6 +158,7 @@ mod tests {
     use super::*;
     use crate::agent::protocol::{OpenTask, Placed, Plan, Use};
     use crate::agent::registry::{Granted, Uses};
+    use crate::agent::state::asking::Holding;
     use crate::id::{EpochKey, Partition};
 
     const AGENT: AgentId = AgentId(1);
@@ -202,7 +209,8 @@ mod tests {
         (task, generation): &(TaskId, Generation),
         located: &Located,
     ) -> Result<FromRegistry> {
-        let held = located.holders.iter().map(|holding| (holding.agent.id, holding.ready)).collect();
+        let of = |holding: &Holding| (holding.agent.id, located.as_of, holding.ready);
+        let held = located.holders.iter().map(of).collect();
         let done = Done {
             task: task.clone(),
             generation: *generation,

@@ -32,6 +32,8 @@ pub struct Located {
     pub version: Version,
     /// Who holds the ranges of its partition; whoever is asked first comes first.
     pub holders: Vec<Holding>,
+    /// When that was, in the registry's count: what is told of a holder is of nothing that it was given since.
+    pub as_of: u64,
     /// Times of its batch.
     pub clock: Clock,
     /// What the operator has said of its variables.
@@ -65,8 +67,8 @@ pub struct Done {
     pub catalog: Option<Bytes>,
     /// When the first timer of its partition is due, as it has changed them.
     pub due_ms: Option<i64>,
-    /// Who holds it, and which ranges of it.
-    pub held: Vec<(AgentId, RangeSet)>,
+    /// Who holds it, as of when it was known to be a holder, and which ranges of it.
+    pub held: Vec<(AgentId, u64, RangeSet)>,
     /// Who did not answer for so long that nobody waits for it any more.
     pub silent: Vec<AgentId>,
 }
@@ -86,6 +88,8 @@ pub struct Join {
     pub ranges: RangeSet,
     /// Who has them.
     pub sources: Vec<Holding>,
+    /// As in [`Located`].
+    pub as_of: u64,
     /// If nobody has: deltas that count and are not committed, to be read from the checkpoint folder with the rest.
     pub pending: Vec<Part>,
 }
@@ -138,6 +142,8 @@ pub enum ToRegistry {
         life: u64,
         /// Of these ranges.
         ranges: RangeSet,
+        /// As in [`Located`].
+        as_of: u64,
     },
     /// Which ranges should I have?
     Joins {
@@ -193,7 +199,12 @@ pub enum FromRegistry {
     /// To `Done`: it counts.
     Counts,
     /// To `Done`: these are to have it, too.
-    Also(Vec<Holding>),
+    Also {
+        /// With the ranges that they lack.
+        holders: Vec<Holding>,
+        /// As in [`Located`].
+        as_of: u64,
+    },
     /// To `Joins`.
     Joins {
         /// All that is the agent's, what it is to make its own included; everything else it may forget.
@@ -202,6 +213,8 @@ pub enum FromRegistry {
         joins: Vec<Join>,
         /// What it is to write to the checkpoint folder.
         bases: Vec<Basis>,
+        /// As in [`Located`].
+        as_of: u64,
     },
     /// Done.
     Heard,

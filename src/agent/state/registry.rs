@@ -58,6 +58,17 @@ pub struct Restored {
     pub due_ms: Option<i64>,
 }
 
+/// What is known of a state's first timer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KnownDue {
+    /// When it is due, if there is one.
+    First(FirstDue),
+    /// Nothing of the state.
+    Nothing,
+    /// The state has gone on since: what it was then is in the checkpoint folder.
+    Older,
+}
+
 /// A task's place: which state, and which part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asker<'a> {
@@ -270,17 +281,25 @@ impl States {
         Ok(())
     }
 
-    /// When the first timer of a state is due, after the last epoch whose tasks have all come to their end: whoever asks
-    /// is about to begin the next one. `None` if nothing is known of the state.
+    /// When the first timer of a state is due, after the last epoch below `next` whose tasks have all come to their end.
     #[must_use]
-    pub fn first_due(&self, id: &StateId) -> Option<FirstDue> {
-        let state = self.states.get(id)?;
+    pub fn first_due(&self, id: &StateId, next: u64) -> KnownDue {
+        let Some(state) = self.states.get(id) else { return KnownDue::Nothing };
+        if state.may_go_back && state.version >= Version(Some(next)) {
+            return KnownDue::Older;
+        }
         let mut decided =
-            state.pending.iter().rev().filter(|(epoch, pending)| pending.check(id, **epoch).is_ok());
+            state.pending.range(..next).rev().filter(|(epoch, pending)| pending.check(id, **epoch).is_ok());
         let (version, due_ms) = decided.next().map_or((state.version, state.due_ms), |(epoch, pending)| {
             (Version(Some(*epoch)), pending.due_ms())
         });
-        Some(FirstDue { version, due_ms })
+        KnownDue::First(FirstDue { version, due_ms })
+    }
+
+    /// Whether a query has begun anew and has not said yet with which epoch.
+    #[must_use]
+    pub fn may_go_back(&self, query: &str) -> bool {
+        self.states.iter().any(|(id, state)| &*id.query == query && state.may_go_back)
     }
 
     /// What there is to say of each.

@@ -261,6 +261,7 @@ impl Agent {
             if epoch.is_none() {
                 local.admit(query, None);
                 local.clocks.forget(query);
+                self.server.handler().states.forget_timers(query);
             }
             locked(&local.registry).begin_run(query, epoch);
         }

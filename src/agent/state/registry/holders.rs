@@ -27,14 +27,29 @@ pub trait Cluster {
 /// What one agent has.
 #[derive(Debug, Default)]
 struct Held {
+    /// All that is its own, with the number under which it was told. What it is given anew has another one: whatever is
+    /// said of what it had before, and comes late, is not said of this.
+    since: BTreeMap<Range, u64>,
+    /// That of which it has everything; it joins the rest.
     ready: RangeSet,
-    /// With the number under which it was told.
-    joining: BTreeMap<Range, u64>,
 }
 
 impl Held {
+    fn own(&self) -> RangeSet {
+        self.since.keys().copied().collect()
+    }
+
     fn joining(&self) -> RangeSet {
-        self.joining.keys().copied().collect()
+        self.own().without(&self.ready)
+    }
+
+    fn joining_len(&self) -> usize {
+        self.since.len() - self.ready.len()
+    }
+
+    fn remove(&mut self, range: Range) {
+        self.since.remove(&range);
+        self.ready.remove(range);
     }
 }
 
@@ -75,11 +90,11 @@ impl Holders {
             let is_absent = self.ready(range).next().is_none();
             for agent in &wanted {
                 let held = self.by_agent.entry(*agent).or_default();
+                if terms.is_empty || is_absent || held.joining_len() < JOINING_MAX {
+                    held.since.entry(range).or_insert(terms.number);
+                }
                 if terms.is_empty {
                     held.ready.insert(range);
-                    held.joining.remove(&range);
-                } else if !held.ready.contains(range) && (is_absent || held.joining.len() < JOINING_MAX) {
-                    held.joining.entry(range).or_insert(terms.number);
                 }
             }
             if is_absent && !terms.is_empty {
@@ -87,7 +102,7 @@ impl Holders {
             }
             self.relieve(range, &wanted, &mut chosen.relieved);
         }
-        self.by_agent.retain(|_, held| !held.ready.is_empty() || !held.joining.is_empty());
+        self.by_agent.retain(|_, held| !held.since.is_empty());
         chosen
     }
 
@@ -99,12 +114,11 @@ impl Holders {
             if wanted.contains(agent) {
                 continue;
             }
-            let mut has_less = held.joining.remove(&range).is_some();
-            if are_ready && held.ready.contains(range) {
-                held.ready.remove(range);
-                has_less = true;
+            if !held.since.contains_key(&range) || (held.ready.contains(range) && !are_ready) {
+                continue;
             }
-            if has_less && relieved.last() != Some(agent) {
+            held.remove(range);
+            if relieved.last() != Some(agent) {
                 relieved.push(*agent);
             }
         }
@@ -117,8 +131,13 @@ impl Holders {
 
     /// Agents that are to be sent what is decided of a range.
     pub(super) fn takers(&self, range: Range) -> impl Iterator<Item = AgentId> + '_ {
-        let takes = move |held: &Held| held.ready.contains(range) || held.joining.contains_key(&range);
-        self.by_agent.iter().filter(move |(_, held)| takes(held)).map(|(agent, _)| *agent)
+        self.by_agent.iter().filter(move |(_, held)| held.since.contains_key(&range)).map(|(agent, _)| *agent)
+    }
+
+    /// Whether what was known as of then of an agent and a range is of what it has now.
+    pub(super) fn is_of_now(&self, agent: AgentId, range: Range, as_of: u64) -> bool {
+        let since = self.by_agent.get(&agent).and_then(|held| held.since.get(&range));
+        since.is_some_and(|since| *since <= as_of)
     }
 
     /// Ranges that nobody has all of.
@@ -138,31 +157,31 @@ impl Holders {
 
     /// All that is an agent's.
     pub(super) fn own(&self, agent: AgentId) -> RangeSet {
-        self.by_agent.get(&agent).map_or(RangeSet::EMPTY, |held| held.ready.union(&held.joining()))
+        self.by_agent.get(&agent).map_or(RangeSet::EMPTY, |held| held.own())
     }
 
     /// What an agent is to make its own, by number.
     pub(super) fn joins(&self, agent: AgentId) -> BTreeMap<u64, RangeSet> {
         let mut joins: BTreeMap<u64, RangeSet> = BTreeMap::new();
-        let joining = self.by_agent.get(&agent).map(|held| &held.joining);
-        for (range, number) in joining.into_iter().flatten() {
-            joins.entry(*number).or_default().insert(*range);
+        if let Some(held) = self.by_agent.get(&agent) {
+            for (range, number) in held.since.iter().filter(|(range, _)| !held.ready.contains(**range)) {
+                joins.entry(*number).or_default().insert(*range);
+            }
         }
         joins
     }
 
     /// Whether an agent has something to make its own.
     pub(super) fn has_joins(&self, agent: AgentId) -> bool {
-        self.by_agent.get(&agent).is_some_and(|held| !held.joining.is_empty())
+        self.by_agent.get(&agent).is_some_and(|held| held.joining_len() > 0)
     }
 
     /// An agent has a range that it was told to make its own under this number; whether that counts.
     pub(super) fn joined(&mut self, agent: AgentId, number: u64, range: Range) -> bool {
         let Some(held) = self.by_agent.get_mut(&agent) else { return false };
-        if held.joining.get(&range) != Some(&number) {
+        if held.since.get(&range) != Some(&number) || held.ready.contains(range) {
             return false;
         }
-        held.joining.remove(&range);
         held.ready.insert(range);
         self.is_due = true;
         true
@@ -171,7 +190,7 @@ impl Holders {
     /// The fewest agents that are ready of any range, and how many ranges are being joined.
     pub(super) fn figures(&self) -> (u32, u32) {
         let copies = Range::all().map(|range| self.ready(range).count()).min().unwrap_or(0);
-        let joining: usize = self.by_agent.values().map(|held| held.joining.len()).sum();
+        let joining: usize = self.by_agent.values().map(Held::joining_len).sum();
         let short = |count| u32::try_from(count).unwrap_or(u32::MAX);
         (short(copies), short(joining))
     }
@@ -182,13 +201,15 @@ impl Holders {
         ready.iter().filter(|range| self.ready(*range).count() > 1).count() as u64
     }
 
-    /// An agent has not all that was decided of some ranges.
-    pub(super) fn demote(&mut self, agent: AgentId, ranges: &RangeSet) {
+    /// An agent, known as of then, has not all that was decided of some ranges. What it has copied lacks something, too.
+    pub(super) fn demote(&mut self, agent: AgentId, ranges: &RangeSet, as_of: u64) {
         let Some(held) = self.by_agent.get_mut(&agent) else { return };
-        held.ready = held.ready.without(ranges);
-        // What it has copied lacks something, too.
-        held.joining.retain(|range, _| !ranges.contains(*range));
-        self.is_due = true;
+        for range in ranges.iter() {
+            if held.since.get(&range).is_some_and(|since| *since <= as_of) {
+                held.remove(range);
+                self.is_due = true;
+            }
+        }
     }
 
     /// Whether an agent alone has some range that others are to have.

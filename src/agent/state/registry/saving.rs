@@ -21,6 +21,7 @@ impl States {
     /// [`Error::StateIncomplete`] if nobody may read one of them any more, or it could not be restored.
     pub fn cut(&mut self, query: &str, cluster: &dyn Cluster) -> Result<Vec<Located>> {
         self.choose(cluster);
+        let as_of = self.numbers;
         let mut cut = Vec::new();
         let mut is_known = false;
         for (id, state) in self.states.iter_mut().filter(|(id, _)| &*id.query == query) {
@@ -36,6 +37,7 @@ impl States {
                 life: state.life,
                 version: state.version,
                 holders: state.holders.of(&RangeSet::ALL, cluster),
+                as_of,
                 clock: Clock { now_ms: 0, watermark_ms: -1, late_ms: -1 },
                 catalog: state.catalog.clone(),
                 done: None,

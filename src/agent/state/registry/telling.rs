@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::holders::{Chosen, Cluster, Terms};
 use super::{Asker, Decided, Pending, State, States, state_of};
-use crate::agent::state::asking::{Done, FromRegistry, Join, Located};
+use crate::agent::state::asking::{Done, FromRegistry, Holding, Join, Located};
 use crate::agent::state::holders::Part;
 use crate::agent::state::messages::Clock;
 use crate::error::{Divergence, DivergenceKind, Error, Result};
@@ -23,6 +23,7 @@ impl States {
         let (epoch, id) = (asker.epoch()?, state_of(asker.task));
         self.begin(&id, epoch)?;
         self.choose(cluster);
+        let as_of = self.numbers;
         let state = self.states.get_mut(&id).ok_or_else(|| asker.fenced())?;
         if let Some(error) = &state.broken {
             return Err(error.clone());
@@ -50,6 +51,7 @@ impl States {
             life: state.life,
             version: state.version,
             holders: state.holders.of(&ranges, cluster),
+            as_of,
             clock,
             catalog: state.catalog.clone(),
             done,
@@ -120,6 +122,7 @@ impl States {
         };
         let (epoch, id) = (asker.epoch()?, state_of(&done.task));
         self.choose(cluster);
+        let as_of = self.numbers;
         let state = self.states.get_mut(&id).ok_or_else(|| asker.fenced())?;
         if let Some(error) = &state.broken {
             return Err(error.clone());
@@ -138,8 +141,14 @@ impl States {
             Some(before) if before.generation >= done.generation => return Ok(FromRegistry::Counts),
             _ => {}
         }
-        if state.lacking(done) {
-            return Ok(FromRegistry::Also(state.holders.of(&asker.ranges(), cluster)));
+        if let Some(lacking) = state.lacking(done) {
+            let mut holders = state.holders.of(&asker.ranges(), cluster);
+            for Holding { agent, ready, joining } in &mut holders {
+                let lacks = lacking.get(&agent.id).copied().unwrap_or_default();
+                (*ready, *joining) = (ready.intersection(&lacks), joining.intersection(&lacks));
+            }
+            holders.retain(|holding| !holding.ready.is_empty() || !holding.joining.is_empty());
+            return Ok(FromRegistry::Also { holders, as_of });
         }
         let decided = Decided {
             generation: done.generation,
@@ -172,6 +181,7 @@ impl States {
     /// What an agent has, and is to make its own.
     pub fn joins(&mut self, agent: AgentId, cluster: &dyn Cluster) -> FromRegistry {
         self.choose(cluster);
+        let as_of = self.numbers;
         self.told.remove(&agent);
         let (mut own, mut joins) = (Vec::new(), Vec::new());
         for (id, state) in &self.states {
@@ -185,12 +195,12 @@ impl States {
                     [(ranges.without(&absent), false), (ranges.intersection(&absent), true)]
                 {
                     if !ranges.is_empty() {
-                        joins.push(state.join(id, number, ranges, is_absent, cluster));
+                        joins.push(state.join(id, (number, as_of), ranges, is_absent, cluster));
                     }
                 }
             }
         }
-        FromRegistry::Joins { own, joins, bases: self.bases(agent, cluster) }
+        FromRegistry::Joins { own, joins, bases: self.bases(agent, cluster), as_of }
     }
 
     /// Whether an agent should ask what it has.
@@ -226,10 +236,10 @@ impl States {
         Ok(FromRegistry::Heard)
     }
 
-    /// A holder has not all that it should have.
-    pub fn lacks(&mut self, agent: AgentId, id: &StateId, life: u64, ranges: &RangeSet) {
+    /// A holder, known as of then, has not all that it should have.
+    pub fn lacks(&mut self, agent: AgentId, id: &StateId, life: u64, ranges: &RangeSet, as_of: u64) {
         if let Some(state) = self.states.get_mut(id).filter(|state| state.life == life) {
-            state.holders.demote(agent, ranges);
+            state.holders.demote(agent, ranges, as_of);
         }
     }
 
@@ -244,7 +254,7 @@ impl States {
     pub(crate) fn died(&mut self, agent: AgentId) {
         for state in self.states.values_mut() {
             state.promoted += state.holders.shared(agent);
-            state.holders.demote(agent, &RangeSet::ALL);
+            state.holders.demote(agent, &RangeSet::ALL, u64::MAX);
         }
     }
 
@@ -278,36 +288,38 @@ impl State {
         pending.decided.get(&asker.partition).map(|decided| decided.fingerprint)
     }
 
-    /// Whether somebody has not got a delta who should have it. Who did not answer is no holder any more, as long as
-    /// somebody else is.
-    fn lacking(&mut self, done: &Done) -> bool {
-        let held = |agent: AgentId| {
-            let of = done.held.iter().filter(|(holder, _)| *holder == agent);
-            of.fold(RangeSet::EMPTY, |all, (_, ranges)| all.union(ranges))
+    /// Who has not got a delta and should have it, if somebody has not, or if nobody has it who is ready. Who did not
+    /// answer is no holder any more, as long as somebody else is.
+    fn lacking(&mut self, done: &Done) -> Option<BTreeMap<AgentId, RangeSet>> {
+        let holders = &self.holders;
+        // What it had before it was given a range anew it may have forgotten since.
+        let has = |agent: AgentId, range: Range| {
+            done.held.iter().any(|(holder, as_of, ranges)| {
+                *holder == agent && ranges.contains(range) && holders.is_of_now(agent, range, *as_of)
+            })
         };
-        let ranges = partition_ranges(done.partition, done.partitions);
-        let mut missed: BTreeMap<AgentId, RangeSet> = BTreeMap::new();
-        for range in ranges.iter() {
-            if !self.holders.ready(range).any(|agent| held(agent).contains(range)) {
-                return true;
+        let (mut lacking, mut missed): (BTreeMap<_, RangeSet>, BTreeMap<_, RangeSet>) = Default::default();
+        let mut is_held = true;
+        for range in partition_ranges(done.partition, done.partitions).iter() {
+            is_held &= holders.ready(range).any(|agent| has(agent, range));
+            for agent in holders.takers(range).filter(|agent| !has(*agent, range)) {
+                let among = if done.silent.contains(&agent) { &mut missed } else { &mut lacking };
+                among.entry(agent).or_default().insert(range);
             }
-            for agent in self.holders.takers(range).filter(|agent| !held(*agent).contains(range)) {
-                if !done.silent.contains(&agent) {
-                    return true;
-                }
-                missed.entry(agent).or_default().insert(range);
-            }
+        }
+        if !is_held || !lacking.is_empty() {
+            return Some(lacking);
         }
         for (agent, ranges) in missed {
-            self.holders.demote(agent, &ranges);
+            self.holders.demote(agent, &ranges, u64::MAX);
         }
-        false
+        None
     }
 
     fn join(
         &self,
         id: &StateId,
-        number: u64,
+        (number, as_of): (u64, u64),
         ranges: RangeSet,
         is_absent: bool,
         cluster: &dyn Cluster,
@@ -315,7 +327,8 @@ impl State {
         let mut sources = self.holders.of(&ranges, cluster);
         sources.retain(|holding| !holding.ready.is_empty());
         let pending = if is_absent { self.parts(&ranges) } else { Vec::new() };
-        Join { number, state: id.clone(), life: self.life, version: self.version, ranges, sources, pending }
+        let (state, life, version) = (id.clone(), self.life, self.version);
+        Join { number, state, life, version, ranges, sources, as_of, pending }
     }
 
     /// Deltas that count and are not committed.

@@ -91,8 +91,8 @@ fn begin(states: &mut States, agents: &Agents, of: (u64, u64, u32, u32)) -> Loca
 /// What a task says that has had its delta held by all it was told of.
 fn done(located: &Located, of: (u64, u64, u32, u32), fingerprint: u64) -> Done {
     let (epoch, attempt, partition, partitions) = of;
-    let held =
-        located.holders.iter().map(|holding| (holding.agent.id, holding.ready.union(&holding.joining)));
+    let takes = |holding: &Holding| holding.ready.union(&holding.joining);
+    let held = located.holders.iter().map(|holding| (holding.agent.id, located.as_of, takes(holding)));
     Done {
         task: task(epoch, partition),
         generation: Generation(attempt),
@@ -186,11 +186,14 @@ fn a_delta_counts_when_all_have_it_and_who_does_not_answer_is_no_holder_any_more
     let of = (0, 1, 0, 1);
     let located = begin(&mut states, &agents, of);
     let mut some = done(&located, of, 7);
-    let (left_out, _) = some.held.pop().unwrap();
-    assert!(matches!(states.done(&some, &agents), Ok(FromRegistry::Also(_))));
+    let (left_out, _, ranges) = some.held.pop().unwrap();
+    let lacking = states.done(&some, &agents);
+    let Ok(FromRegistry::Also { holders, .. }) = lacking else { panic!("{lacking:?}") };
+    let told: Vec<_> = holders.iter().map(|holding| (holding.agent.id, holding.ready)).collect();
+    assert_eq!(told, [(left_out, ranges)], "who has it is not told of");
     // Nobody at all is too few.
     let nobody = Done { held: Vec::new(), silent: vec![AgentId(1), AgentId(2)], ..some.clone() };
-    assert!(matches!(states.done(&nobody, &agents), Ok(FromRegistry::Also(_))));
+    assert!(matches!(states.done(&nobody, &agents), Ok(FromRegistry::Also { .. })));
     some.silent.push(left_out);
     assert!(matches!(states.done(&some, &agents), Ok(FromRegistry::Counts)));
     states.commit("q", 0);
@@ -214,10 +217,13 @@ fn whoever_joins_is_sent_what_is_decided_and_counts_when_it_has_the_rest() {
     assert!(!ranges.is_empty() && ranges.len() <= 32, "not all at once: {}", ranges.len());
     assert_eq!(told[0].sources.iter().map(|source| source.agent.id).collect::<Vec<_>>(), [AgentId(1)]);
     // A task that did not know of it sends it the delta, too.
-    let delta = done(&before, of, 7);
-    let Ok(FromRegistry::Also(holders)) = states.done(&delta, &agents) else { panic!("it is left out") };
-    let located = Located { holders, ..before };
-    assert!(matches!(states.done(&done(&located, of, 7), &agents), Ok(FromRegistry::Counts)));
+    let mut delta = done(&before, of, 7);
+    let Ok(FromRegistry::Also { holders, as_of }) = states.done(&delta, &agents) else {
+        panic!("it is left out")
+    };
+    let located = Located { holders, as_of, ..before };
+    delta.held.extend(done(&located, of, 7).held);
+    assert!(matches!(states.done(&delta, &agents), Ok(FromRegistry::Counts)));
     // Under another number, or at a version that is long over, it is not believed.
     let range = ranges.iter().next().unwrap();
     states.joined(AgentId(2), told[0].number + 1, &id(), range, Version(Some(0))).unwrap();
@@ -227,7 +233,7 @@ fn whoever_joins_is_sent_what_is_decided_and_counts_when_it_has_the_rest() {
     // Whoever had it is relieved.
     assert!(!own(&mut states, &agents, 1).contains(range) && own(&mut states, &agents, 2).contains(range));
     // A task that has not heard of that asks it all the same: it has all else that it should have.
-    states.lacks(AgentId(1), &id(), 1, &[range].into_iter().collect());
+    states.lacks(AgentId(1), &id(), 1, &[range].into_iter().collect(), located.as_of);
     assert_eq!(own(&mut states, &agents, 1).len(), 255);
     while !joins(&mut states, &agents, 2).is_empty() {
         join_all(&mut states, &agents, 2);
@@ -235,6 +241,40 @@ fn whoever_joins_is_sent_what_is_decided_and_counts_when_it_has_the_rest() {
     let (first, second) = (own(&mut states, &agents, 1), own(&mut states, &agents, 2));
     assert_eq!((first.union(&second), first.intersection(&second)), (RangeSet::ALL, RangeSet::EMPTY));
     assert!(first.len() > 64 && second.len() > 64);
+}
+
+#[test]
+fn what_was_said_of_a_holder_before_it_was_given_its_ranges_anew_is_not_said_of_it_now() {
+    let (mut states, agents) = (states(2, false), Agents::new(2));
+    decide(&mut states, &agents, 0);
+    let of = (1, 101, 0, 1);
+    let located = begin(&mut states, &agents, of);
+    // The second lacks something, and is given all of it anew.
+    let lacks = |states: &mut States, as_of| states.lacks(AgentId(2), &id(), 1, &RangeSet::ALL, as_of);
+    let join = |states: &mut States| {
+        while !joins(states, &agents, 2).is_empty() {
+            join_all(states, &agents, 2);
+        }
+    };
+    lacks(&mut states, located.as_of);
+    assert_eq!(copies(&mut states, &agents), [1; 256]);
+    join(&mut states);
+    assert_eq!(copies(&mut states, &agents), [2; 256]);
+    // The same once more, as it comes twice or late.
+    lacks(&mut states, located.as_of);
+    assert_eq!(copies(&mut states, &agents), [2; 256]);
+    // It may have forgotten the delta with what it had before: it is to have it again.
+    let mut late = done(&located, of, 7);
+    let Ok(FromRegistry::Also { holders, as_of }) = states.done(&late, &agents) else {
+        panic!("it is counted")
+    };
+    let told: Vec<_> = holders.iter().map(|holding| (holding.agent.id, holding.ready)).collect();
+    assert_eq!(told, [(AgentId(2), RangeSet::ALL)]);
+    late.held.extend(done(&Located { holders, as_of, ..located }, of, 7).held);
+    assert!(matches!(states.done(&late, &agents), Ok(FromRegistry::Counts)));
+    // What is said of it as it is now counts.
+    lacks(&mut states, as_of);
+    assert_eq!(copies(&mut states, &agents), [1; 256]);
 }
 
 #[test]

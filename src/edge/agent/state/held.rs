@@ -18,7 +18,7 @@ pub(super) struct Holdings {
     pub(super) store: StateStore,
     /// How often each state was restored in this application, as far as this agent knows.
     lives: HashMap<StateId, u64>,
-    /// Ranges that were begun since this agent asked last what is its own.
+    /// Ranges of which deltas came since this agent asked last what is its own: they may be its own since.
     fresh: HashMap<StateId, RangeSet>,
 }
 
@@ -101,9 +101,9 @@ impl Holdings {
                 Version::NONE => self.store.begin(id, missing, base)?,
                 _ => self.store.fill(id, missing, base)?,
             }
-            let fresh = self.fresh.entry(id.clone()).or_default();
-            *fresh = fresh.union(&missing);
         }
+        let fresh = self.fresh.entry(id.clone()).or_default();
+        *fresh = fresh.union(&ranges);
         self.store.hold(id, &DeltaPart { partition, generation, ranges, delta })?;
         Ok(Took::Held)
     }
@@ -133,6 +133,13 @@ impl Holdings {
             }
         }
         Ok(self.version(id, life).map_or(Moved::Nothing, Moved::To))
+    }
+
+    /// Forgets ranges that lack something.
+    pub(super) fn give_up(&mut self, id: &StateId, life: u64, ranges: &RangeSet) {
+        if self.lives.get(id) == Some(&life) {
+            self.store.drop_ranges(id, ranges);
+        }
     }
 
     /// Begins to make ranges this agent's own: what is pending of them here stays so.
@@ -168,12 +175,12 @@ impl Holdings {
         held.union(&self.store.filling(id))
     }
 
-    /// From now on it is noted which ranges are begun.
+    /// From now on it is noted of which ranges deltas come.
     pub(super) fn look_for_fresh(&mut self) {
         self.fresh.clear();
     }
 
-    /// Forgets what is not this agent's any more, but for what was begun since it asked.
+    /// Forgets what is not this agent's any more, but for that of which deltas came since it asked.
     pub(super) fn forget_others(&mut self, own: &[(StateId, u64, RangeSet)]) {
         let ids: Vec<StateId> = self.store.ids().cloned().collect();
         for id in ids {

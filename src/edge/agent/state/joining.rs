@@ -56,9 +56,19 @@ pub(in crate::edge::agent) fn join(server: &Arc<Server>) {
     }
 }
 
+/// What the registry says that this agent is to do about what is its own.
+pub(super) struct Own {
+    /// What it is to make its own.
+    joins: Vec<Join>,
+    /// What it is to write down.
+    bases: Vec<Basis>,
+    /// When that was said.
+    as_of: u64,
+}
+
 impl Handler {
     fn join_all(&self, server: &Server) -> Result<()> {
-        let (joins, bases) = self.forget_others()?;
+        let Own { joins, bases, .. } = self.forget_others()?;
         for join in joins {
             if server.is_stopping() {
                 break;
@@ -89,15 +99,15 @@ impl Handler {
         Ok(())
     }
 
-    /// Asks the registry what is this agent's, and forgets the rest; what it is to make its own, and to write down.
-    pub(super) fn forget_others(&self) -> Result<(Vec<Join>, Vec<Basis>)> {
+    /// Asks the registry what is this agent's, and forgets the rest.
+    pub(super) fn forget_others(&self) -> Result<Own> {
         // What is begun meanwhile may be on no list yet, and another list may be on its way.
         let _turn = locked(&self.states.listing);
         self.states.held.write().look_for_fresh();
         match self.ask_states(ToRegistry::Joins { agent: self.info.id })? {
-            FromRegistry::Joins { own, joins, bases } => {
+            FromRegistry::Joins { own, joins, bases, as_of } => {
                 self.states.held.write().forget_others(&own);
-                Ok((joins, bases))
+                Ok(Own { joins, bases, as_of })
             }
             _ => Err(unexpected()),
         }
@@ -112,7 +122,7 @@ impl Handler {
         points: &[CommitPoint],
         mut given_up: RangeSet,
     ) -> Result<Option<Version>> {
-        let mut has_asked = false;
+        let mut asked_as_of = None;
         loop {
             let moved = self.states.held.write().advance(id, life, points, &given_up)?;
             let ranges = match moved {
@@ -120,15 +130,16 @@ impl Handler {
                 Moved::Nothing => return Ok(None),
                 Moved::Lacks(ranges) => ranges,
             };
-            if has_asked {
-                let (agent, state) = (self.info.id, id.clone());
-                self.ask_states(ToRegistry::Lacks { agent, state, life, ranges })?;
+            if let Some(as_of) = asked_as_of {
+                // First, as what comes once the registry has heard of it is for what this agent is given anew.
+                self.states.held.write().give_up(id, life, &ranges);
                 given_up = given_up.union(&ranges);
+                let (agent, state) = (self.info.id, id.clone());
+                self.ask_states(ToRegistry::Lacks { agent, state, life, ranges, as_of })?;
             } else {
                 // Ranges that others have by now are sent no deltas any more, and this agent may not have heard of that.
-                self.forget_others()?;
+                asked_as_of = Some(self.forget_others()?.as_of);
                 self.states.join_due.give();
-                has_asked = true;
             }
         }
     }
@@ -279,6 +290,7 @@ fn located(join: &Join) -> Located {
         life: join.life,
         version: Version(Some(u64::MAX)),
         holders: Vec::new(),
+        as_of: join.as_of,
         clock: Clock { now_ms: 0, watermark_ms: -1, late_ms: -1 },
         catalog: Bytes::new(),
         done: None,

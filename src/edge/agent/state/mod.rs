@@ -46,6 +46,7 @@ use crate::agent::protocol::{AgentInfo, HeldState, Reply, Request};
 use crate::agent::state::asking::{FromRegistry, ToRegistry};
 use crate::agent::state::holders::{Answer, ToHolder};
 use crate::config::SessionConfig;
+use crate::edge::locked;
 use crate::edge::net::signal::Signal;
 use crate::error::Result;
 use crate::state::{Files, StateId};
@@ -86,6 +87,11 @@ impl States {
 }
 
 impl States {
+    /// A query begins anew: what it finds in the checkpoint folder may be other than before.
+    pub(super) fn forget_timers(&self, query: &str) {
+        locked(&self.folder_due).retain(|id, _| &*id.query != query);
+    }
+
     /// What is held, for people.
     pub(super) fn figures(&self) -> Vec<HeldState> {
         let held = self.held.read();

@@ -242,9 +242,10 @@ impl Handler {
 
     /// Tells the registry that a holder has not what it should have.
     pub(super) fn tell_lacks(&self, located: &Located, holder: &AgentInfo, ranges: &RangeSet) -> Result<()> {
-        let (state, life, agent, ranges) = (located.state.clone(), located.life, holder.id, *ranges);
+        let (state, life, as_of) = (located.state.clone(), located.life, located.as_of);
+        let (agent, ranges) = (holder.id, *ranges);
         tracing::warn!(%state, holder = %holder.addr, "a holder lacks something, and is given it anew");
-        self.ask_states(ToRegistry::Lacks { agent, state, life, ranges }).map(drop)
+        self.ask_states(ToRegistry::Lacks { agent, state, life, ranges, as_of }).map(drop)
     }
 }
 

@@ -8,6 +8,7 @@ use super::super::registrar::LocalRegistry;
 use super::registering::unix_ms;
 use crate::agent::registry::name_of;
 use crate::agent::state::messages::{AboutTimers, FirstDue};
+use crate::agent::state::registry::KnownDue;
 use crate::edge::disk::state::StateFolder;
 use crate::edge::locked;
 use crate::error::{Error, Result};
@@ -61,8 +62,8 @@ impl KnownReaders {
     }
 }
 
-/// What the checkpoint folder has of timers, of states that this application does not know yet; and of which batch that
-/// was asked.
+/// What the checkpoint folder has of timers, of states that this application does not know as they were; and of which
+/// batch that was asked.
 pub(super) type FolderDue = Mutex<BTreeMap<StateId, (u64, Option<FirstDue>)>>;
 
 impl Handler {
@@ -94,16 +95,26 @@ impl Handler {
         about: &AboutTimers,
     ) -> Result<Option<FirstDue>> {
         let mut least: Option<FirstDue> = None;
+        // Whoever asks is about to begin the epoch behind all that are known, unless the query has begun anew.
+        let mut next = u64::MAX;
+        if locked(&local.registry).may_go_back(query) {
+            let Some(batch) = local.readers.next(&about.reader) else { return Ok(None) };
+            next = batch.epoch;
+        }
         // Once a batch has opened its tasks, the folder knows no more than the registry.
         let mut is_new = false;
         for index in 0.. {
             let id = StateId { query: Arc::clone(query), operator: name_of(&about.operator, index) };
-            let mut known = locked(&local.registry).first_due(&id);
-            is_new |= index == 0 && known.is_none();
-            if is_new && known.is_none() {
-                known = self.first_timer_in_folder(local, &id, &about.reader)?;
-            }
-            let Some(first) = known else { break };
+            let known = locked(&local.registry).first_due(&id, next);
+            is_new |= index == 0 && known == KnownDue::Nothing;
+            let first = match known {
+                KnownDue::First(first) => Some(first),
+                KnownDue::Nothing if !is_new => None,
+                KnownDue::Nothing | KnownDue::Older => {
+                    self.first_timer_in_folder(local, &id, &about.reader)?
+                }
+            };
+            let Some(first) = first else { break };
             let is_earlier = |than: FirstDue| than.due_ms.is_none_or(|due_ms| first.due_ms < Some(due_ms));
             if first.due_ms.is_some() && least.is_none_or(is_earlier) {
                 least = Some(first);
@@ -112,7 +123,8 @@ impl Handler {
         Ok(least)
     }
 
-    /// The same of a state that no task of this application has asked for, if there is one in the checkpoint folder.
+    /// The same of a state as the checkpoint folder has it, if it is there: no task of this application has asked for it,
+    /// or its query goes back.
     fn first_timer_in_folder(
         &self,
         local: &LocalRegistry,

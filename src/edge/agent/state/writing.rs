@@ -71,7 +71,7 @@ impl Handler {
             let mut is_waiting = false;
             for ((holder, ranges), answer) in sent {
                 match answer {
-                    Ok(Sent::Held) => done.held.push((holder.id, *ranges)),
+                    Ok(Sent::Held) => done.held.push((holder.id, task.located.as_of, *ranges)),
                     Ok(Sent::Lacks) => done.silent.push(holder.id),
                     Err(error) if error.is_silence() => {
                         tracing::info!(holder = %holder.addr, %error, "a holder of state does not answer");
@@ -131,8 +131,8 @@ impl Handler {
     fn tell_done(&self, task: &mut StateTask, done: &Done) -> Result<bool> {
         match self.ask_states(ToRegistry::Done(done.clone()))? {
             FromRegistry::Counts => Ok(true),
-            FromRegistry::Also(holders) => {
-                task.located.holders = holders;
+            FromRegistry::Also { holders, as_of } => {
+                (task.located.holders, task.located.as_of) = (holders, as_of);
                 Ok(false)
             }
             _ => Err(unexpected()),
@@ -269,11 +269,12 @@ impl Timers {
     }
 }
 
-/// Who is still to have the delta, and which ranges of it.
+/// Who is still to have the delta of those that the registry has told of last, and which ranges of it.
 fn targets(task: &StateTask, done: &Done) -> Vec<(AgentInfo, RangeSet)> {
     let has = |holder: &AgentInfo| {
-        let of = done.held.iter().filter(|(id, _)| *id == holder.id);
-        of.fold(RangeSet::EMPTY, |all, (_, ranges)| all.union(ranges))
+        let is_of_now = |as_of: u64| as_of == task.located.as_of;
+        let of = done.held.iter().filter(|(id, as_of, _)| *id == holder.id && is_of_now(*as_of));
+        of.fold(RangeSet::EMPTY, |all, (_, _, ranges)| all.union(ranges))
     };
     let holders = task.located.holders.iter().filter(|holding| !done.silent.contains(&holding.agent.id));
     let lacking = holders.map(|holding| {

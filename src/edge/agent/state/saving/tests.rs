@@ -89,6 +89,7 @@ fn opened(holders: Vec<Holding>) -> Opened {
         life: 0,
         version: VERSION,
         holders,
+        as_of: 0,
         clock: Clock { now_ms: 0, watermark_ms: -1, late_ms: -1 },
         catalog: Bytes::new(),
         done: None,
