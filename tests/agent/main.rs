@@ -19,6 +19,7 @@ mod memory;
 mod naming;
 mod pooling;
 mod process;
+mod relaid;
 mod reopened;
 mod restart;
 mod sharing;
