@@ -50,7 +50,7 @@ fn run(mut store: StateStore, keys: u64, touched: u64) {
         let mut all: Vec<u64> = (epoch * keys / first..(epoch + 1) * keys / first).map(mixed).collect();
         write(&mut store, &id, epoch, &mut all, &[]);
         while !store.tidy(TIDY).unwrap() {}
-        peak = peak.max(store.memory_bytes());
+        peak = peak.max(store.memory().bytes());
     }
     report("load and merge", keys, begun.seconds());
     let (mut reads, mut writes, mut dues, mut tidies) = (vec![], vec![], vec![], vec![]);
@@ -73,7 +73,7 @@ fn run(mut store: StateStore, keys: u64, touched: u64) {
         let begun = Watch::start();
         store.tidy(TIDY).unwrap();
         tidies.push((begun.seconds(), many));
-        peak = peak.max(store.memory_bytes());
+        peak = peak.max(store.memory().bytes());
     }
     for (what, all) in [("read", reads), ("hold+advance", writes), ("due", dues), ("tidy", tidies)] {
         let worst = all.iter().map(|(seconds, _)| *seconds).fold(0.0, f64::max);

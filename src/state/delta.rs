@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::entries::{Entries, EntriesBuilder};
+use super::entries::Entries;
 use super::key::{Range, RangeSet, Version};
 use super::record::{Record, corrupt};
 use crate::determinant::codec::{Fields, put_bytes, put_varint, put_zigzag};
@@ -51,17 +51,30 @@ impl Delta {
     /// As it travels.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let (head, entries) = (self.head(), self.entries.as_bytes());
+        self.encoded(vec![self.entries.as_bytes().clone()]).piece(0, usize::MAX)
+    }
+
+    /// What of it is in some ranges, as it travels.
+    ///
+    /// # Errors
+    /// [`Error::CorruptState`] for entries that make no sense.
+    pub fn encode_of(&self, ranges: &RangeSet) -> Result<Encoded> {
+        Ok(self.encoded(self.entries_of(ranges)?))
+    }
+
+    fn encoded(&self, entries: Vec<Bytes>) -> Encoded {
+        let head = self.head();
         let mut sum = crc32fast::Hasher::new();
         sum.update(&head);
-        sum.update(entries);
-        let mut out = Vec::with_capacity(HEAD + head.len() + entries.len());
+        entries.iter().for_each(|part| sum.update(part));
+        let mut out = Vec::with_capacity(HEAD + head.len());
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&[VERSION, 0]);
         out.extend_from_slice(&sum.finalize().to_le_bytes());
         out.extend_from_slice(&head);
-        out.extend_from_slice(entries);
-        out.into()
+        let mut parts = vec![out.into()];
+        parts.extend(entries);
+        Encoded(parts)
     }
 
     /// Reads one that came from elsewhere. Its entries are parts of `bytes`; who takes them checks them.
@@ -97,18 +110,27 @@ impl Delta {
     /// # Errors
     /// [`Error::CorruptState`] for entries that make no sense.
     pub fn of(&self, ranges: &RangeSet) -> Result<Self> {
+        let entries = Entries::from_bytes(self.entries_of(ranges)?.concat().into());
+        Ok(Self { entries, catalog: self.catalog.clone(), ..*self })
+    }
+
+    /// Its entries in some ranges, without a copy of them: those that follow each other are one part.
+    fn entries_of(&self, ranges: &RangeSet) -> Result<Vec<Bytes>> {
         let bytes = self.entries.as_bytes();
-        let mut kept = EntriesBuilder::new();
-        let mut at = 0;
+        let mut parts = Vec::new();
+        let (mut from, mut at) = (0, 0);
         while at < bytes.len() {
             let record = Record::read(bytes, at)?;
             let range = record.key(bytes).first().copied().map(Range);
-            if range.is_some_and(|range| ranges.contains(range)) {
-                kept.push_entry(record.whole(bytes));
+            if !range.is_some_and(|range| ranges.contains(range)) {
+                parts.push(bytes.slice(from..at));
+                from = record.end;
             }
             at = record.end;
         }
-        Ok(Self { entries: kept.finish(), catalog: self.catalog.clone(), ..*self })
+        parts.push(bytes.slice(from..at));
+        parts.retain(|part| !part.is_empty());
+        Ok(parts)
     }
 
     /// All that is not entries, as it travels.
@@ -119,6 +141,32 @@ impl Delta {
         put_zigzag(&mut out, self.now_ms);
         put_bytes(&mut out, &self.catalog);
         out
+    }
+}
+
+/// A delta as it travels, of which no more than is sent at a time is copied.
+#[derive(Debug, Clone)]
+pub struct Encoded(Vec<Bytes>);
+
+impl Encoded {
+    /// Bytes of it.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.0.iter().map(Bytes::len).sum()
+    }
+
+    /// What stands from `at` on, at most so many bytes.
+    #[must_use]
+    pub fn piece(&self, at: usize, bytes_max: usize) -> Bytes {
+        let (mut skipped, mut left) = (at, bytes_max.min(self.size().saturating_sub(at)));
+        let mut piece = Vec::with_capacity(left);
+        for part in &self.0 {
+            let from = skipped.min(part.len());
+            let part = part.get(from..part.len().min(from + left)).unwrap_or_default();
+            piece.extend_from_slice(part);
+            (skipped, left) = (skipped - from, left - part.len());
+        }
+        piece.into()
     }
 }
 

@@ -9,6 +9,7 @@ use super::catalog::Catalog;
 use super::delta::{CommitPoint, DeltaPart};
 use super::files::RunFile;
 use super::key::{EntryKey, Range, RangeSet, Slot, StateId, Version, partition_ranges};
+use super::memory::Memory;
 use super::pending::{Pending, PendingPart};
 use super::piece::{Piece, deleted_timers};
 use super::reading::{Floors, Page, View, timer_key};
@@ -36,6 +37,7 @@ struct Filling {
 /// The state of one operator.
 #[derive(Debug)]
 pub(super) struct State {
+    memory: Memory,
     version: Version,
     held: RangeSet,
     /// Ranges that are not whole yet.
@@ -52,16 +54,17 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(version: Version) -> Self {
+    pub(super) fn new(version: Version, memory: &Memory) -> Self {
         Self {
+            memory: memory.clone(),
             version,
             held: RangeSet::EMPTY,
             filling: BTreeMap::new(),
             now_ms: i64::MIN,
             catalog: None,
             deleted: Arc::default(),
-            entries: Tree::by_hash(),
-            timers: Tree::default(),
+            entries: Tree::by_hash(memory.clone()),
+            timers: Tree::new(memory.clone()),
             floors: Arc::new(Floors::none()),
             pending: Pending::default(),
         }
@@ -153,7 +156,7 @@ impl State {
         if more.is_empty() {
             return Ok(Held::Known);
         }
-        self.pending.insert(part, more)?;
+        self.pending.insert(&self.memory, part, more)?;
         Ok(Held::Taken)
     }
 
@@ -255,7 +258,7 @@ impl State {
                 }
             }
         }
-        Ok(Arc::new(deleted_timers(keys)?))
+        Ok(Arc::new(deleted_timers(&self.memory, keys)?))
     }
 
     pub(super) fn install(&mut self, page: &Page) -> Result<()> {
@@ -271,7 +274,7 @@ impl State {
         let ranges = [*range].into_iter().collect();
         let none = BTreeSet::new();
         let cleared = self.filling.get(range).map_or(&none, |filling| &filling.cleared);
-        let Piece { entries, timers, first, .. } = Piece::of_page(entries, &ranges, cleared)?;
+        let Piece { entries, timers, first, .. } = Piece::of_page(&self.memory, entries, &ranges, cleared)?;
         first.into_iter().for_each(|(range, expiry_ms)| self.floors.lower(range, expiry_ms));
         self.entries.push_below(entries, ranges);
         self.timers.push_below(timers, ranges);
@@ -318,9 +321,7 @@ impl State {
 
     /// Bytes in memory of the largest run that can go to a file.
     pub(super) fn largest(&self) -> u64 {
-        let trees = [&self.entries, &self.timers];
-        let runs = trees.into_iter().filter_map(Tree::largest).map(|(_, bytes)| bytes);
-        runs.max().unwrap_or(0).max(self.pending.largest())
+        self.entries.largest().max(self.timers.largest()).max(self.pending.largest())
     }
 
     /// Moves that run to a file.
@@ -329,14 +330,8 @@ impl State {
         if self.pending.largest() == largest {
             return self.pending.spill_largest(file);
         }
-        for tree in [&mut self.entries, &mut self.timers] {
-            if let Some((at, bytes)) = tree.largest()
-                && bytes == largest
-            {
-                return tree.spill(at, file);
-            }
-        }
-        Ok(())
+        let mut trees = [&mut self.entries, &mut self.timers].into_iter();
+        trees.find(|tree| tree.largest() == largest).map_or(Ok(()), |tree| tree.spill_largest(file))
     }
 }
 

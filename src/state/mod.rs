@@ -13,6 +13,7 @@
 //! piece     entries that came from elsewhere, checked, as runs
 //! pending   deltas of epochs that are not committed
 //! held      the state of one operator
+//! memory    how much of it they take
 //! store     all states that one agent holds
 //! codec     rows of Arrow columns as bytes, and back
 //! catalog   what an operator's slots are: its variables, and their schemas
@@ -33,6 +34,7 @@ pub mod group;
 mod held;
 pub mod key;
 pub mod local;
+pub mod memory;
 mod pending;
 mod piece;
 pub mod reading;
@@ -47,7 +49,7 @@ mod tree;
 mod values;
 pub mod view;
 
-pub use delta::{CommitPoint, Delta, DeltaPart};
+pub use delta::{CommitPoint, Delta, DeltaPart, Encoded};
 pub use entries::{Entries, EntriesBuilder, Entry, Op};
 pub use files::{Files, MemoryFiles, RunFile};
 pub use key::{

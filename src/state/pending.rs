@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::delta::{CommitPoint, Delta, DeltaPart};
 use super::files::RunFile;
 use super::key::{RangeSet, Version};
+use super::memory::Memory;
 use super::piece::Piece;
 use super::run::Run;
 use crate::error::Result;
@@ -54,7 +55,7 @@ impl Pending {
     }
 
     /// Keeps what of a delta is in some ranges; `allowed` are those it may be in.
-    pub(super) fn insert(&mut self, part: &DeltaPart, ranges: RangeSet) -> Result<()> {
+    pub(super) fn insert(&mut self, memory: &Memory, part: &DeltaPart, ranges: RangeSet) -> Result<()> {
         let delta = &part.delta;
         let fingerprint = delta.fingerprint();
         // Another attempt that did the same shares what is kept.
@@ -66,7 +67,7 @@ impl Pending {
         });
         let piece = match same {
             Some(other) => other.piece.clone(),
-            None => Piece::new(&delta.entries, &part.ranges, &ranges)?,
+            None => Piece::new(memory, &delta.entries, &part.ranges, &ranges)?,
         };
         attempts.entry((part.partition, part.generation)).or_default().push(PendingPart {
             ranges,

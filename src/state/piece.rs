@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::entries::{CLEAR, DELETE, Entries, EntriesBuilder, PUT};
 use super::key::{KeyPrefix, Range, RangeSet, SLOT, Slot, prefix_len, unordered};
+use super::memory::Memory;
 use super::reading::timer_key;
 use super::record::{Record, corrupt};
 use super::run::{Cursor, Run, RunBuilder};
@@ -28,13 +29,23 @@ type TimerOp<'a> = (Range, i64, &'a [u8], u8);
 
 impl Piece {
     /// Of what a delta has in some ranges. All its entries have to be in order and of `allowed` ranges.
-    pub(super) fn new(entries: &Entries, allowed: &RangeSet, ranges: &RangeSet) -> Result<Self> {
-        Self::read(entries, allowed, ranges, &BTreeSet::new())
+    pub(super) fn new(
+        memory: &Memory,
+        entries: &Entries,
+        allowed: &RangeSet,
+        ranges: &RangeSet,
+    ) -> Result<Self> {
+        Self::read(memory, entries, (allowed, ranges), &BTreeSet::new())
     }
 
     /// Of a page of some ranges: there are puts only. Timers of keys in `cleared` are no timers any more.
-    pub(super) fn of_page(entries: &Entries, ranges: &RangeSet, cleared: &BTreeSet<Bytes>) -> Result<Self> {
-        let piece = Self::read(entries, ranges, ranges, cleared)?;
+    pub(super) fn of_page(
+        memory: &Memory,
+        entries: &Entries,
+        ranges: &RangeSet,
+        cleared: &BTreeSet<Bytes>,
+    ) -> Result<Self> {
+        let piece = Self::read(memory, entries, (ranges, ranges), cleared)?;
         let mut cursor = Cursor::new(Arc::clone(&piece.entries));
         cursor.next()?;
         while cursor.head().is_some() {
@@ -47,13 +58,13 @@ impl Piece {
     }
 
     fn read(
+        memory: &Memory,
         entries: &Entries,
-        allowed: &RangeSet,
-        ranges: &RangeSet,
+        (allowed, ranges): (&RangeSet, &RangeSet),
         without: &BTreeSet<Bytes>,
     ) -> Result<Self> {
         let bytes = entries.as_bytes();
-        let mut run = RunBuilder::by_hash(None);
+        let mut run = RunBuilder::by_hash(memory, None);
         let (mut timers, mut cleared) = (Vec::new(), Vec::new());
         let mut last: Option<Record> = None;
         let mut at = 0;
@@ -71,7 +82,7 @@ impl Piece {
             last = Some(record);
         }
         timers.retain(|(_, _, prefix, _)| !without.contains(*prefix));
-        let (timers, first) = timer_run(timers)?;
+        let (timers, first) = timer_run(memory, timers)?;
         Ok(Self { entries: Arc::new(run.finish()?), timers: Arc::new(timers), cleared, first })
     }
 
@@ -131,9 +142,9 @@ fn note_timers<'a>(
 }
 
 /// Timers in their order, and the first one that is put in each range.
-fn timer_run(mut timers: Vec<TimerOp<'_>>) -> Result<(Run, Vec<(Range, i64)>)> {
+fn timer_run(memory: &Memory, mut timers: Vec<TimerOp<'_>>) -> Result<(Run, Vec<(Range, i64)>)> {
     timers.sort_unstable();
-    let mut run = RunBuilder::new(None);
+    let mut run = RunBuilder::new(memory, None);
     let mut first: Vec<(Range, i64)> = Vec::new();
     for (range, expiry_ms, prefix, op) in timers {
         // Behind a put: for ever, and no value.
@@ -147,9 +158,9 @@ fn timer_run(mut timers: Vec<TimerOp<'_>>) -> Result<(Run, Vec<(Range, i64)>)> {
 }
 
 /// What deletes timers, as they stand among all; in any order.
-pub(super) fn deleted_timers(mut keys: Vec<Vec<u8>>) -> Result<Run> {
+pub(super) fn deleted_timers(memory: &Memory, mut keys: Vec<Vec<u8>>) -> Result<Run> {
     keys.sort_unstable();
-    let mut run = RunBuilder::new(None);
+    let mut run = RunBuilder::new(memory, None);
     keys.iter().try_for_each(|key| run.push_parts(key, &[DELETE]))?;
     run.finish()
 }

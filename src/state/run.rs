@@ -23,6 +23,7 @@ pub(super) use self::cursor::Cursor;
 use self::filter::Filters;
 pub(super) use self::merged::{Item, Merged};
 use super::files::RunFile;
+use super::memory::{Memory, Taken};
 use super::record::corrupt;
 use crate::error::Result;
 
@@ -61,6 +62,8 @@ struct Index {
     /// By chunk; none where keys do not begin with hashes.
     filters: Option<Filters>,
     entries: u64,
+    /// Its memory, once all of it is there.
+    taken: Option<Taken>,
 }
 
 impl Index {
@@ -101,7 +104,8 @@ impl Index {
     fn bytes(&self) -> u64 {
         let keys: usize = self.keys.iter().map(|(_, key)| key.len() + size_of::<(u32, Box<[u8]>)>()).sum();
         let filters = self.filters.as_ref().map_or(0, Filters::bytes);
-        (self.heads.len() * size_of::<u64>() + self.blocks.len() * size_of::<Block>() + keys + filters) as u64
+        let (heads, blocks) = (self.heads.capacity(), self.blocks.capacity());
+        (heads * size_of::<u64>() + blocks * size_of::<Block>() + keys + filters) as u64
     }
 }
 
@@ -126,19 +130,19 @@ pub(super) struct Run {
     index: Arc<Index>,
     chunks: Vec<Place>,
     file: Option<Arc<dyn RunFile>>,
-    /// Bytes of all chunks, of those in memory, and of the index.
+    /// Bytes of all chunks.
     bytes: u64,
-    resident_bytes: u64,
-    index_bytes: u64,
+    /// The memory of those that are there.
+    resident: Taken,
+    memory: Memory,
 }
 
 impl Run {
-    fn new(index: Arc<Index>, chunks: Vec<Place>, file: Option<Arc<dyn RunFile>>) -> Self {
+    fn new(index: Arc<Index>, chunks: Vec<Place>, file: Option<Arc<dyn RunFile>>, memory: &Memory) -> Self {
         let resident = |chunk: &Place| if let Place::Memory(bytes) = chunk { bytes.len() as u64 } else { 0 };
         let bytes = chunks.iter().map(|chunk| chunk.len() as u64).sum();
-        let resident_bytes = chunks.iter().map(resident).sum();
-        let index_bytes = index.bytes();
-        Self { index, chunks, file, bytes, resident_bytes, index_bytes }
+        let resident = memory.take(chunks.iter().map(resident).sum());
+        Self { index, chunks, file, bytes, resident, memory: memory.clone() }
     }
 
     /// Entries in it, those that delete or clear included.
@@ -158,12 +162,12 @@ impl Run {
 
     /// Bytes of its entries that are in memory.
     pub(super) const fn resident_bytes(&self) -> u64 {
-        self.resident_bytes
+        self.resident.bytes()
     }
 
     /// Bytes of memory it takes.
-    pub(super) const fn memory_bytes(&self) -> u64 {
-        self.resident_bytes + self.index_bytes
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.resident.bytes() + self.index.taken.as_ref().map_or(0, Taken::bytes)
     }
 
     /// The same run, with all of it that was in memory in a file, unless it has one already.
@@ -174,7 +178,7 @@ impl Run {
             Place::File { .. } => Ok(chunk.clone()),
         };
         let chunks = self.chunks.iter().map(spill).collect::<Result<_>>()?;
-        Ok(Self::new(Arc::clone(&self.index), chunks, Some(Arc::clone(file))))
+        Ok(Self::new(Arc::clone(&self.index), chunks, Some(Arc::clone(file)), &self.memory))
     }
 
     /// Where a block ends in its chunk.

@@ -10,6 +10,7 @@ use super::delta::{CommitPoint, DeltaPart};
 use super::files::{Files, RunFile};
 use super::held::State;
 use super::key::{EntryKey, KeyPrefix, Range, RangeSet, StateId, Version};
+use super::memory::Memory;
 use super::reading::{Due, Page, Read, View};
 use crate::error::{Error, Result};
 use crate::id::Generation;
@@ -69,6 +70,7 @@ pub struct StateStats {
 /// All states that one agent holds.
 #[derive(Debug)]
 pub struct StateStore {
+    memory: Memory,
     memory_bytes_max: u64,
     files: Option<Arc<dyn Files>>,
     /// The file that small runs share, and how much is in it.
@@ -79,20 +81,26 @@ pub struct StateStore {
 impl StateStore {
     /// None yet, and all of them in memory.
     #[must_use]
-    pub const fn new() -> Self {
-        Self { memory_bytes_max: u64::MAX, files: None, shared: None, states: BTreeMap::new() }
+    pub fn new() -> Self {
+        Self {
+            memory: Memory::default(),
+            memory_bytes_max: u64::MAX,
+            files: None,
+            shared: None,
+            states: BTreeMap::new(),
+        }
     }
 
     /// None yet; in memory up to so many bytes, and in files beyond.
     #[must_use]
     pub fn with_files(memory_bytes: u64, files: Arc<dyn Files>) -> Self {
-        Self { memory_bytes_max: memory_bytes, files: Some(files), shared: None, states: BTreeMap::new() }
+        Self { memory_bytes_max: memory_bytes, files: Some(files), ..Self::new() }
     }
 
-    /// Bytes of memory that all of it takes.
+    /// What counts the memory that all of it takes, and what is on its way there.
     #[must_use]
-    pub fn memory_bytes(&self) -> u64 {
-        self.states.values().map(State::memory_bytes).sum()
+    pub const fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     /// How large a state is.
@@ -127,7 +135,7 @@ impl StateStore {
     }
 
     fn at_version(&mut self, id: &StateId, version: Version) -> Result<&mut State> {
-        let state = self.states.entry(id.clone()).or_insert_with(|| State::new(version));
+        let state = self.states.entry(id.clone()).or_insert_with(|| State::new(version, &self.memory));
         if state.version() == version {
             return Ok(state);
         }
@@ -326,7 +334,7 @@ impl StateStore {
     /// # Errors
     /// Those of files, and for runs that are corrupt. What was being merged is merged anew the next time.
     pub fn tidy(&mut self, bytes: u64) -> Result<bool> {
-        let (mut left, mut used) = (bytes, self.memory_bytes());
+        let (mut left, mut used) = (bytes, self.memory.bytes());
         let (files, max) = (self.files.clone(), self.memory_bytes_max);
         let mut file = |bytes: u64| match &files {
             Some(files) if bytes > max / MERGED_PART && used.saturating_add(bytes) > max => {
@@ -347,12 +355,15 @@ impl StateStore {
     /// Moves runs to files, the largest first, until there is room for so many bytes.
     fn make_room(&mut self, bytes: u64) -> Result<()> {
         let Some(files) = self.files.clone() else { return Ok(()) };
-        while self.memory_bytes().saturating_add(bytes) > self.memory_bytes_max {
+        // What goes to a file is in memory, too, for as long as somebody reads it there.
+        let mut left = self.memory.bytes().saturating_add(bytes).saturating_sub(self.memory_bytes_max);
+        while left > 0 {
             let largest = self.states.values_mut().map(|state| (state.largest(), state));
             let largest = largest.max_by_key(|(bytes, _)| *bytes);
             let Some((bytes, state)) = largest.filter(|(bytes, _)| *bytes >= SPILLED_MIN) else { break };
             let file = file_for(bytes, &*files, &mut self.shared)?;
             state.spill_largest(&file)?;
+            left = left.saturating_sub(bytes);
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 mod commits;
 mod damage;
+mod memory;
 mod model;
 
 use std::sync::Arc;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::files::RunFile;
 use super::key::{Range, RangeSet, Slot, slot_of};
+use super::memory::Memory;
 use super::run::{Item, Merged, Run, RunBuilder};
 use crate::error::Result;
 use crate::state::entries::{CLEAR, DELETE};
@@ -28,8 +29,9 @@ pub(super) struct Layer {
 }
 
 /// Runs, from the oldest to the newest.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Tree {
+    memory: Memory,
     layers: Vec<Layer>,
     merges: Vec<Merge>,
     numbers: u64,
@@ -72,15 +74,32 @@ impl Keep {
     }
 }
 
+/// What has bytes in memory that can go to a file.
+#[derive(Debug, Clone, Copy)]
+enum Large {
+    /// The layer at this place.
+    Layer(usize),
+    /// What is being made of some: the merge at this place.
+    Output(usize),
+}
+
 impl Tree {
+    /// Of none yet.
+    pub(super) const fn new(memory: Memory) -> Self {
+        Self { memory, layers: Vec::new(), merges: Vec::new(), numbers: 0, is_by_hash: false }
+    }
+
     /// Whose keys begin with hashes.
-    pub(super) fn by_hash() -> Self {
-        Self { is_by_hash: true, ..Self::default() }
+    pub(super) const fn by_hash(memory: Memory) -> Self {
+        Self { memory, layers: Vec::new(), merges: Vec::new(), numbers: 0, is_by_hash: true }
     }
 
     /// Begins a run of such keys.
     pub(super) fn builder(&self, file: Option<Arc<dyn RunFile>>) -> RunBuilder {
-        if self.is_by_hash { RunBuilder::by_hash(file) } else { RunBuilder::new(file) }
+        match self.is_by_hash {
+            true => RunBuilder::by_hash(&self.memory, file),
+            false => RunBuilder::new(&self.memory, file),
+        }
     }
 
     /// Puts a run on top.
@@ -130,18 +149,34 @@ impl Tree {
         self.layers.iter().map(|layer| layer.run.entries()).sum()
     }
 
-    /// The run that has most in memory, of those that are not being merged: its place, and how much.
-    pub(super) fn largest(&self) -> Option<(usize, u64)> {
-        let free = self.layers.iter().enumerate().filter(|(_, layer)| !self.is_merged(layer.number));
-        free.map(|(at, layer)| (at, layer.run.resident_bytes())).max_by_key(|(_, bytes)| *bytes)
+    fn large(&self) -> Option<(Large, u64)> {
+        let layers = self.layers.iter().enumerate();
+        let layers = layers.map(|(at, layer)| (Large::Layer(at), layer.run.resident_bytes()));
+        let merges = self.merges.iter().enumerate();
+        let outputs = merges.map(|(at, merge)| (Large::Output(at), merge.output.resident_bytes()));
+        layers.chain(outputs).max_by_key(|(_, bytes)| *bytes)
     }
 
-    /// Moves a run to a file.
-    pub(super) fn spill(&mut self, at: usize, file: &Arc<dyn RunFile>) -> Result<()> {
-        if let Some(layer) = self.layers.get_mut(at) {
-            layer.run = Arc::new(layer.run.spilled(file)?);
+    /// Bytes in memory of the largest run that can go to a file.
+    pub(super) fn largest(&self) -> u64 {
+        self.large().map_or(0, |(_, bytes)| bytes)
+    }
+
+    /// Moves that run to a file.
+    pub(super) fn spill_largest(&mut self, file: &Arc<dyn RunFile>) -> Result<()> {
+        match self.large() {
+            Some((Large::Layer(at), _)) => {
+                let Some(layer) = self.layers.get_mut(at) else { return Ok(()) };
+                let spilled = Arc::new(layer.run.spilled(file)?);
+                self.merges.iter_mut().for_each(|merge| merge.input.moved(&layer.run, &spilled));
+                layer.run = spilled;
+                Ok(())
+            }
+            Some((Large::Output(at), _)) => {
+                self.merges.get_mut(at).map_or(Ok(()), |merge| merge.output.spill(file))
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Merges on for about so many bytes; what is left of them, which is nothing unless there is no more to do.
@@ -205,7 +240,8 @@ impl Tree {
         let layers = self.layers.get(first..=last).unwrap_or_default();
         let bytes = layers.iter().map(|layer| layer.run.bytes()).sum();
         let lowest = if first == 0 { keep.lowest } else { RangeSet::EMPTY };
-        let output = self.builder(file(bytes)?);
+        let mut output = self.builder(file(bytes)?);
+        output.reserve(layers.iter().map(|layer| &layer.run));
         self.merges.push(Merge {
             layers: layers.iter().map(|layer| layer.number).collect(),
             bytes,

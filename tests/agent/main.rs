@@ -27,6 +27,7 @@ mod shown;
 mod silence;
 mod state;
 mod state_lost;
+mod state_memory;
 mod state_missed;
 mod state_restart;
 mod state_saved;

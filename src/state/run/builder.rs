@@ -7,10 +7,14 @@ use super::{BLOCK, Block, CHUNK, Filters, Index, Place, Run, head};
 use crate::determinant::codec::put_varint;
 use crate::error::Result;
 use crate::state::files::RunFile;
+use crate::state::memory::{Memory, Taken};
 
 /// A run that is being written.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::state) struct RunBuilder {
+    memory: Memory,
+    /// What it takes, as of the last chunk.
+    taken: Taken,
     index: Index,
     chunks: Vec<Place>,
     file: Option<Arc<dyn RunFile>>,
@@ -28,19 +32,66 @@ pub(in crate::state) struct RunBuilder {
 
 impl RunBuilder {
     /// In memory, or in a file, chunk by chunk.
-    pub(in crate::state) fn new(file: Option<Arc<dyn RunFile>>) -> Self {
-        Self { file, ..Self::default() }
+    pub(in crate::state) fn new(memory: &Memory, file: Option<Arc<dyn RunFile>>) -> Self {
+        Self {
+            memory: memory.clone(),
+            taken: memory.take(0),
+            index: Index::default(),
+            chunks: Vec::new(),
+            file,
+            resident_bytes: 0,
+            open: Vec::new(),
+            block: 0,
+            last: (0, 0),
+            heads: None,
+        }
     }
 
     /// The same for keys that begin with hashes, so that there is no looking for those that are not there.
-    pub(in crate::state) fn by_hash(file: Option<Arc<dyn RunFile>>) -> Self {
+    pub(in crate::state) fn by_hash(memory: &Memory, file: Option<Arc<dyn RunFile>>) -> Self {
         let index = Index { filters: Some(Filters::default()), ..Index::default() };
-        Self { file, index, heads: Some(Vec::new()), ..Self::default() }
+        Self { index, heads: Some(Vec::new()), ..Self::new(memory, file) }
+    }
+
+    /// Gets ready for all that is in some runs: what grows bit by bit is there twice each time that it does.
+    pub(in crate::state) fn reserve<'a>(&mut self, runs: impl Iterator<Item = &'a Arc<Run>> + Clone) {
+        let blocks = runs.clone().map(|run| run.index.blocks.len()).sum();
+        self.index.heads.reserve_exact(blocks);
+        self.index.blocks.reserve_exact(blocks);
+        if let Some(filters) = &mut self.index.filters {
+            filters.reserve(runs.filter_map(|run| run.index.filters.as_ref()));
+        }
+        self.count();
     }
 
     /// Bytes of memory that it takes.
-    pub(in crate::state) fn memory_bytes(&self) -> u64 {
-        self.open.capacity() as u64 + self.resident_bytes + self.index.bytes()
+    pub(in crate::state) const fn memory_bytes(&self) -> u64 {
+        self.taken.bytes()
+    }
+
+    /// Bytes of it that can go to a file.
+    pub(in crate::state) const fn resident_bytes(&self) -> u64 {
+        self.resident_bytes
+    }
+
+    /// Moves what there is to a file, where the rest goes too.
+    pub(in crate::state) fn spill(&mut self, file: &Arc<dyn RunFile>) -> Result<()> {
+        let file = self.file.get_or_insert_with(|| Arc::clone(file));
+        for chunk in &mut self.chunks {
+            if let Place::Memory(bytes) = chunk {
+                let (len, from) = (bytes.len(), file.append(bytes)?);
+                *chunk = Place::File { from, len };
+                self.resident_bytes -= len as u64;
+            }
+        }
+        self.count();
+        Ok(())
+    }
+
+    fn count(&mut self) {
+        let heads = self.heads.as_ref().map_or(0, |heads| heads.capacity() * size_of::<u64>());
+        let open = (self.open.capacity() + heads) as u64;
+        self.taken.resize(open + self.resident_bytes + self.index.bytes());
     }
 
     /// The last key, if the chunk that is being written has one.
@@ -127,6 +178,7 @@ impl RunBuilder {
             heads.clear();
         }
         (self.block, self.last) = (0, (0, 0));
+        self.count();
         Ok(())
     }
 
@@ -138,6 +190,10 @@ impl RunBuilder {
         }
         self.index.heads.shrink_to_fit();
         self.index.blocks.shrink_to_fit();
-        Ok(Run::new(Arc::new(self.index), self.chunks, self.file))
+        if let Some(filters) = &mut self.index.filters {
+            filters.shrink();
+        }
+        self.index.taken = Some(self.memory.take(self.index.bytes()));
+        Ok(Run::new(Arc::new(self.index), self.chunks, self.file, &self.memory))
     }
 }

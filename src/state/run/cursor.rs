@@ -64,6 +64,13 @@ impl Cursor {
         }
     }
 
+    /// Goes on in the same run at another place, if it is that one.
+    pub(in crate::state) fn moved(&mut self, from: &Arc<Run>, to: &Arc<Run>) {
+        if Arc::ptr_eq(&self.run, from) {
+            self.run = Arc::clone(to);
+        }
+    }
+
     /// Head of its key, if it is at an entry.
     #[inline]
     pub(in crate::state) fn head(&self) -> Option<u64> {

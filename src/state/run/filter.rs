@@ -48,9 +48,23 @@ impl Filters {
         bits(hash).all(|(word, bit)| line.get(word).is_none_or(|word| word & bit != 0))
     }
 
+    /// Makes room for as much as others have together.
+    pub(super) fn reserve<'a>(&mut self, others: impl Iterator<Item = &'a Self> + Clone) {
+        // With as many chunks that are not whole, each of which may begin a line.
+        let words = others.clone().map(|other| other.words.len()).sum();
+        self.words.reserve_exact(words);
+        self.ends.reserve_exact(others.map(|other| other.ends.len()).sum());
+    }
+
+    /// There will be no more.
+    pub(super) fn shrink(&mut self) {
+        self.words.shrink_to_fit();
+        self.ends.shrink_to_fit();
+    }
+
     /// Bytes of memory it takes.
     pub(super) const fn bytes(&self) -> usize {
-        self.words.len() * size_of::<u64>() + self.ends.len() * size_of::<u32>()
+        self.words.capacity() * size_of::<u64>() + self.ends.capacity() * size_of::<u32>()
     }
 }
 

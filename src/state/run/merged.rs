@@ -86,6 +86,11 @@ impl Merged {
         Self { sources: runs.map(source).collect(), cleared: Vec::new(), clearer: 0, found: None }
     }
 
+    /// Reads a run from where it lies now.
+    pub(in crate::state) fn moved(&mut self, from: &Arc<Run>, to: &Arc<Run>) {
+        self.sources.iter_mut().for_each(|source| source.cursor.moved(from, to));
+    }
+
     /// Goes on to the first entry that is not below `key`.
     pub(in crate::state) fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.found = None;

@@ -215,7 +215,7 @@ fn attempts_that_did_the_same_are_kept_once() {
     let mut store = store();
     let same = delta(0, Version::NONE, 1);
     store.hold(&id(), &part(0, 1, &same)).unwrap();
-    let once = store.memory_bytes();
+    let once = store.memory().bytes();
     store.hold(&id(), &part(0, 2, &same)).unwrap();
-    assert_eq!(store.memory_bytes(), once);
+    assert_eq!(store.memory().bytes(), once);
 }

@@ -7,44 +7,52 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::super::handler::Handler;
+use super::gathered::Gathered;
 use super::held::Took;
 use crate::agent::protocol::PIECE_BYTES;
 use crate::agent::state::holders::{Answer, Asked, Part, ToHolder};
 use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::id::AgentId;
+use crate::state::memory::{Memory, Taken};
 use crate::state::{Delta, Due, EntryKey, KeyPrefix, Range, RangeSet, Read, StateId, View};
 
 /// How long a delta that is being sent may rest.
 const UPLOAD_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Deltas that are being sent here in pieces.
-#[derive(Default)]
-pub(super) struct Uploads(Mutex<HashMap<(AgentId, u64), Upload>>);
+pub(super) struct Uploads {
+    memory: Memory,
+    all: Mutex<HashMap<(AgentId, u64), Upload>>,
+}
 
 struct Upload {
-    bytes: Vec<u8>,
+    gathered: Gathered,
     touched: Instant,
 }
 
 impl Uploads {
+    pub(super) fn new(memory: &Memory) -> Self {
+        Self { memory: memory.clone(), all: Mutex::default() }
+    }
+
     /// Adds a piece; all of it, if that was the last.
-    fn add(&self, name: (AgentId, u64), at: u64, piece: Bytes, last: bool) -> Result<Option<Bytes>> {
-        if at == 0 && last {
-            return Ok(Some(piece));
-        }
-        let mut all = locked(&self.0);
+    fn add(&self, name: (AgentId, u64), at: u64, piece: Bytes, last: bool) -> Result<Option<(Bytes, Taken)>> {
+        let mut all = locked(&self.all);
         all.retain(|_, upload| upload.touched.elapsed() < UPLOAD_PATIENCE);
-        let upload = all.entry(name).or_insert_with(|| Upload { bytes: Vec::new(), touched: Instant::now() });
+        let begin = || Upload { gathered: Gathered::new(&self.memory), touched: Instant::now() };
+        let upload = all.entry(name).or_insert_with(begin);
         upload.touched = Instant::now();
-        let len = upload.bytes.len() as u64;
+        let len = upload.gathered.len();
         // A piece that comes twice is known.
         if at == len {
-            upload.bytes.extend_from_slice(&piece);
+            upload.gathered.push(piece);
         } else if at + piece.len() as u64 != len {
             return Err(Error::Protocol { what: "a piece of a delta is missing".into() });
         }
-        Ok(if last { all.remove(&name).map(|upload| upload.bytes.into()) } else { None })
+        let whole = if last { all.remove(&name) } else { None };
+        drop(all);
+        Ok(whole.map(|upload| upload.gathered.whole()))
     }
 }
 
@@ -83,7 +91,7 @@ impl Handler {
             }
             Asked::Hold { by, upload, at, piece, part } => {
                 match self.states.uploads.add((by, upload), at, piece, part.is_some())?.zip(part) {
-                    Some((bytes, part)) => self.hold_part(&id, life, &part, &bytes),
+                    Some(((bytes, _taken), part)) => self.hold_part(&id, life, &part, Delta::decode(&bytes)?),
                     None => Ok(Answer::Held),
                 }
             }
@@ -91,8 +99,8 @@ impl Handler {
         }
     }
 
-    fn hold_part(&self, id: &StateId, life: u64, part: &Part, bytes: &Bytes) -> Result<Answer> {
-        let delta = Delta::decode(bytes)?;
+    /// Holds a part of a delta here.
+    pub(super) fn hold_part(&self, id: &StateId, life: u64, part: &Part, delta: Delta) -> Result<Answer> {
         Ok(match self.states.held.write().take(id, life, part, delta)? {
             Took::Held => Answer::Held,
             Took::Behind(version) => Answer::Behind(version),
@@ -164,16 +172,20 @@ mod tests {
 
     #[test]
     fn a_delta_that_comes_in_pieces_is_put_together_once() {
-        let uploads = Uploads::default();
+        let memory = Memory::default();
+        let uploads = Uploads::new(&memory);
+        let add =
+            |name, at, piece, last| uploads.add(name, at, piece, last).map(|whole| whole.map(|(all, _)| all));
         let name = (AgentId(1), 7);
         let piece = |text: &'static str| Bytes::from_static(text.as_bytes());
-        assert_eq!(uploads.add(name, 0, piece("whole"), true).unwrap().unwrap(), "whole");
-        assert!(uploads.add(name, 0, piece("ab"), false).unwrap().is_none());
-        assert!(uploads.add(name, 0, piece("ab"), false).unwrap().is_none(), "it came twice");
-        assert!(uploads.add(name, 3, piece("d"), false).is_err(), "one is missing");
-        assert!(uploads.add(name, 2, piece("c"), false).unwrap().is_none());
-        assert_eq!(uploads.add(name, 3, piece("d"), true).unwrap().unwrap(), "abcd");
-        assert!(uploads.add(name, 3, piece("d"), true).is_err(), "it was sent before, and begins anew");
+        assert_eq!(add(name, 0, piece("whole"), true).unwrap().unwrap(), "whole");
+        assert!(add(name, 0, piece("ab"), false).unwrap().is_none());
+        assert!(add(name, 0, piece("ab"), false).unwrap().is_none(), "it came twice");
+        assert!(add(name, 3, piece("d"), false).is_err(), "one is missing");
+        assert!(add(name, 2, piece("c"), false).unwrap().is_none());
+        assert_eq!(add(name, 3, piece("d"), true).unwrap().unwrap(), "abcd");
+        assert!(add(name, 3, piece("d"), true).is_err(), "it was sent before, and begins anew");
+        assert_eq!(memory.bytes(), 0);
     }
 
     #[test]

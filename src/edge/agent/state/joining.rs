@@ -37,8 +37,7 @@ pub(in crate::edge::agent) fn join(server: &Arc<Server>) {
             tracing::warn!(%error, "state could not be put in order");
         }
         handler.states.views.sweep();
-        let bytes = handler.states.held.read().store.memory_bytes();
-        locked(&handler.store).leave_room(bytes);
+        locked(&handler.store).leave_room(handler.states.memory.bytes());
         let looks = match &handler.registrar {
             Registrar::Here(local) => {
                 Instant::now() >= next && locked(&local.registry).has_joins(handler.info.id)

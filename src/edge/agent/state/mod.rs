@@ -8,6 +8,7 @@
 //! registering   what the driver's agent answers
 //! held          what this agent holds
 //! holding       what it does for the agents of tasks
+//! gathered      bytes that come in pieces
 //! giving        what it does for agents that make ranges their own
 //! joining       making ranges its own, in the background
 //! saving        a savepoint: all states of a query at one version
@@ -15,6 +16,7 @@
 //! restoring     the same from the checkpoint folder; and writing them there as they are
 //! ```
 
+mod gathered;
 mod giving;
 mod held;
 mod holding;
@@ -49,6 +51,7 @@ use crate::config::SessionConfig;
 use crate::edge::locked;
 use crate::edge::net::signal::Signal;
 use crate::error::Result;
+use crate::state::memory::Memory;
 use crate::state::{Files, StateId};
 
 /// One in so many bytes of an agent's memory is for state: the rest is for logs.
@@ -57,6 +60,8 @@ const STATE_SHARE: u64 = 2;
 /// The states that an agent has something to do with.
 pub(in crate::edge) struct States {
     held: Held,
+    /// Counts what is held, and what is on its way.
+    memory: Memory,
     uploads: Uploads,
     views: Views,
     /// Held by whoever asks what is this agent's, until the rest is forgotten.
@@ -73,9 +78,12 @@ pub(in crate::edge) struct States {
 
 impl States {
     pub(super) fn new(config: &SessionConfig, files: Arc<dyn Files>) -> Self {
+        let held = Held::new(config.memory_bytes / STATE_SHARE, files);
+        let memory = held.read().store.memory().clone();
         Self {
-            held: Held::new(config.memory_bytes / STATE_SHARE, files),
-            uploads: Uploads::default(),
+            held,
+            uploads: Uploads::new(&memory),
+            memory,
             views: Views::default(),
             listing: Mutex::default(),
             looking: Mutex::default(),

@@ -32,6 +32,7 @@ impl Handler {
         })?;
         for (base, ranges) in chain.by_base() {
             let memory_bytes = self.config.memory_bytes / RESTORE_SHARE;
+            let _taken = self.states.memory.take(memory_bytes);
             let store = StateStore::with_files(memory_bytes, self.disk.state_files());
             let view = folder.rebuild(id, &chain, (base, &ranges), store)?;
             self.follow(join, join.version)?;

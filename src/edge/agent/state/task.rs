@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::super::asking::SILENCE_PAUSE;
 use super::super::handler::{Handler, Session, unexpected};
+use super::gathered::Gathered;
 use super::reading::TIMERS_MAX;
 use crate::agent::protocol::Reply;
 use crate::agent::state::asking::{FromRegistry, Located, ToRegistry};
@@ -28,7 +29,7 @@ pub(in crate::edge::agent) struct StateTask {
     /// Holders that did not answer: others are asked while there are any.
     pub(super) silent: HashSet<AgentId>,
     /// The delta, as far as it was sent.
-    pub(super) delta: Vec<u8>,
+    pub(super) delta: Gathered,
 }
 
 impl StateTask {
@@ -58,7 +59,7 @@ impl Handler {
                 Ok(Reply::State(Found::Due { timers, more }))
             }
             Wanted::Write { piece, last } => {
-                begun(session)?.delta.extend_from_slice(&piece);
+                begun(session)?.delta.push(piece);
                 if last {
                     self.write_state(session)?;
                 }
@@ -77,7 +78,7 @@ impl Handler {
             return Ok(Reply::StateIsRestored);
         };
         let (version, clock, catalog) = (located.version, located.clock, located.catalog.clone());
-        let (silent, delta) = (HashSet::new(), Vec::new());
+        let (silent, delta) = (HashSet::new(), Gathered::new(&self.states.memory));
         session.state = Some(Box::new(StateTask {
             task,
             generation,

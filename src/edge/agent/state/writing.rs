@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use super::super::asking::{SILENCE_PAUSE, at_once};
 use super::super::handler::{Handler, Session, unexpected};
+use super::gathered::Gathered;
 use super::reading::fenced;
 use super::task::{StateTask, begun};
 use crate::agent::protocol::{AgentInfo, PIECE_BYTES};
@@ -18,7 +19,7 @@ use crate::agent::state::asking::{Done, FromRegistry, ToRegistry};
 use crate::agent::state::holders::{Answer, Asked, Part, ToHolder};
 use crate::edge::disk::state::Kept;
 use crate::error::{Error, Result};
-use crate::state::{Delta, Op, RangeSet, Slot};
+use crate::state::{Delta, Encoded, Op, RangeSet, Slot};
 
 /// Timers that are looked at at a time to find the first that stays.
 const FIRST_TIMERS: u32 = 256;
@@ -40,7 +41,8 @@ impl Handler {
         // What the delta depends on is stable before the delta is: it may be all that is left.
         self.append(session, &Bytes::new())?;
         let task = begun(session)?;
-        let bytes = Bytes::from(std::mem::take(&mut task.delta));
+        let delta = std::mem::replace(&mut task.delta, Gathered::new(&self.states.memory));
+        let (bytes, _taken) = delta.whole();
         let delta = Delta::decode(&bytes)?;
         if (delta.epoch, delta.base) != (task.epoch, task.located.version) {
             return Err(Error::Protocol { what: "a delta of another epoch".into() });
@@ -51,18 +53,24 @@ impl Handler {
         if task.located.done.is_some() && self.tell_done(task, &done)? {
             return Ok(());
         }
-        self.hold_everywhere(task, &delta, &mut done)
+        self.hold_everywhere(task, (&delta, &bytes), &mut done)
     }
 
-    /// Sends the delta to all holders until the registry is content.
-    fn hold_everywhere(&self, task: &mut StateTask, delta: &Delta, done: &mut Done) -> Result<()> {
+    /// Sends the delta to all holders until the registry is content. With it comes all of it as it travels.
+    fn hold_everywhere(
+        &self,
+        task: &mut StateTask,
+        (delta, bytes): (&Delta, &Bytes),
+        done: &mut Done,
+    ) -> Result<()> {
         let deadline = Instant::now() + self.patience();
         let mut is_kept = self.disk.states().is_none();
         loop {
             let targets = targets(task, done);
             // While it is sent it is written, too.
             let (kept, sent) = std::thread::scope(|scope| {
-                let keeping = (!is_kept).then(|| scope.spawn(|| self.keep_delta(task, delta, done.due_ms)));
+                let keeping =
+                    (!is_kept).then(|| scope.spawn(|| self.keep_delta(task, (delta, bytes), done.due_ms)));
                 let sent = at_once(&targets, &|(holder, ranges)| self.hold_at(task, holder, ranges, delta));
                 (keeping.map(|keeping| keeping.join().unwrap_or_else(|panic| resume_unwind(panic))), sent)
             });
@@ -113,7 +121,12 @@ impl Handler {
     }
 
     /// Writes the delta to the checkpoint folder.
-    fn keep_delta(&self, task: &StateTask, delta: &Delta, due_ms: Option<i64>) -> Result<()> {
+    fn keep_delta(
+        &self,
+        task: &StateTask,
+        (delta, bytes): (&Delta, &Bytes),
+        due_ms: Option<i64>,
+    ) -> Result<()> {
         let Some(folder) = self.disk.states() else { return Ok(()) };
         let kept = Kept {
             id: &task.located.state,
@@ -124,7 +137,7 @@ impl Handler {
             base: delta.base,
             due_ms,
         };
-        folder.keep(self.disk.incarnation(), &kept, &delta.encode())
+        folder.keep(self.disk.incarnation(), &kept, bytes)
     }
 
     /// Tells the registry; whether that counts. If not, others are to have the delta, too.
@@ -154,12 +167,12 @@ impl Handler {
             generation: task.generation,
             ranges: *ranges,
         };
-        let bytes = match task.ranges().without(ranges).is_empty() {
-            true => delta.encode(),
-            false => delta.of(ranges)?.encode(),
-        };
         for _ in 0..TRIES {
-            match self.send_delta(task, holder, part, &bytes) {
+            let answer = match holder.id == self.info.id {
+                true => self.hold_here(task, &part, delta),
+                false => self.send_delta(task, holder, part, &delta.encode_of(ranges)?),
+            };
+            match answer {
                 Ok(Answer::Held) => return Ok(Sent::Held),
                 Ok(Answer::Behind(version)) if version > delta.base => return Err(fenced(task)),
                 Ok(Answer::Behind(version)) => {
@@ -177,29 +190,34 @@ impl Handler {
         Err(Error::Timeout { what: format!("the agent at {} to hold a delta", holder.addr), millis: 0 })
     }
 
+    fn hold_here(&self, task: &StateTask, part: &Part, delta: &Delta) -> Result<Answer> {
+        let delta = match task.ranges().without(&part.ranges).is_empty() {
+            true => delta.clone(),
+            false => delta.of(&part.ranges)?,
+        };
+        self.hold_part(&task.located.state, task.located.life, part, delta)
+    }
+
     /// Sends a delta, piece by piece.
-    fn send_delta(&self, task: &StateTask, holder: &AgentInfo, part: Part, bytes: &Bytes) -> Result<Answer> {
+    fn send_delta(
+        &self,
+        task: &StateTask,
+        holder: &AgentInfo,
+        part: Part,
+        delta: &Encoded,
+    ) -> Result<Answer> {
         let (state, life) = (&task.located.state, task.located.life);
         let (by, upload) = (self.info.id, self.next_request().number);
-        let piece_bytes = match holder.id == self.info.id {
-            true => bytes.len(),
-            false => usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX),
-        };
-        let mut at = 0_usize;
+        let piece_bytes = usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX);
+        let mut at = 0;
         loop {
-            let end = bytes.len().min(at.saturating_add(piece_bytes));
-            let is_last = end == bytes.len();
-            let asked = Asked::Hold {
-                by,
-                upload,
-                at: at as u64,
-                piece: bytes.slice(at..end),
-                part: is_last.then_some(part),
-            };
+            let piece = delta.piece(at, piece_bytes);
+            let end = at + piece.len();
+            let is_last = end == delta.size();
+            let part = is_last.then_some(part);
+            let asked = Asked::Hold { by, upload, at: at as u64, piece, part };
             let answer = self.ask_holder(holder, ToHolder { state: state.clone(), life, asked })?;
-            if holder.id != self.info.id {
-                self.sent_bytes.fetch_add((end - at) as u64, Ordering::Relaxed);
-            }
+            self.sent_bytes.fetch_add((end - at) as u64, Ordering::Relaxed);
             if is_last || !matches!(answer, Answer::Held) {
                 return Ok(answer);
             }

@@ -94,13 +94,6 @@ impl Head {
     }
 }
 
-/// All of a file.
-pub(super) fn whole(head: &Head, body: &[u8]) -> Result<Vec<u8>> {
-    let mut out = head.encode()?;
-    out.extend_from_slice(body);
-    Ok(out)
-}
-
 /// The body of a file that is of this.
 pub(super) fn body(bytes: &Bytes, kind: Kind, id: &StateId, epoch: u64) -> Result<Bytes, String> {
     let (head, at) = Head::decode(bytes)?;

@@ -91,7 +91,10 @@ impl StateFolder {
         };
         let path = self.dir(kept.id).join(kept.epoch.to_string()).join(name.to_string());
         let head = Head::of_delta(kept.id, kept.epoch, kept.due_ms);
-        self.write(&path, |file| file.push(&format::whole(&head, delta)?))?;
+        self.write(&path, |file| {
+            file.push(&head.encode()?)?;
+            file.push(delta)
+        })?;
         self.check_claim(kept.id, incarnation)
     }
 
