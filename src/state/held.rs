@@ -16,13 +16,13 @@ use super::reading::{Floors, Page, View, timer_key};
 use super::record::corrupt;
 use super::run::{Item, Merged, Run, RunBuilder};
 use super::store::{Advanced, Held, StateStats};
-use super::tree::{Keep, Tree, merge_now, merged};
+use super::tree::{Keep, Tree, merge_now, merged_in};
 use crate::error::{Error, Result};
 use crate::id::{Epoch, Generation, Partition, TaskId};
 
 /// Bytes of an epoch's deltas that are made one run when they are applied. Larger ones become runs as they are.
 const AT_ONCE_MAX: u64 = 8 << 20;
-/// Runs beyond which a commit merges some.
+/// Runs of a range beyond which a commit merges some.
 const RUNS_MAX: usize = 40;
 
 /// A range whose pages are awaited.
@@ -247,7 +247,7 @@ impl State {
                 continue;
             }
             let slot = EntryKey::new(prefix, Slot::TIMERS, &[]);
-            let mut input = merged(self.entries.layers());
+            let mut input = merged_in(self.entries.layers(), &[range].into_iter().collect());
             input.seek(slot.as_bytes())?;
             while let Some(item) = input.next(slot.as_bytes())? {
                 let key = EntryKey::from_bytes(Bytes::copy_from_slice(input.key()))?;
@@ -314,9 +314,9 @@ impl State {
         self.entries.merge(Keep { deleted: Arc::clone(&self.deleted), ..keep }, left, file)
     }
 
-    /// Whether there are so many runs that a commit should not add one.
+    /// Whether there are so many runs of a range that a commit should not add one.
     pub(super) fn is_untidy(&self) -> bool {
-        self.entries.layers().len().max(self.timers.layers().len()) > RUNS_MAX
+        self.entries.depth().max(self.timers.depth()) > RUNS_MAX
     }
 
     /// Bytes in memory of the largest run that can go to a file.

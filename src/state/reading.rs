@@ -14,7 +14,7 @@ use super::entries::{Entries, EntriesBuilder};
 use super::key::{EntryKey, KeyPrefix, RANGES, Range, RangeSet, Version, ordered, unordered};
 use super::record::corrupt;
 use super::run::{Item, Merged};
-use super::tree::{Layer, merged};
+use super::tree::{Layer, merged_in};
 use crate::error::{Error, Result};
 
 /// Entries of some keys.
@@ -151,7 +151,7 @@ impl View {
         }
         // Merging drops what was over at the last epoch's clock, so a clock that went back counts for nothing.
         let now_ms = now_ms.max(self.now_ms);
-        let mut input = merged(&self.entries);
+        let mut input = merged_in(&self.entries, &wanted);
         let mut entries = EntriesBuilder::new();
         let first = from.map(EntryKey::prefix);
         for key in keys.iter().filter(|key| first.as_ref().is_none_or(|first| *key >= first)) {
@@ -241,7 +241,7 @@ impl View {
         if !self.held.contains(range) {
             return Err(Error::Misuse { what: format!("range {} of state is not held", range.0) });
         }
-        let mut input = merged(&self.entries);
+        let mut input = merged_in(&self.entries, &[range].into_iter().collect());
         match from {
             Some(from) => input.seek_within(from.as_bytes())?,
             None => input.seek(&[range.0])?,
@@ -289,7 +289,8 @@ impl<'a> Timers<'a> {
             return Ok(None);
         }
         let from = after.map_or(i64::MIN, |(expiry_ms, _)| *expiry_ms);
-        let mut timers = Self { range, hashes, until_ms, input: merged(&view.timers) };
+        let ranges = [range].into_iter().collect();
+        let mut timers = Self { range, hashes, until_ms, input: merged_in(&view.timers, &ranges) };
         timers.input.seek(&timer_key(range, floor.max(from), &[]))?;
         let mut next = timers.next()?;
         if from <= floor {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::files::RunFile;
-use super::key::{Range, RangeSet, Slot, slot_of};
+use super::key::{RANGES, Range, RangeSet, Slot, slot_of};
 use super::memory::Memory;
 use super::run::{Item, Merged, Run, RunBuilder};
 use crate::error::Result;
@@ -124,6 +124,17 @@ impl Tree {
     /// From the oldest to the newest.
     pub(super) fn layers(&self) -> &[Layer] {
         &self.layers
+    }
+
+    /// Layers that have something in the same range, at the most.
+    pub(super) fn depth(&self) -> usize {
+        let mut depths = [0_usize; RANGES];
+        for range in self.layers.iter().flat_map(|layer| layer.ranges.iter()) {
+            if let Some(depth) = depths.get_mut(usize::from(range.0)) {
+                *depth += 1;
+            }
+        }
+        depths.into_iter().max().unwrap_or(0)
     }
 
     /// Forgets what is in some ranges.
@@ -268,8 +279,14 @@ impl Tree {
 }
 
 /// All of some layers as one.
-pub(super) fn merged(layers: &[Layer]) -> Merged {
-    Merged::new(layers.iter().rev().map(|layer| (&layer.run, layer.ranges)))
+fn merged(layers: &[Layer]) -> Merged {
+    merged_in(layers, &RangeSet::ALL)
+}
+
+/// All of those layers as one that have something in some ranges, however many others there are.
+pub(super) fn merged_in(layers: &[Layer], ranges: &RangeSet) -> Merged {
+    let wanted = layers.iter().filter(|layer| !layer.ranges.intersection(ranges).is_empty());
+    Merged::new(wanted.rev().map(|layer| (&layer.run, layer.ranges)))
 }
 
 impl Merge {

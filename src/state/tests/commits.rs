@@ -219,3 +219,33 @@ fn attempts_that_did_the_same_are_kept_once() {
     store.hold(&id(), &part(0, 2, &same)).unwrap();
     assert_eq!(store.memory().bytes(), once);
 }
+
+/// Both halves of a delta of all ranges, committed.
+fn commit(store: &mut StateStore, epoch: u64) {
+    let delta = delta(epoch, Version(epoch.checked_sub(1)), epoch as u8);
+    for partition in 0..2 {
+        assert_eq!(store.hold(&id(), &part(partition, 1, &delta)).unwrap(), Held::Taken);
+    }
+    assert_eq!(store.advance(&id(), &point(epoch, [1, 1])).unwrap(), Advanced::Done);
+}
+
+#[test]
+fn a_commit_merges_what_lies_above_each_other_and_nothing_else() {
+    let runs = |store: &StateStore| store.stats(&id()).unwrap().runs;
+    let mut source = store();
+    commit(&mut source, 0);
+    let mut copy = StateStore::new();
+    copy.fill(&id(), RangeSet::ALL, Version(Some(0))).unwrap();
+    for range in Range::all() {
+        copy.install(&id(), &source.page(&id(), range, None, 1_000).unwrap()).unwrap();
+    }
+    assert_eq!(runs(&copy), 256, "one of each range");
+    commit(&mut copy, 1);
+    assert!(runs(&copy) > 256, "however large the state is, a commit does not wait for it");
+    assert!((0..=u8::MAX).all(|range| *value(&copy, range).unwrap() == [1]));
+    for epoch in 2..60 {
+        commit(&mut copy, epoch);
+    }
+    assert!(runs(&copy) < 50);
+    assert!((0..=u8::MAX).all(|range| *value(&copy, range).unwrap() == [59]));
+}
