@@ -51,12 +51,6 @@ impl Generation {
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
     }
-
-    /// The one before this; none before that of no attempt.
-    #[must_use]
-    pub const fn before(self) -> Self {
-        Self(self.0.saturating_sub(1))
-    }
 }
 
 impl LogOffset {

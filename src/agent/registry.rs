@@ -95,10 +95,9 @@ struct Entry {
     /// Where all that is recorded was asked for last.
     came_back: Option<CameBack>,
     ended: Ended,
-    /// The same before the stage that opened it last.
+    /// The same before the stage in which it did.
     ended_before: Ended,
-    /// That stage.
-    opened_in: Layout,
+    ended_in: Layout,
     /// The last attempt of another stage than that.
     before: Generation,
     /// The last attempts and their agents, but for those that came to nothing; the newest last.
@@ -244,7 +243,7 @@ impl Registry {
         let layout_changed = self.recorded_otherwise(&task, &layout);
         let other_borders = self.has_other_borders(&task, &layout);
         let run = self.uses_of(&task).run;
-        self.change(&task, |entry| entry.reopened_as(layout));
+        self.change(&task, |entry| entry.layout = if entry.published { entry.layout } else { layout });
         let agents = &self.agents;
         let alive = |id: &AgentId| agents.info(*id).filter(|_| agents.is_alive(*id)).cloned();
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
@@ -255,8 +254,8 @@ impl Registry {
         if discarded {
             entry.attempted.clear();
         }
-        if !entry.opened_in.same_stage(&layout) {
-            (entry.ended_before, entry.opened_in, entry.before) = (entry.ended, layout, entry.generation);
+        if !entry.ended_in.same_stage(&layout) {
+            (entry.ended_before, entry.ended_in, entry.before) = (entry.ended, layout, entry.generation);
         }
         (entry.generation, entry.granted) = (generation, generation);
         let ended_before = entry.ended_before;

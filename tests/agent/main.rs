@@ -19,7 +19,6 @@ mod memory;
 mod naming;
 mod pooling;
 mod process;
-mod relaid;
 mod reopened;
 mod restart;
 mod sharing;

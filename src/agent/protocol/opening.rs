@@ -96,12 +96,6 @@ impl Layout {
         self.app == other.app && self.stage == other.stage
     }
 
-    /// Whether both are known to have other numbers of tasks.
-    #[must_use]
-    pub fn has_other_tasks(&self, other: &Self) -> bool {
-        self.tasks.zip(other.tasks).is_some_and(|(ours, theirs)| ours != theirs)
-    }
-
     /// Whether the input of both is known to be cut otherwise, if perhaps into as many tasks.
     #[must_use]
     pub fn has_other_borders(&self, other: &Self) -> bool {

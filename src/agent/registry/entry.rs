@@ -27,9 +27,9 @@ impl Entry {
         if let Some((length, layout)) = adopted
             && !self.layout.same_stage(&layout)
         {
-            if length > LogOffset::START {
-                self.has_rows_of(layout);
-            }
+            // For good: rows of the layouts before stay in it, whichever comes again.
+            self.relaid |= length > LogOffset::START && self.layout.tasks != layout.tasks;
+            self.has_moved |= length > LogOffset::START && self.layout.has_other_borders(&layout);
             self.before_layout = length;
             self.layout = layout;
         }
@@ -39,33 +39,6 @@ impl Entry {
     pub(super) fn recovered(recorded: Recorded) -> Self {
         let Recorded { layout, relaid, has_moved } = recorded;
         Self { relaid, has_moved, ended: Ended::Unknown, ended_before: Ended::Unknown, ..Self::new(layout) }
-    }
-
-    /// Behind what there was, rows of a stage are in it. For good: whichever comes again, those of before stay.
-    pub(super) fn has_rows_of(&mut self, layout: Layout) {
-        self.relaid |= self.layout.tasks != layout.tasks;
-        self.has_moved |= self.layout.has_other_borders(&layout);
-    }
-
-    /// A stage opens it. What nobody has seen so far, and was recorded by tasks that were cut otherwise, is no answer to
-    /// the other tasks of this one: they ask anew, and it must not come back beside what they are told.
-    pub(super) fn reopened_as(&mut self, layout: Layout) {
-        if self.published {
-            return;
-        }
-        if self.opens > 0 && (self.layout.has_other_tasks(&layout) || self.layout.has_other_borders(&layout))
-        {
-            self.discard();
-        }
-        self.layout = layout;
-    }
-
-    /// The next attempt begins anew.
-    pub(super) fn discard(&mut self) {
-        self.discarded = true;
-        self.holders.clear();
-        self.frames = None;
-        self.used.clear();
     }
 
     pub(super) fn new(layout: Layout) -> Self {
@@ -96,7 +69,7 @@ impl Entry {
             came_back: None,
             ended: Ended::Never,
             ended_before: Ended::Never,
-            opened_in: layout,
+            ended_in: layout,
             before: Generation::NONE,
             attempted: VecDeque::new(),
             claimants: Vec::new(),

@@ -70,7 +70,6 @@ impl Registry {
                     entry.holders.extend(holders);
                     if beginning.end > entry.shown.end {
                         entry.shown = *beginning;
-                        entry.has_rows_of(entry.opened_in);
                     }
                 }
             });
@@ -102,7 +101,7 @@ impl Registry {
 
     fn counting_of(&mut self, agent: AgentId, task: &TaskId, vouched: Generation) -> Counting {
         let Some(entry) = self.tasks.get(task) else { return Counting::default() };
-        let (generation, layout, published) = (entry.generation, entry.opened_in, entry.published);
+        let (generation, layout, published) = (entry.generation, entry.layout, entry.published);
         let first = Counting { generation, layout, published, ..Counting::default() };
         if entry.opens < 2 || vouched == generation {
             return Counting { published: false, ..first };
@@ -157,7 +156,10 @@ impl Registry {
         if entry.published {
             return Err(Error::CausalLogLost { task: task.clone() });
         }
-        entry.discard();
+        entry.discarded = true;
+        entry.holders.clear();
+        entry.frames = None;
+        entry.used.clear();
         self.totals.discarded += 1;
         Ok(())
     }
@@ -167,7 +169,7 @@ impl Registry {
     pub fn tasks_of(&self, task: &TaskId, token: u64) -> Option<u32> {
         let uses = self.uses.get(&task.epoch_key());
         let operator = uses.and_then(|uses| uses.find(&task.operator, token))?;
-        self.logs_of(&TaskId { operator, ..task.clone() }).find_map(|(_, entry)| entry.opened_in.tasks)
+        self.logs_of(&TaskId { operator, ..task.clone() }).find_map(|(_, entry)| entry.layout.tasks)
     }
 
     /// Checks that all tasks of each operator took in the same version of each log sent to it: had one been

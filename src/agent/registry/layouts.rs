@@ -115,7 +115,7 @@ impl Registry {
                 task: id.clone(),
                 holders: self.infos(&entry.holders),
                 until,
-                generation: match entry.opened_in.same_stage(layout) {
+                generation: match entry.ended_in.same_stage(layout) {
                     true => entry.before,
                     false => entry.generation,
                 },

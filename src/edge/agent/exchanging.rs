@@ -216,15 +216,9 @@ impl Handler {
         let (task, generation) = (session.task.clone(), session.grant.generation);
         tracing::warn!(%task, "the log of a task is discarded: what it was recorded with is lost");
         self.registrar.tell(&self.connections, Request::Discarded { task: task.clone(), generation })?;
-        self.forget_everywhere(&task, generation);
-        Ok(())
-    }
-
-    /// Has all agents drop what attempts up to this one have recorded of a log.
-    pub(super) fn forget_everywhere(&self, task: &TaskId, generation: Generation) {
         for agent in self.members_now().iter() {
             if agent.id == self.info.id {
-                locked(&self.store).forget(task, generation);
+                locked(&self.store).forget(&task, generation);
                 continue;
             }
             let forget = Request::Forget { task: task.clone(), generation };
@@ -233,6 +227,7 @@ impl Handler {
                 tracing::info!(%task, agent = %agent.addr, %error, "a discarded log could not be dropped");
             }
         }
+        Ok(())
     }
 
     /// Drops what is here of a discarded log.

@@ -42,8 +42,6 @@ pub(in crate::edge) struct Session {
     pub(in crate::edge) inside: bool,
     /// Copies of its log that were found when it was opened, until this agent publishes it.
     pub(super) copies: Copies,
-    /// How much of it was found then.
-    pub(super) found: LogOffset,
     /// Whether its in-flight log was begun.
     pub(in crate::edge) sends: bool,
     /// Tasks whose logs it has absorbed, and what of each.
@@ -58,7 +56,6 @@ impl Session {
     pub(super) fn new(task: TaskId, grant: Grant, lost: bool, inside: bool, copies: Copies) -> Self {
         let (peers, absorbed, pool, state) = (Vec::new(), BTreeMap::new(), None, None);
         let (is_publishing, published, failed, sends) = (false, false, None, false);
-        let found = LogOffset::START;
         Self {
             task,
             grant,
@@ -69,7 +66,6 @@ impl Session {
             failed,
             inside,
             copies,
-            found,
             sends,
             absorbed,
             pool,

@@ -30,7 +30,7 @@ impl Handler {
         sessions: &mut HashMap<u64, Session>,
     ) -> Result<Reply> {
         let grant = self.granted(open)?;
-        let (task, generation, discarded) = (grant.task.clone(), grant.generation, grant.discarded);
+        let (task, generation) = (grant.task.clone(), grant.generation);
         let opening = (task.clone(), generation);
         locked(&self.opening).insert(opening.clone());
         let is_withdrawn = locked(&self.store).has_withdrawn(&task, generation);
@@ -45,11 +45,6 @@ impl Handler {
         if opened.is_err() {
             // Whoever was told to ask here goes on with the attempt before.
             locked(&self.store).withdraw(&task, generation);
-            // What it was to begin anew may be there still: so the next one is.
-            let discarded = discarded.then(|| Request::Discarded { task: task.clone(), generation });
-            if let Some(Err(error)) = discarded.map(|told| self.registrar.tell(&self.connections, told)) {
-                tracing::info!(%task, %error, "that a log is begun anew could not be told");
-            }
         }
         locked(&self.opening).remove(&opening);
         if opened.is_err() {
@@ -72,26 +67,23 @@ impl Handler {
         // A name that was committed may be in use again: its old logs must be gone before.
         self.heard(&grant.committed, grant.commits);
         let task = grant.task.clone();
-        let mut gathered = self.gather(&task, &grant, open.inside && grant.reopened)?;
-        if grant.discarded {
-            // Whoever has it has heard of this attempt, and goes on with nothing that came before.
-            self.forget_everywhere(&task, grant.generation.before());
-            gathered = (Found::Nothing, Copies::new());
-        }
-        let (found, copies) = gathered;
+        let (found, copies) = match grant.discarded {
+            true => (Found::Nothing, Copies::new()),
+            false => self.gather(&task, &grant, open.inside && grant.reopened)?,
+        };
         let lost = matches!(found, Found::Lost);
         let has_frames = self.reach_frames(&mut grant);
         let mut session = Session::new(task.clone(), grant, lost, open.inside, copies);
         self.take_over(&session, &found)?;
         let end = locked(&self.store).end(&task).unwrap_or_default();
-        session.found = end;
         // What rides in frames is with those who depend on it; what was published stays so.
         if !session.inside || session.grant.whole.is_some() {
             self.begin_publishing(&mut session)?;
         }
         if session.is_publishing && end > LogOffset::START {
             self.replicate(&mut session)?;
-            self.tell_holders(&mut session)?;
+            self.tell_holders(&session, Some(end))?;
+            session.published = true;
         }
         let (number, grant) = (self.next_session(), &session.grant);
         let reply = Reply::Opened {

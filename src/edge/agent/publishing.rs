@@ -51,7 +51,8 @@ impl Handler {
         if moved || !session.published {
             locked(&self.store).complete(&session.task, session.grant.generation);
             // Refused if a newer attempt has opened the task: then this block is not acknowledged.
-            self.tell_holders(session)?;
+            self.tell_holders(session, None)?;
+            session.published = true;
         }
         Ok(())
     }
@@ -73,8 +74,8 @@ impl Handler {
         self.disk.submit(SegmentRecord { task, generation, app, stage, tasks, plan, offset, block })
     }
 
-    /// Tells the registry who holds the log of this generation; the first time, also what there was before it.
-    pub(super) fn tell_holders(&self, session: &mut Session) -> Result<()> {
+    /// Tells the registry who holds the log of this generation.
+    pub(super) fn tell_holders(&self, session: &Session, adopted: Option<LogOffset>) -> Result<()> {
         let peers = session.peers.iter().map(|peer| peer.id);
         let holders = std::iter::once(self.info.id).chain(peers).collect();
         self.registrar.tell(
@@ -83,13 +84,11 @@ impl Handler {
                 task: session.task.clone(),
                 generation: session.grant.generation,
                 holders,
-                adopted: (!session.published).then_some((session.found, session.grant.layout)),
+                adopted: adopted.map(|length| (length, session.grant.layout)),
                 whole: true,
                 sent: self.next_request(),
             },
-        )?;
-        session.published = true;
-        Ok(())
+        )
     }
 
     /// Sends each peer what it lacks; whether one had to be replaced.
