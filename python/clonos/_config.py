@@ -194,8 +194,8 @@ def parse_ports(value: str | int | None) -> tuple[int, int]:
     """
     if value is None:
         return 0, 0
-    first, _, last = str(value).partition("-")
-    digits = [text.strip() for text in (first, last or first)]
+    first, dash, last = str(value).partition("-")
+    digits = [text.strip() for text in (first, last if dash else first)]
     if all(text.isdecimal() for text in digits):
         least, most = (int(text) for text in digits)
         if 1 <= least <= most <= PORT_MAX:

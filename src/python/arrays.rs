@@ -1,6 +1,6 @@
 //! Arrays and batches of pyarrow, over the same buffers.
 
-use arrow_array::{ArrayRef, RecordBatch};
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use pyo3::prelude::*;
 use pyo3_arrow::{PyArray, PyRecordBatch};
 
@@ -19,8 +19,11 @@ pub(super) fn array(column: PyArray) -> ArrayRef {
 
 /// Rows that Python hands over.
 pub(super) fn batch(rows: PyRecordBatch) -> Result<RecordBatch> {
-    let (schema, columns, _) = rows.into_inner().into_parts();
-    Ok(RecordBatch::try_new(schema, columns.into_iter().map(with_offsets).collect())?)
+    let (schema, columns, count) = rows.into_inner().into_parts();
+    let columns = columns.into_iter().map(with_offsets).collect();
+    // Of batches without columns nothing else tells.
+    let options = RecordBatchOptions::new().with_row_count(Some(count));
+    Ok(RecordBatch::try_new_with_options(schema, columns, &options)?)
 }
 
 /// A `pyarrow.Array` over the same buffers.

@@ -265,3 +265,35 @@ def test_a_stream_is_none(spark: Any, session: Any, tmp_path: Path) -> None:
     grouped = Folder(tmp_path).read(spark).groupBy("id")
     with pytest.raises(ConfigError, match="must be of a batch query"):
         ours(grouped, Started(), initial_state=grouped)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["one query", "a new query"])
+def test_a_first_batch_without_anything_is_where_state_begins(
+    spark: Any, session: Any, tmp_path: Path, *, again: bool
+) -> None:
+    (tmp_path / "nothing").mkdir()
+    folder, found = Folder(tmp_path), []
+
+    def started() -> Any:
+        # Not one task would run for this in the first batch.
+        nothing = spark.read.schema("`a.b` string, q long").parquet(str(tmp_path / "nothing"))
+        rows = folder.read(spark).withColumn("a.b", sf.col("id"))
+        df = ours(
+            rows.groupBy("`a.b`"), Started(), initial_state=nothing.groupBy("`a.b`"), uid="shown"
+        )
+        writer = df.writeStream.outputMode("update").foreachBatch(
+            lambda batch, _: found.append(batch.count())
+        )
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+    query = started()
+    try:
+        query.processAllAvailable()
+        if again:
+            query.stop()
+            query = started()
+        folder.put({"id": "a", "n": 1}, {"id": "b", "n": 2})
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert found == [0, 2]

@@ -151,9 +151,17 @@ WRONG: dict[str, Callable[[Any, Any], Any]] = {
         keys,
         state.rename_columns(["m"]),
     ),
-    r"state .* 'n' as string, which is declared int64: .*two": lambda keys, _: (
+    r"state .* 'n' as string, which is declared int64": lambda keys, _: (
         keys,
-        pa.record_batch([pa.array(["1", "two"])], ["n"]),
+        pa.record_batch([pa.array(["1", "2"])], ["n"]),
+    ),
+    r"state .* 'n' as timestamp\[us\], which is declared int64": lambda keys, _: (
+        keys,
+        pa.table({"n": pa.array([1, 2], pa.timestamp("us"))}),
+    ),
+    r"state .* 'n' as double, which is declared int64: .*truncated": lambda keys, _: (
+        keys,
+        pa.table({"n": [1.5, 2.0]}),
     ),
     r"state .* but NoneType": lambda keys, _: (keys, None),
     r"output .* columns \['id', 'n'\]": lambda keys, state: (

@@ -175,7 +175,19 @@ WRONG: dict[str, Callable[[Any], Any]] = {
     r"timers .* are timestamp\[ms\], and not milliseconds": lambda state: Handled(
         None, state, pa.nulls(2, pa.timestamp("ms"))
     ),
-    r"timers .* are string, which is no int64": lambda state: Handled(
+    r"timers .* are list<item: timestamp\[us\]>, and not milliseconds": lambda state: Handled(
+        None, state, pa.nulls(2, pa.list_(pa.timestamp("us")))
+    ),
+    r"timers .* are double, and not milliseconds": lambda state: Handled(
+        None, state, pa.array([1.0, 2.0])
+    ),
+    r"append .* 'two' as list<.*text.*>, which is declared .*s: string": lambda state: Handled(
+        None, state, append=pa.table({"two": [[{"n": 1, "text": "x"}], None]})
+    ),
+    r"append .* 'two' as list<.*more.*>, which is declared": lambda state: Handled(
+        None, state, append=pa.table({"two": [[{"n": 1, "s": "x", "more": 2}], None]})
+    ),
+    r"timers .* are string, and not milliseconds": lambda state: Handled(
         None, state, pa.array(["soon", "later"])
     ),
     r"timers .* are no pyarrow.Array, but list": lambda state: Handled(None, state, [1, 2]),
@@ -259,6 +271,28 @@ def test_elements_end_with_their_ttl() -> None:
     for now in (1_000, 1_600, 2_100, 9_000):
         operator.batch([("a", now)], now=now, processor=Passing(make))
     assert seen == [[None], [[1_000]], [[1_600]], [None]]
+
+
+def test_lists_that_are_returned_as_they_were_go_on_to_age() -> None:
+    class Passing(Given):
+        ttl_ms = 1_000
+
+    seen: list[Any] = []
+
+    def make(keys: Any, rows: Any, state: Any) -> Any:
+        seen.append(dict(zip(keys["id"].to_pylist(), state["one"].to_pylist(), strict=True)))
+        lists = rows_of(rows) if len(seen) == 1 else state["one"]
+        changed = [
+            [7] if key.as_py() == "b" and len(seen) == 2 else lists[at].as_py()
+            for at, key in enumerate(keys["id"])
+        ]
+        one = pa.array(changed, pa.list_(pa.int64()))
+        return None, pa.table({"n": state["n"], "one": one})
+
+    operator = Operator(Passing(make), INPUT, "id string", flavour="arrow", time_mode=TIME)
+    for now in (1_000, 1_500, 2_100):
+        operator.batch([("a", 1), ("b", 2)], now=now, processor=Passing(make))
+    assert seen == [{"a": None, "b": None}, {"a": [1], "b": [2]}, {"a": None, "b": [7]}]
 
 
 def test_timers_see_what_their_batch_left_and_keys_without_rows() -> None:

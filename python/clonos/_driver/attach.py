@@ -80,7 +80,8 @@ def attach(
     standbys : int or "full"
         Other agents that hold each part of keyed state: how many may be lost at once.
     memory : int or str
-        Bytes of logs each agent keeps in memory; past it they spill to `spill_dir`.
+        Bytes of logs and keyed state each agent keeps in memory; past it they spill to
+        `spill_dir`.
     disk : int or str
         Bytes each agent may spill; past it writers are slowed, then refused.
     spill_policy : {"availability", "eager", "epoch", "off"}, optional
@@ -112,8 +113,8 @@ def attach(
         any free port.
     agent_ports : str or int, optional
         Ports that agents listen on, where a firewall lets through no others, such as
-        ``"40000-40100"``: as many as a node has executors, and one for the driver unless it has a
-        `driver_port`. Default: any.
+        ``"40000-40100"``: one for each executor of a node and some to spare, as an agent goes after
+        its executor, and one for the driver unless it has a `driver_port`. Default: any.
     host_label : str, optional
         Name of the node that the driver runs on; default: the environment variable
         ``CLONOS_HOST_LABEL``, else its address. Executors have theirs from that variable only.

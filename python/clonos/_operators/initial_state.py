@@ -33,13 +33,13 @@ def with_initial(rows: DataFrame, places: list[str], initial: Grouped) -> DataFr
     if df.isStreaming:
         message = "initial_state must be of a batch query: it is read once, in the first batch"
         raise ConfigError(message, "CONFIG")
-    given = [df.select(_column(key)).schema[0].dataType for key in keys]
-    wanted = [rows.schema[place].dataType for place in places]
+    # Not what a table says of its columns besides, such as where there may be nulls.
+    given = [df.select(_column(key)).schema[0].dataType.simpleString() for key in keys]
+    wanted = [rows.schema[place].dataType.simpleString() for place in places]
     if given != wanted:
         message = (
             "the keys of initial_state must have the types of those of the rows: "
-            f"{[kind.simpleString() for kind in given]} are not "
-            f"{[kind.simpleString() for kind in wanted]}"
+            f"{given} are not {wanted}"
         )
         raise ConfigError(message, "CONFIG")
     named = [_column(key).alias(place) for key, place in zip(keys, places, strict=True)]
@@ -57,12 +57,12 @@ def _in_first_batch(df: DataFrame) -> DataFrame:
     no row of one side while the other has no partition, where a broadcast would be made in each
     batch.
     """
-    from clonos._sources.first_batch import read_first_batch
+    from clonos._sources.first_batch import COLUMN, read_first_batch
 
     session = _attached.current()
     # The attached one alone knows the format; a stream may be of another of the application.
     first = read_first_batch(df.sparkSession if session is None else session.spark)
-    return df.hint("shuffle_replicate_nl").crossJoin(first).select(*df.columns)
+    return df.hint("shuffle_replicate_nl").crossJoin(first).drop(COLUMN)
 
 
 def _column(key: Key) -> Any:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from clonos.errors import ConfigError
+
 Offset = dict[str, str | int | None]
 
 # The version of state that no batch has written yet.
@@ -31,7 +33,19 @@ def first_offset(reader: str) -> Offset:
 
 
 def reader_of(offset: Offset) -> str:
-    """Return the name that the reader of a query began with, in whatever process that was."""
+    """Return the name that the reader of a query began with, in whatever process that was.
+
+    Raises
+    ------
+    ConfigError
+        If the checkpoint has had another source in this place.
+    """
+    if "reader" not in offset:
+        message = (
+            "the checkpoint of this query has another source where its timers are now: a query "
+            "whose sources change needs a new checkpointLocation (and state_from to keep its state)"
+        )
+        raise ConfigError(message, "CONFIG")
     return str(offset["reader"])
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,12 +26,13 @@ class Handled(NamedTuple):
         Rows of the declared schema, taken by name, as many as there are to emit.
     state : pyarrow.RecordBatch or pyarrow.Table
         The state from now on, one row for each of the keys, with the columns of `state_schema`,
-        taken by name. A row of nulls removes a key's state. A column of a list's name puts lists in
-        the place of those there are. The state as it was given changes nothing.
+        taken by name. A row of nulls removes a key's state, and leaves its lists. A column of a
+        list's name puts lists in the place of those there are. The state as it was given changes
+        nothing.
     timers : pyarrow.Array or pyarrow.ChunkedArray, optional
-        When each key is to be handled again, in the place of all its timers so far: a time in
-        milliseconds since 1970, a list of such, or a null for never. ``None``, the default, leaves
-        timers as they are.
+        When each key is to be handled again, in the place of all its timers so far, also of those
+        that are due in this batch: a time in milliseconds since 1970 (int64), a list of such, or a
+        null for never. ``None``, the default, leaves timers as they are.
     append : pyarrow.RecordBatch or pyarrow.Table, optional
         Columns by the names of lists, with what to put behind the elements of each key's list.
     """
@@ -83,7 +85,7 @@ class BatchProcessor(ABC):
 
     state_schema: StructType | str
     state_name: str = "state"
-    list_schemas: ClassVar[Mapping[str, StructType | str]] = {}
+    list_schemas: Mapping[str, StructType | str] = MappingProxyType({})
     ttl_ms: int = 0
 
     @abstractmethod
@@ -173,6 +175,11 @@ class GroupedRows:
         self.now_ms = now_ms
         self.watermark_ms = watermark_ms
         self.timers = timers
+
+    def __repr__(self) -> str:
+        """Tell how many rows of how many keys there are, and of which columns."""
+        keys, names = len(self.offsets) - 1, ", ".join(self.rows.schema.names)
+        return f"<{len(self.rows)} rows of {keys} keys: {names}>"
 
     def __len__(self) -> int:
         """How many rows there are, of all keys."""

@@ -65,6 +65,9 @@ def as_declared(
     for place, field in zip(places, schema, strict=True):
         column: Any = found.column(place)
         if column.type != field.type:
+            if not _may_be(column.type, field.type):
+                reason = f"has {field.name!r} as {column.type}, which is declared {field.type}"
+                raise _wrong(what, reason)
             try:
                 column = column.cast(field.type)
             except pa.ArrowException as error:
@@ -90,7 +93,8 @@ def as_timers(what: str, found: Any, rows: int) -> pa.ListArray:
     column: Any = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
     is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
     kind = pa.list_(pa.int64()) if is_list else pa.int64()
-    if pa.types.is_temporal(column.type):
+    of = column.type.value_type if is_list else column.type
+    if not (pa.types.is_integer(of) or pa.types.is_null(of)):
         raise _wrong(what, f"are {column.type}, and not milliseconds since 1970 (int64)")
     try:
         column = column.cast(kind)
@@ -104,6 +108,58 @@ def as_timers(what: str, found: Any, rows: int) -> pa.ListArray:
     numbers, expiries = np.unique(pairs, axis=1)
     sizes = np.bincount(numbers, minlength=rows)
     return lists_of(sizes, pa.array(expiries, pa.int64()), pa.int64())
+
+
+def _may_be(found: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether values of a type mean the same in the declared one, if they fit.
+
+    Arrow casts more: fields that a struct lacks become nulls, and numbers microseconds.
+    """
+    types = pa.types
+    if found == declared or types.is_null(found):
+        return True
+    if types.is_dictionary(found):
+        return _may_be(found.value_type, declared)
+    if types.is_struct(declared):
+        return types.is_struct(found) and _have_fields(list(found), list(declared))
+    if types.is_map(declared):
+        keys = types.is_map(found) and _may_be(found.key_type, declared.key_type)
+        return keys and _may_be(found.item_type, declared.item_type)
+    if _is_list(declared):
+        return _is_list(found) and _may_be(found.value_type, declared.value_type)
+    if types.is_timestamp(declared):
+        return types.is_timestamp(found) and (found.tz is None) == (declared.tz is None)
+    return any(all(kind(one) for one in (found, declared)) for kind in _KINDS)
+
+
+def _have_fields(found: list[pa.Field], declared: list[pa.Field]) -> bool:
+    kinds = {field.name: field.type for field in found}
+    if len(found) != len(kinds) or kinds.keys() != {field.name for field in declared}:
+        return False
+    return all(_may_be(kinds[field.name], field.type) for field in declared)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
+
+
+_KINDS = (_is_number, _is_text, _is_bytes, pa.types.is_date, pa.types.is_duration)
 
 
 def _wrong(what: str, reason: str) -> UnsupportedType:

@@ -207,10 +207,25 @@ class BatchRunner:
                 continue
             column = table[name].combine_chunks()
             now = in_zone(column, self._conf)
-            if name in state.elements and not now.equals(given):
-                state.write_list(name, numbers, column, np.asarray(given.is_valid()))
+            if name in state.elements:
+                self._write_lists(name, (numbers, column), (given, now))
             columns.append(now)
         return Held(is_there, pa.RecordBatch.from_arrays(columns, before.columns.schema.names))
+
+    def _write_lists(
+        self,
+        name: str,
+        to_write: tuple[Numbers, pa.ListArray],
+        changed: tuple[pa.ListArray, pa.ListArray],
+    ) -> None:
+        """Write the lists that are others now: those of other keys go on to age."""
+        (numbers, column), (given, now) = to_write, changed
+        if now.equals(given):
+            return
+        marks = [np.asarray(_core.row_fingerprints([lists])) for lists in changed]
+        places = np.flatnonzero(marks[0] != marks[1])
+        had = np.asarray(given.is_valid())[places]
+        self._state.write_list(name, numbers[places], column.take(pa.array(places)), had)
 
     def _output(self, handled: Handled) -> Batches:
         if handled.output is None:

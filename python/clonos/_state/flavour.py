@@ -25,9 +25,6 @@ class Flavour(Protocol):
     def chunks(self, rows: pa.RecordBatch) -> Chunks:
         """Return what makes chunks of these rows."""
 
-    def initial(self, chunk: Any) -> Iterable[Any]:
-        """What ``handleInitialState`` is called with, of one chunk."""
-
     def take(self, outputs: Iterable[Any]) -> bool:
         """Take all that a processor returns for one key; whether it is time to hand it on."""
 

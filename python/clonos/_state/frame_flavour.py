@@ -65,10 +65,6 @@ class FrameFlavour:
         """Return what makes frames of these rows."""
         return FrameChunks(rows, self._conf)
 
-    def initial(self, chunk: Any) -> Iterable[Any]:
-        """Each chunk on its own."""
-        return (chunk,)
-
     def take(self, outputs: Iterable[Any]) -> bool:
         """Take all frames of one key; whether it is time to hand them on."""
         for output in outputs:

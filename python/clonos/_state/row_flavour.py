@@ -49,10 +49,6 @@ class RowFlavour:
         """Return what makes Rows of these rows."""
         return RowChunks(rows, self._conf)
 
-    def initial(self, chunk: Any) -> Iterable[Any]:
-        """Each Row on its own."""
-        return (chunk,)
-
     def take(self, outputs: Iterable[Any]) -> bool:
         """Take all Rows of one key; whether it is time to hand them on."""
         self._taken.extend(outputs)

@@ -62,7 +62,7 @@ impl Handler {
             Registrar::Here(local) => return self.attend(local, &key),
             Registrar::There(driver) => driver,
         };
-        match self.connections.call(driver, &Request::UseOf(key))? {
+        match self.connections.call_driver(driver, &Request::UseOf(key))? {
             Reply::UseIs(used) => Ok(used),
             _ => Err(unexpected()),
         }

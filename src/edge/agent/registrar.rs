@@ -252,7 +252,12 @@ impl Registrar {
         agent: AgentId,
         commits_seen: u64,
     ) -> Result<Option<Grant>> {
-        match self.ask(connections, &Request::Grant { open: open.clone(), agent, commits_seen })? {
+        let request = Request::Grant { open: open.clone(), agent, commits_seen };
+        let reply = match self {
+            Self::Here(_) => self.ask(connections, &request),
+            Self::There(addr) => connections.call_driver(addr, &request),
+        };
+        match reply? {
             Reply::Granted(grant) => Ok(Some(*grant)),
             Reply::Busy => Ok(None),
             _ => Err(unexpected()),

@@ -44,7 +44,17 @@ impl Connections {
 
     /// Asks and reads the answer.
     pub(in crate::edge) fn call(&self, addr: &str, request: &Request) -> Result<Reply> {
-        let reply = self.ask(addr, request, Deadline::within(self.allowed));
+        self.call_within(addr, request, self.allowed)
+    }
+
+    /// As [`Self::call`], for what the driver may first have to read from the checkpoint folder. Only for those who
+    /// ask it on behalf of a worker's open, which waits longer.
+    pub(in crate::edge) fn call_driver(&self, addr: &str, request: &Request) -> Result<Reply> {
+        self.call_within(addr, request, 2 * self.allowed)
+    }
+
+    fn call_within(&self, addr: &str, request: &Request, allowed: Duration) -> Result<Reply> {
+        let reply = self.ask(addr, request, Deadline::within(allowed));
         self.note(addr, reply.is_ok());
         match reply? {
             Reply::Failed(error) => Err(error),

@@ -36,10 +36,14 @@ impl Uploads {
         Self { memory: memory.clone(), all: Mutex::default() }
     }
 
+    /// Drops those that nobody goes on with.
+    pub(super) fn sweep(&self) {
+        locked(&self.all).retain(|_, upload| upload.touched.elapsed() < UPLOAD_PATIENCE);
+    }
+
     /// Adds a piece; all of it, if that was the last.
     fn add(&self, name: (AgentId, u64), at: u64, piece: Bytes, last: bool) -> Result<Option<(Bytes, Taken)>> {
         let mut all = locked(&self.all);
-        all.retain(|_, upload| upload.touched.elapsed() < UPLOAD_PATIENCE);
         let begin = || Upload { gathered: Gathered::new(&self.memory), touched: Instant::now() };
         let upload = all.entry(name).or_insert_with(begin);
         upload.touched = Instant::now();

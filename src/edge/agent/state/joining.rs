@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::super::handler::{Handler, unexpected};
 use super::super::registrar::Registrar;
+use super::GivenUp;
 use super::held::Moved;
 use crate::agent::placement;
 use crate::agent::protocol::AgentInfo;
@@ -37,6 +38,7 @@ pub(in crate::edge::agent) fn join(server: &Arc<Server>) {
             tracing::warn!(%error, "state could not be put in order");
         }
         handler.states.views.sweep();
+        handler.states.uploads.sweep();
         locked(&handler.store).leave_room(handler.states.memory.bytes());
         let looks = match &handler.registrar {
             Registrar::Here(local) => {
@@ -67,6 +69,7 @@ pub(super) struct Own {
 
 impl Handler {
     fn join_all(&self, server: &Server) -> Result<()> {
+        self.tell_given_up()?;
         let Own { joins, bases, .. } = self.forget_others()?;
         for join in joins {
             if server.is_stopping() {
@@ -96,6 +99,16 @@ impl Handler {
             self.prune_states(local);
         }
         Ok(())
+    }
+
+    /// Tells the registry what was given up here: again until it has heard of it, as it would go on to count it.
+    fn tell_given_up(&self) -> Result<()> {
+        loop {
+            let Some(first) = locked(&self.states.untold).first().cloned() else { return Ok(()) };
+            let GivenUp { state, life, ranges, as_of } = first.clone();
+            self.ask_states(ToRegistry::Lacks { agent: self.info.id, state, life, ranges, as_of })?;
+            locked(&self.states.untold).retain(|other| *other != first);
+        }
     }
 
     /// Asks the registry what is this agent's, and forgets the rest.
@@ -130,11 +143,12 @@ impl Handler {
                 Moved::Lacks(ranges) => ranges,
             };
             if let Some(as_of) = asked_as_of {
+                let lacking = GivenUp { state: id.clone(), life, ranges, as_of };
+                locked(&self.states.untold).push(lacking);
                 // First, as what comes once the registry has heard of it is for what this agent is given anew.
                 self.states.held.write().give_up(id, life, &ranges);
                 given_up = given_up.union(&ranges);
-                let (agent, state) = (self.info.id, id.clone());
-                self.ask_states(ToRegistry::Lacks { agent, state, life, ranges, as_of })?;
+                self.tell_given_up()?;
             } else {
                 // Ranges that others have by now are sent no deltas any more, and this agent may not have heard of that.
                 asked_as_of = Some(self.forget_others()?.as_of);

@@ -52,7 +52,7 @@ use crate::edge::locked;
 use crate::edge::net::signal::Signal;
 use crate::error::Result;
 use crate::state::memory::Memory;
-use crate::state::{Files, StateId};
+use crate::state::{Files, RangeSet, StateId};
 
 /// One in so many bytes of an agent's memory is for state: the rest is for logs.
 const STATE_SHARE: u64 = 2;
@@ -64,6 +64,8 @@ pub(in crate::edge) struct States {
     memory: Memory,
     uploads: Uploads,
     views: Views,
+    /// What this agent has given up of its own, as long as the registry may count it.
+    untold: Mutex<Vec<GivenUp>>,
     /// Held by whoever asks what is this agent's, until the rest is forgotten.
     listing: Mutex<()>,
     /// Held by whoever looks into the checkpoint folder for a state.
@@ -76,6 +78,15 @@ pub(in crate::edge) struct States {
     pub(in crate::edge) join_due: Signal,
 }
 
+/// Ranges that are no more what they are counted for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct GivenUp {
+    state: StateId,
+    life: u64,
+    ranges: RangeSet,
+    as_of: u64,
+}
+
 impl States {
     pub(super) fn new(config: &SessionConfig, files: Arc<dyn Files>) -> Self {
         let held = Held::new(config.memory_bytes / STATE_SHARE, files);
@@ -85,6 +96,7 @@ impl States {
             uploads: Uploads::new(&memory),
             memory,
             views: Views::default(),
+            untold: Mutex::default(),
             listing: Mutex::default(),
             looking: Mutex::default(),
             folder_due: FolderDue::default(),
@@ -124,7 +136,7 @@ impl Handler {
         match &self.registrar {
             Registrar::Here(local) => self.states_here(local, &told),
             Registrar::There(driver) => {
-                match self.connections.call(driver, &Request::StateRegistry(Box::new(told)))? {
+                match self.connections.call_driver(driver, &Request::StateRegistry(Box::new(told)))? {
                     Reply::StateRegistry(answer) => Ok(answer),
                     _ => Err(unexpected()),
                 }
