@@ -18,7 +18,7 @@ use crate::reopened::{
 };
 use crate::shown::depth_none;
 use crate::silence::is_held_by;
-use crate::world::{AgentProcess, Peer, SECRET, World, close, open_as, task, text};
+use crate::world::{AgentProcess, Peer, World, close, open_as, task, text};
 
 /// A sender whose first attempt sent `one` and `old` and died with its agent, and whose second found `one`: the agents of
 /// the consumer that had it and of the second attempt, a worker there, and its session.
@@ -107,13 +107,14 @@ fn answers(world: &World, answer: fn(&Request) -> Reply) -> AgentInfo {
     let mut driver = Peer::of(world, world.driver.addr());
     let registered = driver.ask(&Request::Register { info: info.clone(), executor: String::new() });
     assert!(matches!(registered, Reply::Registered { .. }));
+    let secret = world.config.secret;
     spawn(move || {
         for guest in listener.incoming() {
             spawn(move || {
                 let timeout = Duration::from_secs(20);
                 let stream = Stream::Tcp(guest.unwrap());
                 // Some only look whether anybody listens.
-                let Ok(mut guest) = Connection::accept(stream, "a guest".into(), &SECRET, timeout) else {
+                let Ok(mut guest) = Connection::accept(stream, "a guest".into(), &secret, timeout) else {
                     return;
                 };
                 while let Ok(request) = guest.read::<Request>() {

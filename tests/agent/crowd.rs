@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clonos::edge::net::Connection;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with};
 
-use crate::world::{SECRET, World};
+use crate::world::World;
 
 /// Connections from one address of this machine that never say a word.
 fn silent(to: &str, from: &str, count: usize) -> Vec<TcpStream> {
@@ -30,7 +30,7 @@ fn one_address_does_not_shut_the_door_for_another() {
     // Accepted by now.
     std::thread::sleep(Duration::from_millis(200));
     let began = Instant::now();
-    Connection::tcp(world.driver.addr(), &SECRET, Duration::from_secs(1)).unwrap();
+    Connection::tcp(world.driver.addr(), &world.config.secret, Duration::from_secs(1)).unwrap();
     assert!(began.elapsed() < Duration::from_millis(500), "nobody waits: {:?}", began.elapsed());
     drop(crowd);
 }
@@ -40,7 +40,7 @@ fn who_finds_the_door_full_comes_again() {
     let world = World::with(|config, _| config.io_timeout_ms = 500);
     let crowd = silent(world.driver.addr(), "127.0.0.1", 400);
     std::thread::sleep(Duration::from_millis(100));
-    Connection::tcp(world.driver.addr(), &SECRET, Duration::from_secs(5)).unwrap();
+    Connection::tcp(world.driver.addr(), &world.config.secret, Duration::from_secs(5)).unwrap();
     drop(crowd);
 }
 
@@ -49,7 +49,9 @@ fn a_stage_may_start_on_many_executors_at_once() {
     let world = World::new();
     std::thread::scope(|scope| {
         for _ in 0..300 {
-            scope.spawn(|| Connection::tcp(world.driver.addr(), &SECRET, Duration::from_secs(20)).unwrap());
+            scope.spawn(|| {
+                Connection::tcp(world.driver.addr(), &world.config.secret, Duration::from_secs(20)).unwrap()
+            });
         }
     });
 }
@@ -60,13 +62,13 @@ fn a_program_that_hangs_up_at_once_is_given_up_in_time() {
     let addr = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || listener.incoming().for_each(drop));
     let began = Instant::now();
-    let refused = Connection::tcp(&addr, &SECRET, Duration::from_secs(1)).unwrap_err();
+    let refused = Connection::tcp(&addr, &[7; 32], Duration::from_secs(1)).unwrap_err();
     assert_eq!(refused.condition(), "AGENT_UNREACHABLE");
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
     // Where nobody listens, nobody comes again.
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let began = Instant::now();
-    Connection::tcp(&nobody, &SECRET, Duration::from_secs(5)).unwrap_err();
+    Connection::tcp(&nobody, &[7; 32], Duration::from_secs(5)).unwrap_err();
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
 }
 
@@ -80,7 +82,9 @@ fn an_agent_that_does_not_let_in_is_given_up_in_time() {
     let queued: Vec<_> = (0..1).map(|_| std::os::unix::net::UnixStream::connect(&path).unwrap()).collect();
     let began = Instant::now();
     let (done, gave_up) = std::sync::mpsc::channel();
-    std::thread::spawn(move || drop(done.send(Connection::unix(&path, &SECRET, Duration::from_millis(500)))));
+    std::thread::spawn(move || {
+        drop(done.send(Connection::unix(&path, &[7; 32], Duration::from_millis(500))))
+    });
     let refused = gave_up.recv_timeout(Duration::from_secs(5)).expect("it waits for ever").unwrap_err();
     assert_eq!(refused.condition(), "TIMEOUT");
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());

@@ -11,7 +11,7 @@ use clonos::frame::Group;
 use clonos::id::{AgentId, LogOffset, TaskId};
 use clonos::task::Summary;
 
-use crate::world::{SECRET, World, append, close, eventually, opening, restarted, task, text};
+use crate::world::{World, append, close, eventually, opening, restarted, task, text};
 
 fn inside(task: &TaskId, attempt: u64) -> OpenTask {
     OpenTask { inside: true, ..opening(task, 1, attempt) }
@@ -181,7 +181,8 @@ fn what_a_fenced_attempt_wrote_does_not_overrule_what_rode_later() {
     let mut worker = Client::connect(&world.config, &own.socket).unwrap();
     let fenced = worker.open(inside(&task(0), 1)).unwrap().session;
     // The next attempt begins on an agent that nobody hears of again.
-    let mut driver = Connection::tcp(world.driver.addr(), &SECRET, Duration::from_secs(5)).unwrap();
+    let mut driver =
+        Connection::tcp(world.driver.addr(), &world.config.secret, Duration::from_secs(5)).unwrap();
     let open = inside(&task(0), 2);
     driver.write(&Request::Grant { open, agent: AgentId(999), commits_seen: 0 }).unwrap();
     assert!(matches!(driver.read::<Reply>().unwrap(), Reply::Granted(_)));

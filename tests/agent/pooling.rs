@@ -17,7 +17,7 @@ use clonos::task::{PoolQuestion, PoolQuestions, TaskMode, TaskOptions, values_he
 use crate::memory::{block, given};
 use crate::silence::{replicated, says};
 use crate::world::{
-    APP, Peer, SECRET, World, append, close, eventually, open, opening, restarted, start_driver, task,
+    APP, Peer, World, append, close, eventually, open, opening, restarted, start_driver, task,
 };
 
 /// A log's block: rows of these fingerprints, each with a value that says where it was recorded.
@@ -308,7 +308,7 @@ struct Asking {
 impl Asking {
     fn of(world: &World, stage: u32) -> Self {
         let mut connection =
-            Connection::unix(world.driver.socket(), &SECRET, Duration::from_secs(20)).unwrap();
+            Connection::unix(world.driver.socket(), &world.config.secret, Duration::from_secs(20)).unwrap();
         connection.write(&Request::Open(opening(&task(0), stage, 900 + u64::from(stage)))).unwrap();
         let Reply::Opened { session, .. } = connection.read().unwrap() else { panic!("not opened") };
         Self { connection, session }

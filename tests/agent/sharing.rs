@@ -13,7 +13,7 @@ use clonos::frame::Group;
 use clonos::id::{AgentId, Epoch, LogOffset, Partition, TaskId};
 use clonos::task::Summary;
 
-use crate::world::{SECRET, World, close, eventually, open, opening, task, task_in, text};
+use crate::world::{World, close, eventually, open, opening, task, task_in, text};
 
 struct SetWhenDropped<'a>(&'a AtomicBool);
 
@@ -29,7 +29,8 @@ fn with_a_silent_agent(world: &World, during: impl FnOnce()) {
     let addr = listener.local_addr().unwrap().to_string();
     // On another host: the first to be asked.
     let info = AgentInfo { id: AgentId(1), addr, host: "elsewhere".into(), driver: false };
-    let mut driver = Connection::tcp(world.driver.addr(), &SECRET, Duration::from_secs(5)).unwrap();
+    let mut driver =
+        Connection::tcp(world.driver.addr(), &world.config.secret, Duration::from_secs(5)).unwrap();
     let over = AtomicBool::new(false);
     driver.write(&Request::Register { info, executor: String::new() }).unwrap();
     std::thread::scope(|scope| {

@@ -21,7 +21,6 @@ use tempfile::TempDir;
 
 use crate::heap;
 
-pub const SECRET: [u8; 32] = [7; 32];
 /// Hash of the application, as workers state it.
 pub const APP: u64 = 11;
 /// Tells a child process where to put its agent's socket.
@@ -46,7 +45,10 @@ impl World {
     /// With settings changed by `set`, which is also given the world's folder.
     pub fn with(set: impl FnOnce(&mut SessionConfig, &TempDir)) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut config = SessionConfig::new("app-test", SECRET);
+        // Worlds stand beside each other, and the port of an agent that is gone may soon be another world's.
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).unwrap();
+        let mut config = SessionConfig::new("app-test", secret);
         config.io_timeout_ms = 4_000;
         config.spill_dir = Some(folder.path().join("spill").display().to_string());
         set(&mut config, &folder);

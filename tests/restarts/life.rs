@@ -30,7 +30,11 @@ pub(crate) struct Life {
 
 impl Life {
     pub(crate) fn begin(folder: &Path, number: u64, depth: u32, executors: usize) -> Result<Self> {
-        let mut config = SessionConfig::new(format!("app-{number}"), [7; 32]);
+        // Stories run beside each other, and the port of an agent that is gone may soon be another story's: as between
+        // sessions, a secret of its own keeps who asks there from being answered.
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).unwrap();
+        let mut config = SessionConfig::new(format!("app-{number}"), secret);
         // Long: a busy machine is no fault.
         config.io_timeout_ms = 30_000;
         config.sharing_depth = depth;
