@@ -58,7 +58,8 @@ class Programs(Interpreter):
 
     @staticmethod
     def _now(times: Any) -> int:
-        return max(times.getCurrentWatermarkInMs(), 0)
+        # For what is due at once ours begins a batch, where Spark's waits for the next there is.
+        return max(times.getCurrentWatermarkInMs(), 0) + 1
 
 
 # Of each batch its second, and of each of its rows the program and key, number and distance to it.
