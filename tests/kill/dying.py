@@ -6,7 +6,8 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +46,23 @@ def await_mark(mark: Path, process: subprocess.Popen[bytes]) -> None:
 def log_of(folder: Path) -> Path:
     """Return the file with what the driver prints."""
     return folder / "stderr.txt"
+
+
+def told_to(plan: dict[str, Any]) -> Callable[[int, str], None]:
+    """Return what a driver says each step of a batch to: it waits to be killed where it is to."""
+
+    def told(number: int, step: str) -> None:
+        if [number, step] == plan["hang"]:
+            (Path(plan["folder"]) / f"{step} {number}").touch()
+            time.sleep(600)
+
+    return told
+
+
+def session_of(partitions: int) -> Any:
+    """Return the Spark of a driver."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.host", "127.0.0.1")
+    return builder.config("spark.sql.shuffle.partitions", partitions).getOrCreate()

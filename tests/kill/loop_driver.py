@@ -17,6 +17,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from dying import session_of, told_to
+
 import clonos
 from clonos import causal
 
@@ -119,19 +121,10 @@ def put(folder: Path, name: str, ids: range) -> None:
 
 
 def main() -> None:
-    from pyspark.sql import SparkSession
-
     plan = json.loads(sys.argv[1])
     folder = Path(plan["folder"])
 
-    def told(number: int, step: str) -> None:
-        if [number, step] == plan["hang"]:
-            (folder / f"{step} {number}").touch()
-            time.sleep(600)
-
-    builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.driver.host", "127.0.0.1")
-    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    told, spark = told_to(plan), session_of(2)
     with clonos.attach(spark, checkpoint_dir=folder / "logs") as session:
         start(session, folder, 2, told).awaitTermination()
 

@@ -23,6 +23,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from dying import session_of, told_to
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
@@ -126,20 +127,12 @@ def check(folder: Path, batches: int) -> None:
 
 
 def main() -> None:
-    from pyspark.sql import SparkSession
     from pyspark.sql.functions import lit
 
     plan = json.loads(sys.argv[1])
     folder = Path(plan["folder"])
 
-    def told(number: int, step: str) -> None:
-        if [number, step] == plan["hang"]:
-            (folder / f"{step} {number}").touch()
-            time.sleep(600)
-
-    builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.driver.host", "127.0.0.1")
-    spark = builder.config("spark.sql.shuffle.partitions", "3").getOrCreate()
+    told, spark = told_to(plan), session_of(3)
     with clonos.attach(spark, checkpoint_dir=folder / "logs") as session:
         files = spark.readStream.schema("id string, n long").option("maxFilesPerTrigger", 1)
         drawn = clonos.transform_with_state(

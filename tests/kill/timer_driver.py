@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import Row, SparkSession
+from dying import session_of
+from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 import clonos
@@ -37,9 +38,7 @@ class Alarm(StatefulProcessor):
 def main() -> None:
     plan = json.loads(sys.argv[1])
     folder = Path(plan["folder"])
-    builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.driver.host", "127.0.0.1")
-    spark = builder.config("spark.sql.shuffle.partitions", "3").getOrCreate()
+    spark = session_of(3)
     with clonos.attach(spark, checkpoint_dir=folder / "logs"):
         rows = spark.readStream.schema("id string, n long").json(str(folder / "in"))
         alarms = clonos.transform_with_state(

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from local_agent import SECRET
+from local_agent import make_config, open_task
 
 from clonos import _core, _processes
 
@@ -28,17 +28,8 @@ VALUES = pa.schema([("count", pa.int64()), ("text", pa.string())])
 DRIVER = """
 import sys
 from clonos import _core
-config = _core.SessionConfig.from_bytes(bytes.fromhex(sys.argv[1]))
-agent = _core.Agent.start(
-    config,
-    "127.0.0.1",
-    0,
-    lambda _stage: None,
-    lambda *_task: False,
-    lambda *_execution: None,
-    lambda *_epoch: (1_000, -1, -1),
-    lambda _reader: None,
-)
+from local_agent import start_agent
+agent = start_agent(_core.SessionConfig.from_bytes(bytes.fromhex(sys.argv[1])))
 print(agent.addr, flush=True)
 sys.stdin.read()
 agent.stop()
@@ -67,24 +58,12 @@ class Load:
     """An application with some executors, each with an agent."""
 
     def __init__(self, folder: Path, memory: int, partitions: int, executors: int = 2) -> None:
-        config = _core.SessionConfig(
-            app_id="load",
-            secret=SECRET,
-            driver_addr="",
-            driver_socket=str(folder / "driver.sock"),
+        config = make_config(
+            folder,
             local=False,
-            guarantee="exactly_once",
             sharing_depth=1,
             memory_bytes=memory,
             disk_bytes=64 << 30,
-            spill_policy="availability",
-            clock_resolution_ns=0,
-            compress_frames=True,
-            spill_dir=str(folder),
-            checkpoint_dir=None,
-            agent_scope="executor",
-            on_lost="rollback",
-            on_ambiguous="error",
             io_timeout_ms=30_000,
         )
         self._driver = _start([DRIVER, config.to_bytes().hex()])
@@ -128,26 +107,16 @@ class Load:
         return sum(self._task(client, partition, keys) for partition, keys in share)
 
     def _task(self, client: _core.Client, partition: int, keys: np.ndarray) -> int:
-        task = _core.ServiceTask.open(
-            client,
+        task = open_task(
             self.config,
-            query="q",
+            _core.ServiceTask,
+            "load",
+            client,
             epoch=self._epoch,
-            operator="load",
             partition=partition,
-            app=1,
             stage=self._epoch,
-            attempt=0,
-            worker=partition,
             token=1,
             named=True,
-            execution=None,
-            code=1,
-            python="3",
-            label="load",
-            keyed=False,
-            allow_code_change=False,
-            count_occurrences=True,
         )
         state = _core.StateTask.open(
             task,
@@ -181,6 +150,7 @@ def _start(arguments: list[str]) -> subprocess.Popen[str]:
         [sys.executable, "-c", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        cwd=Path(__file__).parent,
         text=True,
     )
 

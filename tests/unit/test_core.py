@@ -12,39 +12,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from local_agent import SECRET, make_config
+from local_agent import SECRET, make_config, open_task
 
 from clonos import _core, errors
 from clonos.errors import AgentError, AuthRefused, Fenced, ForkedProcess
 
-_attempts = itertools.count(1)
-_openers = itertools.count(1)
-
-
-def open_task(config: _core.SessionConfig, kind: Any, operator: str, **changes: Any) -> Any:
-    attempt = next(_attempts)
-    arguments = {
-        "query": "q",
-        "epoch": "e",
-        "operator": operator,
-        "partition": 0,
-        "app": 1,
-        "stage": 0,
-        "attempt": attempt,
-        "worker": next(_openers),
-        "token": 0,
-        "named": False,
-        "execution": None,
-        "code": 1,
-        "python": "3",
-        "label": "f",
-        "keyed": False,
-        "allow_code_change": False,
-        "count_occurrences": True,
-    }
-    client = _core.Client.connect(config, config.driver_socket)
-    return kind.open(client, config, **(arguments | changes))
-
+_operators = itertools.count(1)
 
 COLUMNS = [
     pa.array([1, None, 3]),
@@ -87,7 +60,7 @@ def test_any_type_is_recorded_and_replayed(config: Any, column: pa.Array) -> Non
 @given(data=st.data())
 def test_whatever_was_published_is_replayed(config: Any, data: st.DataObject) -> None:
     """Any batches, any moment of death, other batches and another order the second time."""
-    operator = f"op-{next(_attempts)}"
+    operator = f"op-{next(_operators)}"
     rows = list(range(data.draw(st.integers(1, 80))))
     values = {row: random.random() for row in rows}
     task = open_task(config, _core.ResultTask, operator)
@@ -166,7 +139,7 @@ def test_a_column_used_twice_has_two_logs(config: Any) -> None:
 
 def test_a_wrong_secret_is_refused(config: Any, tmp_path: Path) -> None:
     with pytest.raises(AuthRefused):
-        _core.Client.connect(make_config(tmp_path, os.urandom(32)), config.driver_socket)
+        _core.Client.connect(make_config(tmp_path, secret=os.urandom(32)), config.driver_socket)
 
 
 def test_nobody_there_is_an_agent_error(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from local_agent import make_config
+from local_agent import make_config, open_task, start_agent
 
 from clonos import _core
 
@@ -25,26 +25,15 @@ QUERY, OPERATOR = "orders", "count"
 
 def run_epoch(config: _core.SessionConfig, epoch: int, users: list[str]) -> None:
     """Write a value, an element, a pair and a timer of each user."""
-    task = _core.ServiceTask.open(
-        _core.Client.connect(config, config.driver_socket),
+    task = open_task(
         config,
+        _core.ServiceTask,
+        OPERATOR,
         query=QUERY,
         epoch=epoch,
-        operator=OPERATOR,
-        partition=0,
-        app=1,
         stage=epoch,
-        attempt=0,
-        worker=1,
         token=1,
         named=True,
-        execution=None,
-        code=1,
-        python="3.11",
-        label="count",
-        keyed=False,
-        allow_code_change=False,
-        count_occurrences=True,
     )
     state = _core.StateTask.open(
         task,
@@ -76,17 +65,8 @@ def kept(tmp_path: Path) -> Path:
     """A checkpoint folder with two committed versions, and a savepoint beside it."""
     folder = tmp_path / "kept"
     folder.mkdir()
-    config = make_config(tmp_path, checkpoint_dir=folder)
-    agent = _core.Agent.start(
-        config,
-        "127.0.0.1",
-        0,
-        lambda _stage: None,
-        lambda *_task: False,
-        lambda *_execution: None,
-        lambda *_epoch: (1_000, -1, -1),
-        lambda _reader: None,
-    )
+    config = make_config(tmp_path, checkpoint_dir=str(folder))
+    agent = start_agent(config)
     try:
         run_epoch(config, 0, ["a", "b"])
         agent.commit_epoch(QUERY, 0)

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
+from clonos._arrow_types import arrow_schema
 from clonos._loops import Loop, loop_of, source
 from clonos._loops.folder import LoopFolder
-from clonos._loops.rows import as_spark_reads, conformed, read_rows, write_rows
+from clonos._loops.rows import conformed, read_rows, write_rows
 from clonos._loops.sink import LoopBatchWriter, LoopTarget
 from clonos._loops.source import LoopOptions, LoopReader, ReadMaxRows
 from clonos._sinks import place
@@ -327,7 +328,7 @@ def test_a_loop_is_exactly_once_and_of_streams(tmp_path: Path) -> None:
 
 def test_rows_are_read_in_the_types_that_spark_takes(tmp_path: Path) -> None:
     schema = t.StructType().add("at", t.TimestampType()).add("each", t.ArrayType(t.StringType()))
-    wanted = as_spark_reads(schema)
+    wanted = arrow_schema(schema)
     at = pa.array([1_700_000_000_000_000, None], pa.timestamp("us", "Europe/Berlin"))
     each = pa.array([["a", None], []], pa.list_(pa.string()))
     batches = [pa.record_batch({"at": at, "each": each})] * 2

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from local_agent import SECRET
-from test_core import open_task
+from local_agent import make_config, open_task
 
 from clonos import _core, _processes
 
@@ -21,18 +20,9 @@ TOTAL = 1 << 30
 ROWS = 100_000
 AGENT = """
 import sys
-from clonos import _core, _processes
-config = _core.SessionConfig.from_bytes(bytes.fromhex(sys.argv[1]))
-agent = _core.Agent.start(
-    config,
-    "127.0.0.1",
-    0,
-    lambda _stage: None,
-    lambda *_task: False,
-    lambda *_execution: None,
-    lambda *_epoch: (1_000, -1, -1),
-    lambda _reader: None,
-)
+from clonos import _core
+from local_agent import start_agent
+agent = start_agent(_core.SessionConfig.from_bytes(bytes.fromhex(sys.argv[1])))
 print("up", flush=True)
 sys.stdin.read()
 agent.stop()
@@ -41,30 +31,12 @@ agent.stop()
 
 @pytest.mark.timeout(300)
 def test_logs_stay_inside_the_memory_that_was_set(tmp_path: Path) -> None:
-    config = _core.SessionConfig(
-        app_id="memory",
-        secret=SECRET,
-        driver_addr="",
-        driver_socket=str(tmp_path / "a.sock"),
-        local=True,
-        guarantee="exactly_once",
-        sharing_depth=0,
-        memory_bytes=MEMORY,
-        disk_bytes=4 << 30,
-        spill_policy="availability",
-        clock_resolution_ns=0,
-        compress_frames=True,
-        spill_dir=str(tmp_path),
-        checkpoint_dir=None,
-        agent_scope="executor",
-        on_lost="rollback",
-        on_ambiguous="error",
-        io_timeout_ms=30_000,
-    )
+    config = make_config(tmp_path, memory_bytes=MEMORY, disk_bytes=4 << 30, io_timeout_ms=30_000)
     process = subprocess.Popen(
         [sys.executable, "-c", AGENT, config.to_bytes().hex()],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        cwd=Path(__file__).parent,
         text=True,
     )
     try:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from local_agent import open_task
 
 from clonos import _core
 from clonos.errors import ClonosError
@@ -225,26 +226,16 @@ def test_at_an_agent_each_epoch_reads_what_was_committed(config: _core.SessionCo
     client = _core.Client.connect(config, config.driver_socket)
 
     def run(epoch: int, users: list[str]) -> tuple[int | None, dict[str, list[int]]]:
-        task = _core.ServiceTask.open(
-            client,
+        task = open_task(
             config,
+            _core.ServiceTask,
+            "count",
+            client,
             query="orders",
             epoch=epoch,
-            operator="count",
-            partition=0,
-            app=1,
             stage=epoch,
-            attempt=0,
-            worker=1,
             token=1,
             named=True,
-            execution=None,
-            code=1,
-            python="3.11",
-            label="count",
-            keyed=False,
-            allow_code_change=False,
-            count_occurrences=True,
         )
         state = opened(epoch, task=task)
         found = count(state, users)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from clonos._config import PORT_MAX
 from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from clonos._driver.stats import OperatorStats, Stats
-
-PORT_MAX = 65_535
 
 
 def parse_address(value: str) -> tuple[str, int]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from clonos._loops.folder import Part, damaged
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    pass
 
 
 class _Summed(io.RawIOBase):
@@ -88,16 +88,9 @@ def read_rows(path: Path, part: Part) -> Iterator[pa.RecordBatch]:
             yield from reader
 
 
-def as_spark_reads(schema: StructType) -> pa.Schema:
-    """Return the types that Spark takes for these columns."""
-    from clonos._arrow_types import arrow_schema
-
-    return arrow_schema(schema)
-
-
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch as Spark takes it: it was written in the time zone of a session."""
     return batch if batch.schema.equals(schema) else batch.cast(schema)
 
 
-__all__ = ["as_spark_reads", "conformed", "read_rows", "write_rows"]
+__all__ = ["conformed", "read_rows", "write_rows"]

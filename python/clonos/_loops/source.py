@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from clonos._arrow_types import arrow_schema
 from clonos._loops.folder import (
     NOTHING,
     Described,
@@ -27,7 +28,7 @@ from clonos._loops.folder import (
     epochs_between,
     files_of,
 )
-from clonos._loops.rows import as_spark_reads, conformed, read_rows
+from clonos._loops.rows import conformed, read_rows
 from clonos._loops.sink import later_epochs
 from clonos._sinks import place
 from clonos._sinks.options import Options
@@ -195,7 +196,7 @@ class LoopReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         newest = partition.newest
         if task is not None and task[0] == newest.query and task[1] <= newest.number:
             raise later_epochs(self._folder, *task, newest)
-        schema = as_spark_reads(self._schema)
+        schema = arrow_schema(self._schema)
         for name, part in partition.files:
             for batch in read_rows(Path(name), part):
                 yield conformed(batch, schema)

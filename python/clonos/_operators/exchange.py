@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clonos import _attached
+from clonos._arrow_types import arrow_schema
 from clonos._operators.spec import spec_of
 from clonos._spec import Ends, OperatorSpec
 from clonos._uses import Use
@@ -126,7 +127,7 @@ def _exchange(
     names: tuple[str, ...],
     uid: str | None,
 ) -> DataFrame:
-    schema = _arrow_schema(df.schema)
+    schema = arrow_schema(df.schema)
     label = f"exchange({', '.join(names)}; {partitions})"
     made = _made(df)
     if made is None or made.func is None:
@@ -219,12 +220,6 @@ def _body(made: Made, ends: Ends) -> Any:
         return stage_runner.run(spec, func, ends, batches)
 
     return body
-
-
-def _arrow_schema(schema: StructType) -> pa.Schema:
-    from clonos._arrow_types import arrow_schema
-
-    return arrow_schema(schema)
 
 
 def _key_columns(df: DataFrame, keys: tuple[Any, ...]) -> tuple[tuple[str, ...], dict[str, Column]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clonos import _attached, _core
+from clonos._arrow_types import arrow_schema
 from clonos._config import choice
 from clonos._operators.declaration import session_conf
 from clonos._operators.exchange import SHUFFLE_PARTITIONS, exchange_with, map_stage
@@ -19,7 +20,7 @@ from clonos._operators.initial_state import INITIAL, quoted, with_initial
 from clonos._operators.spec import spec_of
 from clonos._state.batch_processor import BatchProcessor
 from clonos._state.program import EventTime, Flavour, Program
-from clonos._state.variables import TIME_MODES, TimeMode, arrow_schema
+from clonos._state.variables import TIME_MODES, TimeMode
 from clonos.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from clonos._config import one_of, parse_size
+from clonos._config import PORT_MAX, one_of, parse_size
 from clonos._temporary import private_folder
 from clonos.errors import ConfigError
 
-PORT_MAX = 65_535
 # What every source understands.
 COMMON = (
     "name",

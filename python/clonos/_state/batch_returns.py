@@ -159,7 +159,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
 
 
-_KINDS = (_is_number, _is_text, _is_bytes, pa.types.is_date, pa.types.is_duration)
+_KINDS = (_is_number, _is_text, _is_bytes, pa.types.is_date, pa.types.is_time, pa.types.is_duration)
 
 
 def _wrong(what: str, reason: str) -> UnsupportedType:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from clonos import _core
+from clonos._arrow_types import arrow_schema
 from clonos._state import refusals
 from clonos._state.batch_processor import BatchProcessor, GroupedRows, Handled
 from clonos._state.batch_returns import as_declared, as_handled, as_timers
@@ -25,7 +26,7 @@ from clonos._state.batch_state import (
 from clonos._state.events import check_output, without_late_rows
 from clonos._state.flavour import in_zone
 from clonos._state.program import Program
-from clonos._state.variables import TimeMode, arrow_schema
+from clonos._state.variables import TimeMode
 from clonos._worker.task_conf import current_conf
 
 Batches = Iterator[pa.RecordBatch]

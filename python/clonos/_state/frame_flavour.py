@@ -24,8 +24,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from clonos._arrow_types import arrow_schema
 from clonos._state.flavour import OUTPUT_ROWS, rows_per_chunk
-from clonos._state.variables import arrow_schema
 from clonos._worker.pandas_codec import PandasCodec, series_of
 
 if TYPE_CHECKING:

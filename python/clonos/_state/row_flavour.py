@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from clonos._arrow_types import arrow_schema
 from clonos._state.flavour import OUTPUT_ROWS, in_zone, rows_per_chunk
 from clonos._state.garbage import collector_paused
 from clonos._state.tuples import row_class
-from clonos._state.variables import arrow_schema
 from clonos._worker.rows import to_pylist
 from clonos._worker.task_conf import TaskConf
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
+from clonos._arrow_types import arrow_schema
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -42,10 +44,3 @@ class Variable:
         """Return it as the core takes it."""
         keys = None if self.user_keys is None else arrow_schema(self.user_keys)
         return self.name, self.kind, keys, arrow_schema(self.values), self.ttl_ms
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Arrow schema of a Spark one, with instants in UTC."""
-    from clonos._arrow_types import arrow_schema
-
-    return arrow_schema(schema)
