@@ -7,9 +7,9 @@ since then ``from_arrow_type`` and ``from_arrow_schema`` keep timestamps without
 
 from __future__ import annotations
 
-import functools
-import inspect
 from typing import TYPE_CHECKING, Any
+
+from clonos._versions import spark_version
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,11 +65,4 @@ def spark_schema(found: pa.Schema) -> StructType:
 
 
 def _zoned(timezone: str) -> dict[str, Any]:
-    return {"timezone": timezone} if _takes_zone() else {}
-
-
-@functools.cache
-def _takes_zone() -> bool:
-    from pyspark.sql.pandas import types
-
-    return "timezone" in inspect.signature(types.to_arrow_type).parameters
+    return {"timezone": timezone} if spark_version() >= (4, 2) else {}

@@ -46,7 +46,8 @@ class Operator:
     Parameters
     ----------
     processor : StatefulProcessor or BatchProcessor
-    schema, output : str
+    schema : str
+    output : str or StructType
         Columns of the rows, of which the first is the key, and of the output.
     """
 
@@ -54,7 +55,7 @@ class Operator:
         self,
         processor: Any,
         schema: str,
-        output: str,
+        output: str | StructType,
         *,
         time_mode: str = "none",
         flavour: Flavour = "row",

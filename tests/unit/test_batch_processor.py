@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keyed import Operator
-from pyspark.sql import Row
+from pyspark.sql import Row, types
 from pyspark.sql.streaming import StatefulProcessor
 
 import clonos
@@ -180,6 +180,45 @@ def test_what_does_not_fit_is_named(message: str) -> None:
         in_arrow(lambda keys, _, state: WRONG[message](keys, state)).batch(
             [("a", 1, None), ("b", 1, None)]
         )
+
+
+A_AND_B = types.StructType(
+    [types.StructField("a", types.IntegerType()), types.StructField("b", types.IntegerType())]
+)
+
+
+@pytest.mark.parametrize(
+    ("returned", "declared", "fits"),
+    [
+        (pa.array([b"x" * 16], pa.binary(16)), types.BinaryType(), True),
+        (pa.array(["x"], pa.large_string()), types.StringType(), True),
+        (pa.array([1], pa.int32()), types.DecimalType(12, 2), True),
+        (pa.array([1.239]), types.DecimalType(10, 2), False),
+        (pa.array([1_700_000_000_000]), types.TimestampType(), False),
+        (pa.array([1], pa.timestamp("us")), types.TimestampType(), False),
+        (pa.array([1], pa.timestamp("us", "Europe/Paris")), types.TimestampType(), True),
+        (pa.array([True]), types.LongType(), False),
+        (pa.array([{"b": 2, "a": 1}]), A_AND_B, True),
+        (pa.array([{"a": 1}]), A_AND_B, False),
+        (pa.array([[{"a": 1, "c": 2}]]), types.ArrayType(A_AND_B), False),
+        (pa.nulls(1), A_AND_B, True),
+    ],
+)
+def test_output_is_taken_if_it_means_what_is_declared(
+    returned: pa.Array, declared: types.DataType, fits: bool
+) -> None:
+    operator = Operator(
+        Given(lambda _keys, _rows, state: (pa.table({"v": returned}), state)),
+        INPUT,
+        types.StructType([types.StructField("v", declared)]),
+        flavour="arrow",
+    )
+    if not fits:
+        with pytest.raises(UnsupportedType, match="which is declared"):
+            operator.batch([("a", 1, None)])
+        return
+    (row,) = operator.batch([("a", 1, None)])
+    assert row["v"] == returned[0].as_py()
 
 
 def test_the_state_itself_changes_nothing_and_no_output_is_none() -> None:

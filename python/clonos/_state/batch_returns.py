@@ -129,6 +129,9 @@ def _may_be(found: pa.DataType, declared: pa.DataType) -> bool:
         return _is_list(found) and _may_be(found.value_type, declared.value_type)
     if types.is_timestamp(declared):
         return types.is_timestamp(found) and (found.tz is None) == (declared.tz is None)
+    if types.is_decimal(declared) and types.is_floating(found):
+        # It would be rounded.
+        return False
     return any(all(kind(one) for one in (found, declared)) for kind in _KINDS)
 
 
@@ -156,7 +159,8 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _is_bytes(kind: pa.DataType) -> bool:
     types = pa.types
-    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
+    kinds = (types.is_binary, types.is_large_binary, types.is_binary_view)
+    return any(one(kind) for one in (*kinds, types.is_fixed_size_binary))
 
 
 _KINDS = (_is_number, _is_text, _is_bytes, pa.types.is_date, pa.types.is_time, pa.types.is_duration)

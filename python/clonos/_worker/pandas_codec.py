@@ -173,10 +173,9 @@ def _cast(array: pa.Array, kind: pa.DataType, conf: TaskConf) -> pa.Array:
     try:
         return array.cast(kind, safe=conf.safe_cast)
     except pa.lib.ArrowInvalid as reason:
-        message = (
-            f"Failed to convert values of type {array.type} to the declared {kind}: {reason}. "
-            f"{SAFE_CAST}=false takes what is left of them."
-        )
+        advice = f"; {SAFE_CAST}=false takes what is left of them" if conf.safe_cast else ""
+        failed = f"Failed to convert values of type {array.type} to the declared {kind}"
+        message = f"{failed}: {reason}{advice}"
         raise PySparkValueError(message) from reason
 
 

@@ -185,8 +185,22 @@ impl Registry {
 
     /// An agent says where it is, and beside which executor; empty if it has none of its own.
     pub fn register(&mut self, info: AgentInfo, executor: &str, now_ms: u64) {
-        if !self.agents.dead.contains(&info.id) {
-            self.agents.came(info, executor.to_owned(), now_ms);
+        if self.agents.dead.contains(&info.id) {
+            return;
+        }
+        // Two cannot listen on one address: what is asked of the one before would be answered by this one.
+        let known = self.agents.known.iter();
+        let before = known.filter(|(id, known)| **id != info.id && known.info.addr == info.addr);
+        for agent in before.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.has_died(agent);
+        }
+        self.agents.came(info, executor.to_owned(), now_ms);
+    }
+
+    fn has_died(&mut self, agent: AgentId) {
+        if self.agents.died(agent) {
+            self.look_for_short();
+            self.states.died(agent);
         }
     }
 
@@ -259,10 +273,7 @@ impl Registry {
         if known.is_some_and(|known| known.was_seen(silence_ms_max, now_ms)) {
             return false;
         }
-        if self.agents.died(agent) {
-            self.look_for_short();
-            self.states.died(agent);
-        }
+        self.has_died(agent);
         true
     }
 
@@ -325,6 +336,19 @@ mod tests {
         let mut registry = with_two();
         assert!(!registry.is_dead(AgentId(1), true, REFUSED_SILENCE_MS_MAX));
         assert!(registry.is_dead(AgentId(1), true, REFUSED_SILENCE_MS_MAX + 1));
+    }
+
+    #[test]
+    fn who_listens_where_another_did_is_not_taken_for_it() {
+        let mut registry = with_two();
+        let info = AgentInfo { id: AgentId(3), addr: "2".into(), host: "2".into(), driver: false };
+        registry.register(info.clone(), "e3", 1);
+        assert_eq!(registry.heartbeat(AgentId(2), 0, 2).0, AgentStanding::Dead);
+        // Again, as its first answer was lost: it is itself.
+        registry.register(info, "e3", 3);
+        let alive: Vec<_> = registry.alive(4).into_iter().map(|info| info.id.0).collect();
+        assert_eq!(alive.len(), 2);
+        assert!(alive.contains(&1) && alive.contains(&3), "{alive:?}");
     }
 
     #[test]

@@ -32,12 +32,11 @@ mod tests {
         let other = listen("127.0.0.1", [port, 0]).unwrap();
         assert_ne!(other.local_addr().unwrap().port(), port);
         assert_eq!(listen("127.0.0.1", [port]).unwrap_err().kind(), ErrorKind::AddrInUse);
-        drop(taken);
-        assert_eq!(listen("127.0.0.1", [port]).unwrap().local_addr().unwrap().port(), port);
     }
 
     #[test]
     fn a_host_of_others_is_refused_whatever_the_port() {
-        assert_eq!(listen("192.0.2.1", 40_000..=u16::MAX).unwrap_err().kind(), ErrorKind::AddrNotAvailable);
+        let ports = [0].into_iter().chain(std::iter::once_with(|| panic!("a port more was tried")));
+        assert_eq!(listen("192.0.2.1", ports).unwrap_err().kind(), ErrorKind::AddrNotAvailable);
     }
 }

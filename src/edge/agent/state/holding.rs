@@ -36,14 +36,19 @@ impl Uploads {
         Self { memory: memory.clone(), all: Mutex::default() }
     }
 
-    /// Drops those that nobody goes on with.
+    /// Drops those that nobody goes on with, also while no other comes.
     pub(super) fn sweep(&self) {
-        locked(&self.all).retain(|_, upload| upload.touched.elapsed() < UPLOAD_PATIENCE);
+        Self::retain(&mut locked(&self.all));
+    }
+
+    fn retain(all: &mut HashMap<(AgentId, u64), Upload>) {
+        all.retain(|_, upload| upload.touched.elapsed() < UPLOAD_PATIENCE);
     }
 
     /// Adds a piece; all of it, if that was the last.
     fn add(&self, name: (AgentId, u64), at: u64, piece: Bytes, last: bool) -> Result<Option<(Bytes, Taken)>> {
         let mut all = locked(&self.all);
+        Self::retain(&mut all);
         let begin = || Upload { gathered: Gathered::new(&self.memory), touched: Instant::now() };
         let upload = all.entry(name).or_insert_with(begin);
         upload.touched = Instant::now();

@@ -40,12 +40,13 @@ pub(in crate::edge::agent) fn join(server: &Arc<Server>) {
         handler.states.views.sweep();
         handler.states.uploads.sweep();
         locked(&handler.store).leave_room(handler.states.memory.bytes());
-        let looks = match &handler.registrar {
-            Registrar::Here(local) => {
-                Instant::now() >= next && locked(&local.registry).has_joins(handler.info.id)
-            }
+        let has_joins = || match &handler.registrar {
+            Registrar::Here(local) => locked(&local.registry).has_joins(handler.info.id),
             Registrar::There(_) => false,
         };
+        // Of what could not be told nobody reminds it.
+        let has_untold = || !locked(&handler.states.untold).is_empty();
+        let looks = Instant::now() >= next && (has_untold() || has_joins());
         if !told && !looks {
             continue;
         }

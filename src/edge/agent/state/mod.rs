@@ -136,7 +136,13 @@ impl Handler {
         match &self.registrar {
             Registrar::Here(local) => self.states_here(local, &told),
             Registrar::There(driver) => {
-                match self.connections.call_driver(driver, &Request::StateRegistry(Box::new(told)))? {
+                let is_open = matches!(told, ToRegistry::Where { .. });
+                let request = Request::StateRegistry(Box::new(told));
+                let reply = match is_open {
+                    true => self.connections.call_driver(driver, &request),
+                    false => self.connections.call(driver, &request),
+                };
+                match reply? {
                     Reply::StateRegistry(answer) => Ok(answer),
                     _ => Err(unexpected()),
                 }
