@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clonos._versions import spark_version
+from clonos.errors import UnsupportedType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,19 +35,27 @@ def arrow_type(spark_type: DataType, timezone: str = UTC, large: bool = False) -
     ------
     TypeError
         If Arrow has no such type; PySpark's own error, which is one of these.
+    UnsupportedType
+        If it is void and says that it is never null, as the elements of ``array()``.
     """
     from pyspark.sql.pandas import types
 
     options = _zoned(timezone)
-    found: pa.DataType = types.to_arrow_type(spark_type, prefers_large_types=large, **options)
+    try:
+        found: pa.DataType = types.to_arrow_type(spark_type, prefers_large_types=large, **options)
+    except ValueError as error:
+        raise _without_type(spark_type.simpleString(), error) from error
     return found
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The schema of batches of `schema`, timestamps in UTC."""
+    """The schema of batches of `schema`, timestamps in UTC; errors as of `arrow_type`."""
     from pyspark.sql.pandas import types
 
-    found: pa.Schema = types.to_arrow_schema(schema, **_zoned(UTC))
+    try:
+        found: pa.Schema = types.to_arrow_schema(schema, **_zoned(UTC))
+    except ValueError as error:
+        raise _without_type(schema.simpleString(), error) from error
     return found
 
 
@@ -62,6 +71,14 @@ def spark_schema(found: pa.Schema) -> StructType:
     from pyspark.sql.pandas import types
 
     return types.from_arrow_schema(found, prefer_timestamp_ntz=True)
+
+
+def _without_type(shown: str, error: ValueError) -> UnsupportedType:
+    message = (
+        f"Arrow has no type for {shown}: {error}. Void, such as of the elements of array() or "
+        "map(), needs a type: cast(c as array<int>)"
+    )
+    return UnsupportedType(message, "UNSUPPORTED_TYPE")
 
 
 def _zoned(timezone: str) -> dict[str, Any]:

@@ -261,16 +261,27 @@ impl Sender {
         let mut payload = Buffer::from(frame.payload.clone());
         let mut batches = Vec::new();
         while !payload.is_empty() {
-            // Arrow panics on some messages that contradict themselves; the sums hold, so a sender wrote them.
-            let decoded = catch_unwind(AssertUnwindSafe(|| self.decoder.decode(&mut payload)));
-            let decoded = decoded.map_err(|_| corrupt(format!("{place} is no Arrow stream")))?;
-            batches.extend(decoded.map_err(|error| corrupt(format!("{place}: {error}")))?);
+            batches.extend(self.decode(&mut payload, &place)?);
         }
-        let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+        let mut rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+        if rows < head.rows as usize {
+            // Rows of columns without buffers (void) have no bytes behind their message. The decoder gives them
+            // once it sees that a byte follows, which it does not take.
+            let last = self.decode(&mut Buffer::from(&[0xff]), &place)?;
+            rows += last.as_ref().map_or(0, RecordBatch::num_rows);
+            batches.extend(last);
+        }
         if rows == head.rows as usize {
             return Ok(batches);
         }
         Err(corrupt(format!("{place} has {rows} rows and announces {}", head.rows)))
+    }
+
+    fn decode(&mut self, payload: &mut Buffer, place: &str) -> Result<Option<RecordBatch>> {
+        // Arrow panics on some messages that contradict themselves; the sums hold, so a sender wrote them.
+        let decoded = catch_unwind(AssertUnwindSafe(|| self.decoder.decode(payload)));
+        let decoded = decoded.map_err(|_| corrupt(format!("{place} is no Arrow stream")))?;
+        decoded.map_err(|error| corrupt(format!("{place}: {error}")))
     }
 }
 

@@ -124,3 +124,18 @@ def test_a_job_without_rows_makes_a_table_of_its_types(spark: Any, tmp_path: Pat
     rows.write.format(SINK).options(**options).mode("append").save()
     table = deltalake.DeltaTable(str(tmp_path / "table"))
     assert [field.name for field in table.schema().fields] == ["id", "at"]
+
+
+def test_first_jobs_without_rows_keep_partitions_and_replacing_by_none_empties(
+    spark: Any, tmp_path: Path
+) -> None:
+    options = options_for(tmp_path, partitionBy="part")
+    rows = spark.range(0, 6, 1, 2).selectExpr("id", "id % 2 part")
+    for given in (rows.where("false"), rows, rows.where("false")):
+        given.write.format(SINK).options(**options).mode("append").save()
+    table = deltalake.DeltaTable(str(tmp_path / "table"))
+    assert table.metadata().partition_columns == ["part"]
+    assert table.version() == 1, "the third adds nothing"
+    assert ids(tmp_path) == [*range(6)]
+    rows.where("false").write.format(SINK).options(**options).mode("overwrite").save()
+    assert ids(tmp_path) == []

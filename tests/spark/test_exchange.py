@@ -18,7 +18,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import functions as sf
 
 import clonos
-from clonos.errors import ConfigError
+from clonos.errors import ConfigError, UnsupportedType
 
 pytestmark = pytest.mark.timeout(180)
 # Workers cannot import this module, so its functions travel by value.
@@ -88,6 +88,18 @@ def test_every_type_comes_through(spark: Any) -> None:
         exchanged = clonos.exchange(df, 3, *keys)
         assert exchanged.schema == df.schema
         assert sorted(exchanged.collect()) == sorted(df.collect()), keys
+
+
+@pytest.mark.parametrize("columns", ["null v", "named_struct('v', null) s", "struct() s"])
+def test_rows_of_nothing_come_through(spark: Any, columns: str) -> None:
+    df = spark.range(0, 30, 1, 2).selectExpr(columns)
+    assert sorted(clonos.exchange(df, 3).collect()) == sorted(df.collect())
+
+
+def test_void_that_is_never_null_is_named(spark: Any) -> None:
+    df = spark.range(3).selectExpr("id", "array() e")
+    with pytest.raises(UnsupportedType, match=r"e:array<void>.*cast\(c as array<int>\)"):
+        clonos.exchange(df, 3, "id").collect()
 
 
 def test_names_may_have_dots_and_quotes(spark: Any) -> None:

@@ -265,6 +265,8 @@ def test_a_stream_is_none(spark: Any, session: Any, tmp_path: Path) -> None:
     grouped = Folder(tmp_path).read(spark).groupBy("id")
     with pytest.raises(ConfigError, match="must be of a batch query"):
         ours(grouped, Started(), initial_state=grouped)
+    with pytest.raises(ConfigError, match="initial_state is kept by keys, and DataFrame has none"):
+        ours(grouped, Started(), initial_state=spark.range(1))
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["one query", "a new query"])

@@ -36,8 +36,10 @@ class Key:
     shown: str
 
 
-def grouping(grouped: Grouped) -> tuple[DataFrame, list[Key]]:
+def grouping(grouped: Grouped, what: str = "state") -> tuple[DataFrame, list[Key]]:
     """Return the DataFrame and the keys of a grouping, or of a DataFrame and its keys.
+
+    Errors say that `what` needs them.
 
     Raises
     ------
@@ -55,14 +57,14 @@ def grouping(grouped: Grouped) -> tuple[DataFrame, list[Key]]:
             made = df.groupBy(*(named if isinstance(named, list | tuple) else [named]))
     if not isinstance(made, AnyGrouped) or not hasattr(made, "_jgd"):
         message = (
-            f"{type(grouped).__name__} is nothing to keep state by: give df.groupBy('id') of a "
-            "classic session, or the pair (df, ['id'])"
+            f"{what} is kept by keys, and {type(grouped).__name__} has none: give df.groupBy('id') "
+            "of a classic session, or the pair (df, ['id'])"
         )
         raise ConfigError(message, "CONFIG")
     df = made._df
     keys = [_key(df, expression) for expression in _expressions(made._jgd)]
     if not keys:
-        message = "state needs a key: group by at least one column"
+        message = f"{what} needs a key: group by at least one column"
         raise ConfigError(message, "CONFIG")
     return df, keys
 

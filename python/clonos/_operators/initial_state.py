@@ -29,7 +29,7 @@ def with_initial(rows: DataFrame, places: list[str], initial: Grouped) -> DataFr
     """
     from pyspark.sql import functions
 
-    df, keys = grouping(initial)
+    df, keys = grouping(initial, "initial_state")
     if df.isStreaming:
         message = "initial_state must be of a batch query: it is read once, in the first batch"
         raise ConfigError(message, "CONFIG")

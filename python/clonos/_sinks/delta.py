@@ -131,7 +131,7 @@ class DeltaTarget(Target):
         rows = _batches(staged)
         head = next(rows, None)
         if head is None:
-            if properties is None:
+            if properties is None and not self.replace and self._table() is not None:
                 return
             from clonos._arrow_types import arrow_schema
 

@@ -1,6 +1,8 @@
 //! Batches through a scatter and the gathers of its channels.
 
+use arrow_array::{NullArray, StructArray};
 use arrow_ipc::reader::StreamReader;
+use arrow_schema::{DataType, Field};
 use arrow_select::concat::concat_batches;
 use proptest::prelude::*;
 
@@ -211,17 +213,31 @@ fn a_key_column_that_is_not_there_is_refused() {
     assert_eq!(refused.condition(), "MISUSE");
 }
 
-#[test]
-fn rows_without_columns_are_counted() {
+/// Ten rows that have no bytes at all: of no column, of a void one, and of a struct of one.
+fn without_bytes() -> [RecordBatch; 3] {
     let options = arrow_array::RecordBatchOptions::new().with_row_count(Some(10));
-    let schema = numbers(0..1).project(&[]).unwrap().schema();
-    let batch = RecordBatch::try_new_with_options(schema, vec![], &options).unwrap();
-    for partitions in [1, 3] {
-        let mut scatter = Scatter::new(scatter_options(task("up", 0), None, partitions));
-        scatter.push(batch.clone()).unwrap();
-        let round = scatter.finish(&mut Piggyback::new("up", Partition(0), 1)).unwrap();
-        let rows: u32 = round.frames().map(|(_, frame)| read(&frame).unwrap().head.rows).sum();
-        assert_eq!(rows, 10);
+    let none =
+        RecordBatch::try_new_with_options(numbers(0..1).project(&[]).unwrap().schema(), vec![], &options);
+    let void: ArrayRef = Arc::new(NullArray::new(10));
+    let field = Arc::new(Field::new("v", DataType::Null, true));
+    let nested: ArrayRef = Arc::new(StructArray::from(vec![(field, void.clone())]));
+    [
+        none.unwrap(),
+        RecordBatch::try_from_iter([("v", void)]).unwrap(),
+        RecordBatch::try_from_iter([("s", nested)]).unwrap(),
+    ]
+}
+
+#[test]
+fn rows_without_bytes_arrive_in_each_frame() {
+    let table = Table { kinds: vec![Kind::Int], sizes: Vec::new(), seed: 1 };
+    for batch in without_bytes() {
+        for partitions in [1, 3] {
+            let way = Way { keys: vec![], partitions, compression: Compression::None, round_bytes: 1 };
+            let rounds = way.send(&table, vec![batch.clone(), batch.clone()]);
+            let out = gathered(&way, &rounds);
+            assert_eq!(out.iter().flatten().map(RecordBatch::num_rows).sum::<usize>(), 20, "{batch:?}");
+        }
     }
 }
 
