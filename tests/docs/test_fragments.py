@@ -151,6 +151,21 @@ def test_the_readme_from_end_to_end(spark: Any, session: clonos.Session, tmp_pat
     assert {row.word for row in spark.table("counted").collect()} == {"0", "1"}
 
 
+def test_a_function_by_its_name_in_sql(
+    spark: Any, session: clonos.Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spark.range(20).selectExpr("id", "string(id) text").createOrReplaceTempView("reviews")
+    names = {"spark": spark, "session": session}
+    run("docs/compatibility.md", 0, names)
+    points = [float(line.split("|")[2]) for line in capsys.readouterr().out.splitlines()[3:-2]]
+    assert points, "half of twenty"
+    assert all(0.5 < one < 1 for one in points)
+    with session.epoch("tuesday"):
+        first, again = (spark.sql("select * from scored").collect() for _ in range(2))
+        assert first == again
+        assert len({row.points for row in first}) == 20
+
+
 def test_an_error_is_found(
     spark: Any, session: clonos.Session, capsys: Any, tmp_path: Path
 ) -> None:
