@@ -130,6 +130,21 @@ bench-once: $(VENV)/.core ## Run each benchmark once, as a test that it still wo
 		$(WITH_JAVA) $(PY) -m pytest benches --benchmark-disable -o timeout=600 $(ARGS); \
 	else echo "no Python benchmarks"; fi
 
+$(VENV)-wheel/.packages: requirements-wheel.lock | $(PY)
+	@echo "--> what builds wheels, into $(VENV)-wheel"
+	@$(PY) -m venv $(VENV)-wheel
+	@$(VENV)-wheel/bin/python -m pip install --quiet -r requirements-wheel.lock
+	@touch $@
+
+# PyO3 needs no Python of the target's for abi3, and maturin no compiler but zig's.
+.PHONY: wheel
+wheel: $(VENV)-wheel/.packages ## A wheel for Linux with glibc 2.17 or later and a source distribution, into dist.
+	@.ci/check-rust
+	rm -rf dist
+	PATH="$(CURDIR)/$(VENV)-wheel/bin:$$PATH" maturin build --release --locked --strip --zig --compatibility manylinux2014 --out dist
+	$(VENV)-wheel/bin/auditwheel show dist/clonos-*.whl
+	$(VENV)-wheel/bin/maturin sdist --out dist
+
 .PHONY: wheel-smoke
 wheel-smoke: $(VENV)/.packages ## Build the wheel, install it in an empty environment, use it there.
 	@.ci/check-rust
@@ -147,5 +162,5 @@ lock: $(PY) ## Resolve pyproject.toml afresh into the lock files.
 
 .PHONY: clean
 clean: ## Remove what was built and the virtual environment.
-	rm -rf $(VENV) $(VENV)-spark-* target dist demo-output python/clonos/_core*.so
+	rm -rf $(VENV) $(VENV)-spark-* $(VENV)-wheel target dist demo-output python/clonos/_core*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -26,13 +26,16 @@ LOCKS = {
         "dev",
     ),
     "requirements-java.lock": ("java",),
+    "requirements-wheel.lock": ("wheel",),
 }
+# Installed beside nothing else, so without what the project itself depends on.
+ALONE = {("java",), ("wheel",)}
 
 
 def requirements(extras: tuple[str, ...]) -> list[str]:
-    """Return what the project and the given extras ask for; Java is asked for alone."""
+    """Return what the project and the given extras ask for; some are asked for alone."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    plain = [] if extras == ("java",) else list(project["dependencies"])
+    plain = [] if extras in ALONE else list(project["dependencies"])
     return plain + [line for extra in extras for line in project["optional-dependencies"][extra]]
 
 

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from clonos import _core
 from clonos._driver.java import JavaMissingError, ensure_java, java_version
+from clonos.cli.finding import Finding, files
 
 _FSYNC_ROUNDS = 20
-_DOCTOR_ROWS = 1000
+# Minor versions of PySpark that the tests were run with: from, to.
+_SPARK = ((4, 1), (4, 3))
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One check: is it well, what was seen, and what to do if not."""
-
-    ok: bool
-    what: str
-    advice: str = ""
-
-
-def run(master: str | None, checkpoint_dir: Path | None) -> int:
+def run(master: str | None, checkpoint_dir: Path | None, agent_ports: str | None) -> int:
     """Print each check as it is made; the number of failed ones, at most 1 as exit code."""
     console = Console()
     failed = 0
-    for finding in _checks(master, checkpoint_dir):
+    for finding in _checks(master, checkpoint_dir, agent_ports):
         mark = "[green]ok[/green]  " if finding.ok else "[red]fail[/red]"
         console.print(f"{mark} {finding.what}")
         if not finding.ok:
@@ -43,7 +35,9 @@ def run(master: str | None, checkpoint_dir: Path | None) -> int:
     return min(failed, 1)
 
 
-def _checks(master: str | None, checkpoint_dir: Path | None) -> Iterator[Finding]:
+def _checks(
+    master: str | None, checkpoint_dir: Path | None, agent_ports: str | None
+) -> Iterator[Finding]:
     yield Finding(
         sys.version_info >= (3, 11), f"Python {sys.version.split()[0]}", "use 3.11 or later"
     )
@@ -59,10 +53,13 @@ def _checks(master: str | None, checkpoint_dir: Path | None) -> Iterator[Finding
         f"platform {sys.platform}",
         "agents watch executors through Linux's process files",
     )
+    yield files(resource.getrlimit(resource.RLIMIT_NOFILE)[1], "this machine")
     if checkpoint_dir is not None:
         yield _checkpoint(checkpoint_dir)
     if master is not None:
-        yield from _cluster(master)
+        from clonos.cli import cluster
+
+        yield from cluster.checks(master, checkpoint_dir, agent_ports)
 
 
 def _pyspark() -> Finding:
@@ -70,8 +67,10 @@ def _pyspark() -> Finding:
         version = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
         return Finding(False, "PySpark is not installed", "pip install 'clonos[spark]'")
-    ok = tuple(map(int, version.split(".")[:2])) >= (4, 1)
-    return Finding(ok, f"PySpark {version}", "Clonos needs PySpark 4.1 or later")
+    first, last = _SPARK
+    found = tuple(map(int, version.split(".")[:2]))
+    advice = f"Clonos was tested with PySpark {first[0]}.{first[1]} to {last[0]}.{last[1]}"
+    return Finding(first <= found <= last, f"PySpark {version}", advice)
 
 
 def _java() -> Finding:
@@ -95,47 +94,3 @@ def _checkpoint(folder: Path) -> Finding:
     except OSError as error:
         return Finding(False, f"checkpoint_dir {folder}: {error}", "choose a folder you can write")
     return Finding(True, f"checkpoint_dir {folder}: a synced write takes {each:.2f} ms")
-
-
-def _cluster(master: str) -> Iterator[Finding]:
-    from pyspark.sql import SparkSession
-
-    import clonos
-
-    spark = SparkSession.builder.master(master).appName("clonos doctor").getOrCreate()
-    try:
-        checksum = spark.conf.get("spark.sql.shuffle.orderIndependentChecksum.enabled", "false")
-        yield Finding(
-            checksum == "true",
-            f"Spark's shuffle checksum is {'on' if checksum == 'true' else 'off'}",
-            "set spark.sql.shuffle.orderIndependentChecksum.enabled=true, so that Spark notices "
-            "when more was lost than Clonos covers",
-        )
-        session = clonos.attach(spark)
-        yield _attempt("a causal UDF on the executors", lambda: _round_trip(spark, session))
-    finally:
-        spark.stop()
-
-
-def _round_trip(spark: Any, session: Any) -> str:
-    from clonos import causal
-
-    def _double(n: int) -> int:
-        return 2 * n
-
-    double = causal("long", uid="clonos-doctor")(_double)
-    doubled = spark.range(0, _DOCTOR_ROWS, 1, 4).select(double("id").alias("x"))
-    total = doubled.agg({"x": "sum"}).first()[0]
-    agents = len(session.stats().agents)
-    session.stop()
-    if total != _DOCTOR_ROWS * (_DOCTOR_ROWS - 1):
-        message = f"sum was {total}"
-        raise RuntimeError(message)
-    return f"{agents} agents answered"
-
-
-def _attempt(what: str, check: Callable[[], str]) -> Finding:
-    try:
-        return Finding(True, f"{what}: {check()}")
-    except Exception as error:  # noqa: BLE001, whatever fails is the finding
-        return Finding(False, f"{what}: {error}", "see the executors' logs and agent.log")

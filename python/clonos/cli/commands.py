@@ -51,11 +51,14 @@ def run_doctor(
     checkpoint_dir: Annotated[
         Path | None, typer.Option(help="Folder meant as checkpoint_dir.")
     ] = None,
+    agent_ports: Annotated[
+        str | None, typer.Option(help="Ports that agents may have there, such as 40000-40100.")
+    ] = None,
 ) -> None:
     """Check whether this machine, and a cluster, are ready for Clonos."""
     from clonos.cli import checkup
 
-    raise typer.Exit(checkup.run(master, checkpoint_dir))
+    raise typer.Exit(checkup.run(master, checkpoint_dir, agent_ports))
 
 
 @app.command("epochs")

@@ -1,0 +1,27 @@
+"""What ``clonos doctor`` says of one thing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Of an agent among hundreds: a connection to each, and the files of logs that were spilled.
+_FILES = 4096
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: is it well, what was seen, and what to do if not."""
+
+    ok: bool
+    what: str
+    advice: str = ""
+
+
+def files(limit: int, host: str) -> Finding:
+    """Whether processes on `host` may have enough files open; `limit` is -1 if there is no end."""
+    return Finding(
+        limit == -1 or limit >= _FILES,
+        f"{host} allows {'any number of' if limit == -1 else limit} open files",
+        f"an agent holds one for each other and for what it spills: raise `ulimit -Hn` to {_FILES} "
+        "or more",
+    )

@@ -1,0 +1,65 @@
+"""What ``clonos doctor`` asks of each host. It is sent as it is: Clonos may be missing there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+# Long enough for other executors to take some of the tasks.
+_SECONDS = 0.2
+
+
+def facts(folder: str | None, marker: str, _numbers: Iterable[int]) -> Iterator[dict[str, Any]]:
+    """Tell of the host that this runs on.
+
+    Parameters
+    ----------
+    folder : str, optional
+        The folder meant as ``checkpoint_dir``.
+    marker : str
+        Name of a file that the driver has written there.
+
+    Yields
+    ------
+    dict
+        One: ``host``, ``python`` and ``clonos`` (versions, or why it cannot be imported), ``time``
+        (seconds since 1970), ``files`` (most that a process may have open) and ``folder`` (what is
+        wrong with it, empty if nothing is).
+    """
+    import resource
+    import socket
+
+    time.sleep(_SECONDS)
+    try:
+        from clonos import __version__, _core
+
+        version = f"{__version__}, {_core.build_profile()}"
+    except Exception as error:  # noqa: BLE001, whatever fails is what is told
+        version = f"cannot be imported: {error}"
+    yield {
+        "host": os.environ.get("CLONOS_HOST_LABEL") or socket.gethostname(),
+        "python": ".".join(map(str, sys.version_info[:2])),
+        "clonos": version,
+        "time": time.time(),
+        "files": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        "folder": "" if folder is None else _trouble(folder, marker),
+    }
+
+
+def _trouble(folder: str, marker: str) -> str:
+    """What keeps this host from working with the driver in `folder`."""
+    if not Path(folder, marker).exists():
+        return "does not see what the driver wrote there"
+    try:
+        with Path(folder, f"{marker}-{uuid.uuid4().hex}").open("w") as file:
+            file.write("seen")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return f"cannot write there: {error}"
+    return ""

@@ -1,0 +1,101 @@
+"""What `clonos doctor` says of a cluster, and of hosts on which something is wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from clonos.cli import cluster, probe
+from clonos.cli.commands import app
+
+HERE: dict[str, Any] = next(probe.facts(None, "", ()))
+
+
+def doctor(master: str, conf: str, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, as Spark keeps its settings for good."""
+    command = [sys.executable, "-c", "from clonos.cli import main; main()", "doctor"]
+    environment = {
+        **os.environ,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_SUBMIT_ARGS": f"{conf} pyspark-shell",
+        "COLUMNS": "300",
+    }
+    return subprocess.run(
+        [*command, "--master", master, *more],
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+
+
+def test_the_driver_is_as_itself() -> None:
+    assert HERE["clonos"].startswith("0."), HERE
+    assert not list(cluster._host("h", HERE, HERE, 0.4))
+
+
+@pytest.mark.parametrize(
+    ("differs", "apart", "words"),
+    [
+        ({"python": "3.10"}, 0, ["h has python 3.10", "PYSPARK_PYTHON"]),
+        ({"clonos": "cannot be imported: No module"}, 0, ["h has clonos cannot", "all nodes"]),
+        ({"files": 1024}, 0, ["h allows 1024 open files", "ulimit -Hn"]),
+        ({}, 90.0, ["clock of h is 90 s off", "time server"]),
+    ],
+)
+def test_what_is_wrong_on_a_host_is_told(
+    differs: dict[str, Any], apart: float, words: list[str]
+) -> None:
+    (finding,) = cluster._host("h", {**HERE, **differs}, HERE, apart)
+    assert not finding.ok
+    for word in words:
+        assert word in f"{finding.what} {finding.advice}"
+
+
+def test_a_folder_that_is_another_one_is_told(tmp_path: Path) -> None:
+    (told,) = probe.facts(str(tmp_path), "marker", ())
+    assert "does not see" in told["folder"]
+    (tmp_path / "marker").touch()
+    (told,) = probe.facts(str(tmp_path), "marker", ())
+    assert told["folder"] == ""
+
+
+def test_connect_is_refused_by_name() -> None:
+    found = CliRunner().invoke(app, ["doctor", "--master", "sc://nowhere:15002"])
+    assert found.exit_code == 1
+    assert "sc://nowhere:15002 is Spark Connect" in found.output
+
+
+@pytest.mark.spark
+@pytest.mark.whole
+def test_a_spark_that_does_not_start_is_told() -> None:
+    done = doctor("local", "--conf spark.network.crypto.enabled=true")
+    assert "spark.authenticate must be enabled" in done.stdout, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout
+    assert done.returncode == 1
+
+
+@pytest.mark.spark
+@pytest.mark.whole
+def test_a_cluster_is_looked_at(tmp_path: Path) -> None:
+    conf = "--conf spark.io.encryption.enabled=true --conf spark.ui.enabled=false"
+    more = ["--checkpoint-dir", str(tmp_path), "--agent-ports", "41000-41100"]
+    done = doctor("local-cluster[2,1,1024]", conf, *more)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("ok", "fail"))]
+    told = "\n".join(lines)
+    failed = [line for line in lines if line.startswith("fail")]
+    assert "1 hosts answered" in told, done.stdout + done.stderr
+    assert "all see it and write there" in told
+    assert "agents answered" in told
+    assert any("Spark encrypts (spark.io.encryption.enabled)" in line for line in failed), told
+    assert not [line for line in failed if "executors" in line], told
+    assert not list(tmp_path.iterdir()), "nothing is left"
+    assert done.returncode == 1
