@@ -28,9 +28,9 @@ def run(master: str | None, checkpoint_dir: Path | None, agent_ports: str | None
     failed = 0
     for finding in _checks(master, checkpoint_dir, agent_ports):
         mark = "[green]ok[/green]  " if finding.ok else "[red]fail[/red]"
-        console.print(f"{mark} {finding.what}")
-        if not finding.ok:
-            failed += 1
+        console.print(f"{'note' if finding.known else mark} {finding.what}")
+        failed += not finding.ok
+        if finding.known or not finding.ok:
             console.print(f"     {finding.advice}")
     return min(failed, 1)
 

@@ -10,11 +10,12 @@ _FILES = 4096
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: is it well, what was seen, and what to do if not."""
+    """One check: is it well, what was seen, and what to do if not; or `known`, to be thought of."""
 
     ok: bool
     what: str
     advice: str = ""
+    known: bool = False
 
 
 def files(limit: int, host: str) -> Finding:
