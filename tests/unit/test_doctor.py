@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import os
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 from typer.testing import CliRunner
 
 from clonos.cli import cluster, probe
@@ -39,25 +42,41 @@ def doctor(master: str, conf: str, *more: str) -> subprocess.CompletedProcess[st
 
 def test_the_driver_is_as_itself() -> None:
     assert HERE["clonos"].startswith("0."), HERE
-    assert not list(cluster._host("h", HERE, HERE, 0.4))
+    assert not list(cluster._trouble(HERE, HERE, 0.4))
 
 
 @pytest.mark.parametrize(
     ("differs", "apart", "words"),
     [
-        ({"python": "3.10"}, 0, ["h has python 3.10", "PYSPARK_PYTHON"]),
-        ({"clonos": "cannot be imported: No module"}, 0, ["h has clonos cannot", "all nodes"]),
-        ({"files": 1024}, 0, ["h allows 1024 open files", "ulimit -Hn"]),
-        ({}, 90.0, ["clock of h is 90 s off", "time server"]),
+        ({"clonos": "cannot be imported: No module"}, 0, ["Clonos cannot be", "all nodes"]),
+        ({"files": 1024}, 0, ["at most 1024 open files", "ulimit -Hn"]),
+        ({"folder": "cannot write there"}, 0, ["checkpoint_dir: cannot write", "mount the same"]),
+        ({}, 90.0, ["clock more than 1 s off", "time server"]),
     ],
 )
 def test_what_is_wrong_on_a_host_is_told(
     differs: dict[str, Any], apart: float, words: list[str]
 ) -> None:
-    (finding,) = cluster._host("h", {**HERE, **differs}, HERE, apart)
+    (finding,) = cluster._trouble({**HERE, **differs}, HERE, apart)
     assert not finding.ok
     for word in words:
         assert word in f"{finding.what} {finding.advice}"
+
+
+def test_of_many_hosts_some_are_named() -> None:
+    assert cluster._named({"b", "a"}) == "a, b"
+    assert cluster._named({f"h{n:03}" for n in range(500)}) == "h000, h001, h002 and 497 more"
+
+
+def test_a_host_without_clonos_says_so() -> None:
+    ask = cloudpickle.dumps(functools.partial(cluster._probe().facts, None, "marker"))
+    program = (
+        "import sys; sys.modules['clonos'] = None\n"
+        "import pickle; print(next(pickle.load(sys.stdin.buffer)(())))"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, input=ask, check=True, capture_output=True, timeout=60)
+    assert "cannot be imported" in ast.literal_eval(done.stdout.decode())["clonos"]
 
 
 def test_a_folder_that_is_another_one_is_told(tmp_path: Path) -> None:
@@ -72,6 +91,16 @@ def test_connect_is_refused_by_name() -> None:
     found = CliRunner().invoke(app, ["doctor", "--master", "sc://nowhere:15002"])
     assert found.exit_code == 1
     assert "sc://nowhere:15002 is Spark Connect" in found.output
+
+
+@pytest.mark.spark
+@pytest.mark.whole
+def test_a_folder_that_cannot_be_made_is_told() -> None:
+    done = doctor("local[2]", "", "--checkpoint-dir", "/proc/none")
+    assert "asking the executors" in done.stdout, done.stdout + done.stderr
+    assert "agents answered" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.returncode == 1
 
 
 @pytest.mark.spark
@@ -92,8 +121,8 @@ def test_a_cluster_is_looked_at(tmp_path: Path) -> None:
     lines = [line for line in done.stdout.splitlines() if line.startswith(("ok", "note", "fail"))]
     told = "\n".join(lines)
     failed = [line for line in lines if line.startswith("fail")]
-    assert "1 hosts answered" in told, done.stdout + done.stderr
-    assert "all see it and write there" in told
+    assert f"executors answered on {HERE['host']}" in told, done.stdout + done.stderr
+    assert "all executors see it and write there" in told
     assert "agents answered" in told
     assert "note Spark encrypts (spark.io.encryption.enabled), and Clonos does not" in told
     assert not [line for line in failed if "checksum" not in line], told

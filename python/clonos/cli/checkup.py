@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from clonos import _core
 from clonos._driver.java import JavaMissingError, ensure_java, java_version
@@ -28,10 +29,10 @@ def run(master: str | None, checkpoint_dir: Path | None, agent_ports: str | None
     failed = 0
     for finding in _checks(master, checkpoint_dir, agent_ports):
         mark = "[green]ok[/green]  " if finding.ok else "[red]fail[/red]"
-        console.print(f"{'note' if finding.known else mark} {finding.what}")
+        console.print(f"{'note' if finding.known else mark} {escape(finding.what)}")
         failed += not finding.ok
         if finding.known or not finding.ok:
-            console.print(f"     {finding.advice}")
+            console.print(f"     {escape(finding.advice)}")
     return min(failed, 1)
 
 
@@ -53,7 +54,7 @@ def _checks(
         f"platform {sys.platform}",
         "agents watch executors through Linux's process files",
     )
-    yield files(resource.getrlimit(resource.RLIMIT_NOFILE)[1], "this machine")
+    yield files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     if checkpoint_dir is not None:
         yield _checkpoint(checkpoint_dir)
     if master is not None:

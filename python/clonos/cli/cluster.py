@@ -16,6 +16,8 @@ _ROWS = 1000
 # Tasks for each slot that Spark says there is, so that each executor gets some.
 _TASKS_PER_SLOT = 2
 _CLOCKS_APART = 1.0
+# Hosts whose names are told where there are many.
+_NAMED = 3
 CHECKSUM = "spark.sql.shuffle.orderIndependentChecksum.enabled"
 ENCRYPTED = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.io.encryption.enabled")
 
@@ -64,55 +66,53 @@ def _settings(spark: Any) -> Iterator[Finding]:
 
 
 def _hosts(spark: Any, checkpoint_dir: Path | None) -> Iterator[Finding]:
-    """What each host says, which is told of the hosts of which it is not well."""
+    """What the hosts say, by what is not well: there may be a thousand."""
     context = spark.sparkContext
     folder = None if checkpoint_dir is None else str(checkpoint_dir.resolve())
     tasks = _TASKS_PER_SLOT * max(context.defaultParallelism, 1)
-    with _marked(folder) as marker:
-        ask = functools.partial(_probe().facts, folder, marker)
-        begin = time.time()
-        try:
+    try:
+        with _marked(folder) as marker:
+            ask = functools.partial(_probe().facts, folder, marker)
+            begin = time.time()
             told = context.parallelize(range(tasks), tasks).mapPartitions(ask).collect()
-        except Exception as error:  # noqa: BLE001, whatever fails is the finding
-            yield Finding(
-                False, f"a job on {context.master}: {_reason(error)}", "see the executors' logs"
-            )
-            return
-        end = time.time()
+            end = time.time()
+    except Exception as error:  # noqa: BLE001, whatever fails is the finding
+        yield Finding(False, f"asking the executors: {_reason(error)}", "see the executors' logs")
+        return
     driver = next(iter(_probe().facts(None, "", ())))
-    by_host = {one["host"]: one for one in told}
-    yield Finding(True, f"{len(by_host)} hosts answered: {', '.join(sorted(by_host))}")
-    for host, one in sorted(by_host.items()):
-        yield from _host(host, one, driver, max(begin - one["time"], one["time"] - end, 0))
-    if folder is not None:
-        wrong = {one["host"]: one["folder"] for one in told if one["folder"]}
-        shown = "; ".join(f"{host} {reason}" for host, reason in sorted(wrong.items()))
-        yield Finding(
-            not wrong,
-            f"checkpoint_dir on the executors: {shown or 'all see it and write there'}",
-            "mount the same folder on the driver and on each executor, for the user they run as",
-        )
+    yield Finding(True, f"executors answered on {_named({one['host'] for one in told})}")
+    wrong: dict[Finding, set[str]] = {}
+    for one in told:
+        apart = max(begin - one["time"], one["time"] - end, 0)
+        for finding in _trouble(one, driver, apart):
+            wrong.setdefault(finding, set()).add(one["host"])
+    for finding, hosts in wrong.items():
+        yield Finding(False, f"{_named(hosts)}: {finding.what}", finding.advice)
+    if folder is not None and not any(one["folder"] for one in told):
+        yield Finding(True, "checkpoint_dir: all executors see it and write there")
 
 
-def _host(
-    host: str, one: dict[str, Any], driver: dict[str, Any], apart: float
-) -> Iterator[Finding]:
-    for name in ("python", "clonos"):
-        if one[name] != driver[name]:
-            yield Finding(
-                False,
-                f"{host} has {name} {one[name]}, and the driver {driver[name]}",
-                "install the same on all nodes, for the Python of PYSPARK_PYTHON",
-            )
+def _trouble(one: dict[str, Any], driver: dict[str, Any], apart: float) -> Iterator[Finding]:
+    """What is not well where `one` was told; `apart` is how far its clock is off, in seconds."""
+    if one["clonos"] != driver["clonos"]:
+        what = f"Clonos {one['clonos']}, and on the driver {driver['clonos']}"
+        advice = "install the same on all nodes, for the Python of PYSPARK_PYTHON"
+        yield Finding(False, what, advice)
     if apart > _CLOCKS_APART:
-        yield Finding(
-            False,
-            f"the clock of {host} is {apart:.0f} s off the driver's",
-            "have both follow one time server: clonos.time() is the executor's clock",
-        )
-    limit = files(one["files"], host)
+        advice = "have all follow one time server: clonos.time() is the executor's clock"
+        yield Finding(False, f"clock more than {_CLOCKS_APART:g} s off the driver's", advice)
+    limit = files(one["files"])
     if not limit.ok:
         yield limit
+    if one["folder"]:
+        advice = "mount the same folder on the driver and all executors, for the user they run as"
+        yield Finding(False, f"checkpoint_dir: {one['folder']}", advice)
+
+
+def _named(hosts: set[str]) -> str:
+    """Some of the hosts, and how many there are."""
+    first = ", ".join(sorted(hosts)[:_NAMED])
+    return first if len(hosts) <= _NAMED else f"{first} and {len(hosts) - _NAMED} more"
 
 
 def _probe() -> Any:

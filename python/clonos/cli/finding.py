@@ -18,11 +18,11 @@ class Finding:
     known: bool = False
 
 
-def files(limit: int, host: str) -> Finding:
-    """Whether processes on `host` may have enough files open; `limit` is -1 if there is no end."""
+def files(limit: int) -> Finding:
+    """Whether processes may have enough files open; `limit` is -1 if there is no end."""
     return Finding(
         limit == -1 or limit >= _FILES,
-        f"{host} allows {'any number of' if limit == -1 else limit} open files",
+        "no limit of open files" if limit == -1 else f"at most {limit} open files",
         f"an agent holds one for each other and for what it spills: raise `ulimit -Hn` to {_FILES} "
         "or more",
     )

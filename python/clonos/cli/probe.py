@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -27,9 +26,10 @@ def facts(folder: str | None, marker: str, _numbers: Iterable[int]) -> Iterator[
     Yields
     ------
     dict
-        One: ``host``, ``python`` and ``clonos`` (versions, or why it cannot be imported), ``time``
-        (seconds since 1970), ``files`` (most that a process may have open) and ``folder`` (what is
-        wrong with it, empty if nothing is).
+        One: ``host``, ``clonos`` (its version, or why it cannot be imported), ``time`` (seconds
+        since 1970), ``files`` (most that a process may have open, -1 without a limit) and
+        ``folder`` (what is wrong with it, empty if nothing is). Of Python's version Spark itself
+        sees that it is the driver's.
     """
     import resource
     import socket
@@ -43,7 +43,6 @@ def facts(folder: str | None, marker: str, _numbers: Iterable[int]) -> Iterator[
         version = f"cannot be imported: {error}"
     yield {
         "host": os.environ.get("CLONOS_HOST_LABEL") or socket.gethostname(),
-        "python": ".".join(map(str, sys.version_info[:2])),
         "clonos": version,
         "time": time.time(),
         "files": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
