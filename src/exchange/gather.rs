@@ -266,8 +266,9 @@ impl Sender {
         let mut rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
         if rows < head.rows as usize {
             // Rows of columns without buffers (void) have no bytes behind their message. The decoder gives them
-            // once it sees that a byte follows, which it does not take.
-            let last = self.decode(&mut Buffer::from(&[0xff]), &place)?;
+            // once it sees that a byte follows, which it takes only where something else is missing.
+            let mut behind = Buffer::from(&[0xff]);
+            let last = self.decode(&mut behind, &place)?.filter(|_| !behind.is_empty());
             rows += last.as_ref().map_or(0, RecordBatch::num_rows);
             batches.extend(last);
         }

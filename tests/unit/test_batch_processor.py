@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -193,6 +194,12 @@ A_AND_B = types.StructType(
         (pa.array([b"x" * 16], pa.binary(16)), types.BinaryType(), True),
         (pa.array(["x"], pa.large_string()), types.StringType(), True),
         (pa.array([1], pa.int32()), types.DecimalType(12, 2), True),
+        (pa.array([99_999_999]), types.DecimalType(10, 2), True),
+        (pa.array([100_000_000]), types.DecimalType(10, 2), False),
+        (pa.array([7, None]).slice(1), types.DecimalType(18, 0), True),
+        (pa.array([7], pa.int8()), types.DecimalType(38, 30), True),
+        (pa.array([Decimal("1.5")]), types.DoubleType(), False),
+        (pa.array([Decimal(2)]), types.LongType(), True),
         (pa.array([1.239]), types.DecimalType(10, 2), False),
         (pa.array([1_700_000_000_000]), types.TimestampType(), False),
         (pa.array([1], pa.timestamp("us")), types.TimestampType(), False),

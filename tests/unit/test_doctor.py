@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from clonos.cli import cluster, probe
 from clonos.cli.commands import app
 
-HERE: dict[str, Any] = next(probe.facts(None, "", ()))
+HERE: dict[str, Any] = {**next(probe.facts(None, "", ())), "apart": 0.4}
 
 
 def doctor(master: str, conf: str, *more: str) -> subprocess.CompletedProcess[str]:
@@ -42,22 +42,20 @@ def doctor(master: str, conf: str, *more: str) -> subprocess.CompletedProcess[st
 
 def test_the_driver_is_as_itself() -> None:
     assert HERE["clonos"].startswith("0."), HERE
-    assert not list(cluster._trouble(HERE, HERE, 0.4))
+    assert not list(cluster._trouble(HERE, HERE))
 
 
 @pytest.mark.parametrize(
-    ("differs", "apart", "words"),
+    ("differs", "words"),
     [
-        ({"clonos": "cannot be imported: No module"}, 0, ["Clonos cannot be", "all nodes"]),
-        ({"files": 1024}, 0, ["at most 1024 open files", "ulimit -Hn"]),
-        ({"folder": "cannot write there"}, 0, ["checkpoint_dir: cannot write", "mount the same"]),
-        ({}, 90.0, ["clock more than 1 s off", "time server"]),
+        ({"clonos": "cannot be imported: No module"}, ["Clonos cannot be", "all nodes"]),
+        ({"files": 1024}, ["at most 1024 open files", "ulimit -Hn"]),
+        ({"folder": "cannot write there"}, ["checkpoint_dir: cannot write", "mount the same"]),
+        ({"apart": 90.0}, ["clock more than 1 s off", "time server"]),
     ],
 )
-def test_what_is_wrong_on_a_host_is_told(
-    differs: dict[str, Any], apart: float, words: list[str]
-) -> None:
-    (finding,) = cluster._trouble({**HERE, **differs}, HERE, apart)
+def test_what_is_wrong_on_a_host_is_told(differs: dict[str, Any], words: list[str]) -> None:
+    (finding,) = cluster._trouble({**HERE, **differs}, HERE)
     assert not finding.ok
     for word in words:
         assert word in f"{finding.what} {finding.advice}"
@@ -81,10 +79,26 @@ def test_a_host_without_clonos_says_so() -> None:
 
 def test_a_folder_that_is_another_one_is_told(tmp_path: Path) -> None:
     (told,) = probe.facts(str(tmp_path), "marker", ())
-    assert "does not see" in told["folder"]
+    assert "is not seen" in told["folder"]
     (tmp_path / "marker").touch()
     (told,) = probe.facts(str(tmp_path), "marker", ())
     assert told["folder"] == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["marker"]
+    (told,) = probe.facts("/proc/none", "marker", ())
+    assert "is not seen" in told["folder"]
+
+
+def test_what_is_printed_is_no_markup(tmp_path: Path) -> None:
+    folder = tmp_path / "a[/b]"
+    found = CliRunner().invoke(app, ["doctor", "--checkpoint-dir", str(folder)])
+    assert "a[/b]" in found.output.replace("\n", "")
+    assert found.exception is None or isinstance(found.exception, SystemExit)
+
+
+def test_ports_are_for_a_cluster() -> None:
+    found = CliRunner().invoke(app, ["doctor", "--agent-ports", "40000-40100"])
+    assert found.exit_code == 2
+    assert "--master" in found.output
 
 
 def test_connect_is_refused_by_name() -> None:
@@ -97,9 +111,18 @@ def test_connect_is_refused_by_name() -> None:
 @pytest.mark.whole
 def test_a_folder_that_cannot_be_made_is_told() -> None:
     done = doctor("local[2]", "", "--checkpoint-dir", "/proc/none")
-    assert "asking the executors" in done.stdout, done.stdout + done.stderr
+    assert "fail checkpoint_dir: [Errno" in done.stdout, done.stdout + done.stderr
     assert "agents answered" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
+    assert done.returncode == 1
+
+
+@pytest.mark.spark
+@pytest.mark.whole
+def test_executors_that_do_not_come_are_not_waited_for_without_end() -> None:
+    done = doctor("local-cluster[1,1,1024]", "--conf spark.executor.cores=2", "--wait", "3")
+    assert "not all executors answered within 3 s" in done.stdout, done.stdout + done.stderr
+    assert "agents answered" not in done.stdout
     assert done.returncode == 1
 
 
@@ -121,8 +144,8 @@ def test_a_cluster_is_looked_at(tmp_path: Path) -> None:
     lines = [line for line in done.stdout.splitlines() if line.startswith(("ok", "note", "fail"))]
     told = "\n".join(lines)
     failed = [line for line in lines if line.startswith("fail")]
-    assert f"executors answered on {HERE['host']}" in told, done.stdout + done.stderr
-    assert "all executors see it and write there" in told
+    assert f"2 executors answered, on {HERE['host']}" in told, done.stdout + done.stderr
+    assert "all these see it and write there" in told
     assert "agents answered" in told
     assert "note Spark encrypts (spark.io.encryption.enabled), and Clonos does not" in told
     assert not [line for line in failed if "checksum" not in line], told

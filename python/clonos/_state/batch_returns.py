@@ -69,7 +69,7 @@ def as_declared(
                 reason = f"has {field.name!r} as {column.type}, which is declared {field.type}"
                 raise _wrong(what, reason)
             try:
-                column = column.cast(field.type)
+                column = _cast(column, field.type)
             except pa.ArrowException as error:
                 reason = f"has {field.name!r} as {column.type}, which is declared {field.type}"
                 raise _wrong(what, f"{reason}: {error}") from error
@@ -129,10 +129,19 @@ def _may_be(found: pa.DataType, declared: pa.DataType) -> bool:
         return _is_list(found) and _may_be(found.value_type, declared.value_type)
     if types.is_timestamp(declared):
         return types.is_timestamp(found) and (found.tz is None) == (declared.tz is None)
-    if types.is_decimal(declared) and types.is_floating(found):
-        # It would be rounded.
+    one_is = (types.is_floating, types.is_decimal)
+    if all(kind(found) != kind(declared) for kind in one_is):
+        # Between decimal and binary fractions a value is rounded.
         return False
     return any(all(kind(one) for one in (found, declared)) for kind in _KINDS)
+
+
+def _cast(column: Any, declared: pa.DataType) -> Any:
+    types = pa.types
+    if types.is_integer(column.type) and types.is_decimal(declared):
+        # Arrow asks for room for all numbers of the type, not for those that there are.
+        column = column.cast(pa.decimal128(_DIGITS, min(declared.scale, _DIGITS - _LONG_DIGITS)))
+    return column.cast(declared)
 
 
 def _have_fields(found: list[pa.Field], declared: list[pa.Field]) -> bool:
@@ -163,6 +172,8 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return any(one(kind) for one in (*kinds, types.is_fixed_size_binary))
 
 
+# Of the widest decimal of Spark's, and of its widest integer.
+_DIGITS, _LONG_DIGITS = 38, 19
 _KINDS = (_is_number, _is_text, _is_bytes, pa.types.is_date, pa.types.is_time, pa.types.is_duration)
 
 

@@ -16,6 +16,7 @@ from rich.markup import escape
 
 from clonos import _core
 from clonos._driver.java import JavaMissingError, ensure_java, java_version
+from clonos.cli.cluster import Asked, checks
 from clonos.cli.finding import Finding, files
 
 _FSYNC_ROUNDS = 20
@@ -23,11 +24,11 @@ _FSYNC_ROUNDS = 20
 _SPARK = ((4, 1), (4, 3))
 
 
-def run(master: str | None, checkpoint_dir: Path | None, agent_ports: str | None) -> int:
+def run(checkpoint_dir: Path | None, cluster: Asked | None) -> int:
     """Print each check as it is made; the number of failed ones, at most 1 as exit code."""
     console = Console()
     failed = 0
-    for finding in _checks(master, checkpoint_dir, agent_ports):
+    for finding in _checks(checkpoint_dir, cluster):
         mark = "[green]ok[/green]  " if finding.ok else "[red]fail[/red]"
         console.print(f"{'note' if finding.known else mark} {escape(finding.what)}")
         failed += not finding.ok
@@ -36,9 +37,7 @@ def run(master: str | None, checkpoint_dir: Path | None, agent_ports: str | None
     return min(failed, 1)
 
 
-def _checks(
-    master: str | None, checkpoint_dir: Path | None, agent_ports: str | None
-) -> Iterator[Finding]:
+def _checks(checkpoint_dir: Path | None, cluster: Asked | None) -> Iterator[Finding]:
     yield Finding(
         sys.version_info >= (3, 11), f"Python {sys.version.split()[0]}", "use 3.11 or later"
     )
@@ -57,10 +56,8 @@ def _checks(
     yield files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     if checkpoint_dir is not None:
         yield _checkpoint(checkpoint_dir)
-    if master is not None:
-        from clonos.cli import cluster
-
-        yield from cluster.checks(master, checkpoint_dir, agent_ports)
+    if cluster is not None:
+        yield from checks(cluster)
 
 
 def _pyspark() -> Finding:

@@ -3,44 +3,70 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clonos._driver import spark_private
 from clonos.cli.finding import Finding, files
 
 _ROWS = 1000
 # Tasks for each slot that Spark says there is, so that each executor gets some.
 _TASKS_PER_SLOT = 2
+# How often all are asked who have not all answered.
+_ROUNDS = 4
 _CLOCKS_APART = 1.0
 # Hosts whose names are told where there are many.
 _NAMED = 3
 CHECKSUM = "spark.sql.shuffle.orderIndependentChecksum.enabled"
-ENCRYPTED = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.io.encryption.enabled")
+ENCRYPTED = (
+    "spark.network.crypto.enabled",
+    "spark.ssl.enabled",
+    "spark.ssl.rpc.enabled",
+    "spark.io.encryption.enabled",
+)
 
 
-def checks(master: str, checkpoint_dir: Path | None, agent_ports: str | None) -> Iterator[Finding]:
-    """Start Spark on `master` and look around there."""
-    if master.startswith("sc:"):
+@dataclass(frozen=True)
+class Asked:
+    """What the command was given: a master and, if they are meant, a folder and ports."""
+
+    master: str
+    checkpoint_dir: Path | None
+    agent_ports: str | None
+    wait_s: float
+
+
+def checks(asked: Asked) -> Iterator[Finding]:
+    """Start Spark and look around there; whatever fails is a finding."""
+    if asked.master.startswith("sc:"):
         advice = "attach needs a classic session: give the address of the cluster, not of Connect"
-        yield Finding(False, f"{master} is Spark Connect", advice)
+        yield Finding(False, f"{asked.master} is Spark Connect", advice)
         return
+    try:
+        yield from _in_session(asked)
+    except Exception as error:  # noqa: BLE001, whatever fails is the finding
+        yield Finding(False, f"Spark on {asked.master}: {_reason(error)}", "see the output above")
+
+
+def _in_session(asked: Asked) -> Iterator[Finding]:
     from pyspark.sql import SparkSession
 
-    try:
-        spark = SparkSession.builder.master(master).appName("clonos doctor").getOrCreate()
-    except Exception as error:  # noqa: BLE001, whatever fails is the finding
-        yield Finding(False, f"Spark on {master}: {_reason(error)}", "see the output above")
-        return
+    spark = SparkSession.builder.master(asked.master).appName("clonos doctor").getOrCreate()
     try:
         yield from _settings(spark)
-        yield from _hosts(spark, checkpoint_dir)
-        yield _attempt("a causal UDF on the executors", lambda: _round_trip(spark, agent_ports))
+        if (yield from _hosts(spark.sparkContext, asked)):
+            trip = functools.partial(_round_trip, spark, asked.agent_ports)
+            yield _attempt("a causal UDF on the executors", trip)
     finally:
-        spark.stop()
+        # It may be gone already, which is what was found.
+        with suppress(Exception):
+            spark.stop()
 
 
 def _settings(spark: Any) -> Iterator[Finding]:
@@ -51,7 +77,7 @@ def _settings(spark: Any) -> Iterator[Finding]:
         f"set {CHECKSUM}=true, so that Spark notices when more was lost than Clonos covers",
     )
     settings = spark.sparkContext.getConf()
-    encrypted = [name for name in ENCRYPTED if settings.get(name, "false") == "true"]
+    encrypted = [name for name in ENCRYPTED if settings.get(name, "false").lower() == "true"]
     if encrypted:
         yield Finding(
             True,
@@ -65,40 +91,86 @@ def _settings(spark: Any) -> Iterator[Finding]:
 # -- hosts ---------------------------------------------------------------------------------------
 
 
-def _hosts(spark: Any, checkpoint_dir: Path | None) -> Iterator[Finding]:
-    """What the hosts say, by what is not well: there may be a thousand."""
-    context = spark.sparkContext
-    folder = None if checkpoint_dir is None else str(checkpoint_dir.resolve())
-    tasks = _TASKS_PER_SLOT * max(context.defaultParallelism, 1)
+def _hosts(context: Any, asked: Asked) -> Generator[Finding, None, bool]:
+    """What the executors say, by what is not well: there may be a thousand. Whether any did."""
+    folder = None if asked.checkpoint_dir is None else str(asked.checkpoint_dir.resolve())
+    late = threading.Event()
     try:
-        with _marked(folder) as marker:
-            ask = functools.partial(_probe().facts, folder, marker)
-            begin = time.time()
-            told = context.parallelize(range(tasks), tasks).mapPartitions(ask).collect()
-            end = time.time()
+        with _marked(folder) as marker, _bounded(context, asked.wait_s, late):
+            told = _answers(context, functools.partial(_probe().facts, folder, marker))
+    except OSError as error:
+        advice = "choose a folder in which the driver may write"
+        yield Finding(False, f"checkpoint_dir: {error}", advice)
+        return True
     except Exception as error:  # noqa: BLE001, whatever fails is the finding
-        yield Finding(False, f"asking the executors: {_reason(error)}", "see the executors' logs")
-        return
+        if not late.is_set():
+            advice = "see the executors' logs; Python is the same everywhere (PYSPARK_PYTHON)"
+            yield Finding(False, f"asking the executors: {_reason(error)}", advice)
+            return True
+        advice = "is there room for spark.executor.cores and spark.executor.memory? See --wait"
+        yield Finding(False, f"not all executors answered within {asked.wait_s:g} s", advice)
+        return False
     driver = next(iter(_probe().facts(None, "", ())))
-    yield Finding(True, f"executors answered on {_named({one['host'] for one in told})}")
+    hosts = _named({one["host"] for one in told})
+    yield Finding(True, f"{len(told)} executors answered, on {hosts}")
     wrong: dict[Finding, set[str]] = {}
     for one in told:
-        apart = max(begin - one["time"], one["time"] - end, 0)
-        for finding in _trouble(one, driver, apart):
+        for finding in _trouble(one, driver):
             wrong.setdefault(finding, set()).add(one["host"])
-    for finding, hosts in wrong.items():
-        yield Finding(False, f"{_named(hosts)}: {finding.what}", finding.advice)
+    for finding, where in wrong.items():
+        yield Finding(False, f"{_named(where)}: {finding.what}", finding.advice)
     if folder is not None and not any(one["folder"] for one in told):
-        yield Finding(True, "checkpoint_dir: all executors see it and write there")
+        yield Finding(True, "checkpoint_dir: all these see it and write there")
+    return True
 
 
-def _trouble(one: dict[str, Any], driver: dict[str, Any], apart: float) -> Iterator[Finding]:
-    """What is not well where `one` was told; `apart` is how far its clock is off, in seconds."""
+def _answers(context: Any, ask: Callable[..., Any]) -> list[dict[str, Any]]:
+    """Ask until all executors that Spark has have answered, or some rounds did not reach more.
+
+    The first round has executors and workers started, the next is short: within its time a clock
+    is that of the driver.
+    """
+    told: dict[tuple[str, int], dict[str, Any]] = {}
+    for again in range(_ROUNDS):
+        executors = max(len(spark_private.executors(context)), 1)
+        tasks = _TASKS_PER_SLOT * max(context.defaultParallelism, executors)
+        begin = time.time()
+        answers = context.parallelize(range(tasks), tasks).mapPartitions(ask).collect()
+        end = time.time()
+        for one in answers:
+            apart = max(begin - one["time"], one["time"] - end, 0)
+            told[one["host"], one["executor"]] = {**one, "apart": apart}
+        if again and len(told) >= executors:
+            break
+    return list(told.values())
+
+
+@contextmanager
+def _bounded(context: Any, seconds: float, late: threading.Event) -> Iterator[None]:
+    """Cancel this thread's jobs after so many seconds, which `late` tells."""
+    group = f"clonos doctor {uuid.uuid4().hex}"
+    context.setJobGroup(group, "clonos doctor", interruptOnCancel=True)
+
+    def give_up() -> None:
+        late.set()
+        context.cancelJobGroup(group)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _trouble(one: dict[str, Any], driver: dict[str, Any]) -> Iterator[Finding]:
+    """What is not well where `one` was told; ``apart`` is how far its clock is off, in seconds."""
     if one["clonos"] != driver["clonos"]:
         what = f"Clonos {one['clonos']}, and on the driver {driver['clonos']}"
         advice = "install the same on all nodes, for the Python of PYSPARK_PYTHON"
         yield Finding(False, what, advice)
-    if apart > _CLOCKS_APART:
+    if one["apart"] > _CLOCKS_APART:
         advice = "have all follow one time server: clonos.time() is the executor's clock"
         yield Finding(False, f"clock more than {_CLOCKS_APART:g} s off the driver's", advice)
     limit = files(one["files"])
@@ -128,7 +200,7 @@ def _probe() -> Any:
 
 @contextmanager
 def _marked(folder: str | None) -> Iterator[str]:
-    """A file in `folder` that executors can look for; what they write beside it goes, too."""
+    """A file in `folder` that executors can look for."""
     marker = f".clonos-doctor-{uuid.uuid4().hex}"
     if folder is None:
         yield marker
@@ -137,8 +209,7 @@ def _marked(folder: str | None) -> Iterator[str]:
     try:
         yield marker
     finally:
-        for path in Path(folder).glob(f"{marker}*"):
-            path.unlink(missing_ok=True)
+        (Path(folder) / marker).unlink(missing_ok=True)
 
 
 # -- a session -----------------------------------------------------------------------------------
@@ -172,4 +243,8 @@ def _attempt(what: str, check: Callable[[], str]) -> Finding:
 def _reason(error: Exception) -> str:
     """What an exception says; Java's without its stack."""
     java = getattr(error, "java_exception", None)
-    return str(error if java is None else java.getMessage())
+    if java is not None:
+        # The JVM may be what was lost.
+        with suppress(Exception):
+            return str(java.getMessage() or error)
+    return str(error)

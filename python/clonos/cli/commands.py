@@ -54,11 +54,17 @@ def run_doctor(
     agent_ports: Annotated[
         str | None, typer.Option(help="Ports that agents may have there, such as 40000-40100.")
     ] = None,
+    wait: Annotated[float, typer.Option(help="Seconds for all executors to answer there.")] = 120,
 ) -> None:
     """Check whether this machine, and a cluster, are ready for Clonos."""
     from clonos.cli import checkup
+    from clonos.cli.cluster import Asked
 
-    raise typer.Exit(checkup.run(master, checkpoint_dir, agent_ports))
+    if master is None and agent_ports is not None:
+        message = "--agent-ports is for a cluster: give its --master, too"
+        raise typer.BadParameter(message)
+    cluster = None if master is None else Asked(master, checkpoint_dir, agent_ports, wait)
+    raise typer.Exit(checkup.run(checkpoint_dir, cluster))
 
 
 @app.command("epochs")

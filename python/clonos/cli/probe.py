@@ -26,10 +26,10 @@ def facts(folder: str | None, marker: str, _numbers: Iterable[int]) -> Iterator[
     Yields
     ------
     dict
-        One: ``host``, ``clonos`` (its version, or why it cannot be imported), ``time`` (seconds
-        since 1970), ``files`` (most that a process may have open, -1 without a limit) and
-        ``folder`` (what is wrong with it, empty if nothing is). Of Python's version Spark itself
-        sees that it is the driver's.
+        One: ``host``; ``executor``, the number of the process that its workers come from;
+        ``clonos``, its version, or why it cannot be imported; ``time``, in seconds since 1970;
+        ``files``, most that a process may have open, -1 without a limit; ``folder``, what is wrong
+        with it, empty if nothing is. Of Python's version Spark itself sees that it is the driver's.
     """
     import resource
     import socket
@@ -43,6 +43,7 @@ def facts(folder: str | None, marker: str, _numbers: Iterable[int]) -> Iterator[
         version = f"cannot be imported: {error}"
     yield {
         "host": os.environ.get("CLONOS_HOST_LABEL") or socket.gethostname(),
+        "executor": os.getppid(),
         "clonos": version,
         "time": time.time(),
         "files": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
@@ -52,13 +53,16 @@ def facts(folder: str | None, marker: str, _numbers: Iterable[int]) -> Iterator[
 
 def _trouble(folder: str, marker: str) -> str:
     """What keeps this host from working with the driver in `folder`."""
-    if not Path(folder, marker).exists():
-        return "does not see what the driver wrote there"
+    mine = Path(folder, f"{marker}-{uuid.uuid4().hex}")
     try:
-        with Path(folder, f"{marker}-{uuid.uuid4().hex}").open("w") as file:
+        if not Path(folder, marker).exists():
+            return "what the driver wrote there is not seen"
+        with mine.open("w") as file:
             file.write("seen")
             file.flush()
             os.fsync(file.fileno())
+        # By who wrote it: the driver may be another user.
+        mine.unlink()
     except OSError as error:
-        return f"cannot write there: {error}"
+        return f"{error}"
     return ""

@@ -190,7 +190,8 @@ impl Registry {
         }
         // Two cannot listen on one address: what is asked of the one before would be answered by this one.
         let known = self.agents.known.iter();
-        let before = known.filter(|(id, known)| **id != info.id && known.info.addr == info.addr);
+        let before =
+            known.filter(|(id, known)| **id != info.id && known.info.addr == info.addr && !known.info.driver);
         for agent in before.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.has_died(agent);
         }

@@ -315,3 +315,11 @@ proptest! {
         prop_assert_eq!(content(&third), content(&second));
     }
 }
+
+#[test]
+fn a_payload_that_lacks_its_last_byte_is_refused() {
+    let frames = frames_of(0, Some(1), &[3]);
+    let whole = read(&frames[0]).unwrap();
+    let short = with_payload(&whole, &whole.payload[..whole.payload.len() - 1]);
+    assert!(first_refusal(&[short]).contains("has 0 rows and announces 3"));
+}
