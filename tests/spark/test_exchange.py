@@ -253,6 +253,20 @@ def test_a_column_that_was_declared_and_not_returned_is_named(spark: Any) -> Non
         clonos.exchange(df, 2, "id").collect()
 
 
+def test_keys_are_named_as_spark_resolves_them(spark: Any) -> None:
+    df = spark.range(40).selectExpr("id", "id % 3 c", "id `a.b`", "struct(id % 5 q) st")
+    for key in ("C", "`a.b`", "st.q", "ST.Q"):
+        exchanged = clonos.exchange(df, 3, key)
+        assert exchanged.columns == df.columns
+        assert sorted(exchanged.collect()) == sorted(df.collect()), key
+    homes = where_rows_are(clonos.exchange(df, 3, "st.q"))
+    for rows in homes.values():
+        assert {at for at in range(40) if at % 5 in {row % 5 for row in rows}} == rows
+    for key in ("*", "st.*", "st.none"):
+        with pytest.raises(ConfigError, match="is not one of the columns"):
+            clonos.exchange(df, 3, key)
+
+
 def test_bad_arguments_are_refused(spark: Any) -> None:
     df = spark.range(5)
     with pytest.raises(ConfigError, match="key 'nope' is not one of the columns"):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from clonos import _attached
 from clonos._arrow_types import arrow_schema
+from clonos._operators.grouped import column_called
 from clonos._operators.spec import spec_of
 from clonos._spec import Ends, OperatorSpec
 from clonos._uses import Use
@@ -233,14 +234,26 @@ def _key_columns(df: DataFrame, keys: tuple[Any, ...]) -> tuple[tuple[str, ...],
             message = f"key {key!r} is no column; the number of partitions comes before the keys"
             raise ConfigError(message, "CONFIG")
         name = key if isinstance(key, str) else str(key).removeprefix("Column<'").removesuffix("'>")
-        if name not in df.columns:
-            if isinstance(key, str):
-                message = f"key {key!r} is not one of the columns {df.columns}"
-                raise ConfigError(message, "CONFIG")
-            name = f"{_COMPUTED}{len(computed)}"
-            computed[name] = key
-        names.append(name)
+        called = column_called(df, name)
+        if called is None:
+            called = f"{_COMPUTED}{len(computed)}"
+            computed[called] = _resolved(df, key) if isinstance(key, str) else key
+        names.append(called)
     return tuple(names), computed
+
+
+def _resolved(df: DataFrame, key: str) -> Column:
+    """What Spark takes a name for that no column has: a quoted one, or a field of a struct."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions
+
+    column = functions.col(key)
+    try:
+        df.withColumn(_COMPUTED, column)
+    except AnalysisException as error:
+        message = f"key {key!r} is not one of the columns {df.columns}"
+        raise ConfigError(message, "CONFIG") from error
+    return column
 
 
 def _check_key(shown: str, kind: DataType) -> None:

@@ -87,7 +87,7 @@ def _key(df: DataFrame, expression: Any) -> Key:
     kind = expression.getClass().getSimpleName()
     if kind in {"AttributeReference", "UnresolvedAttribute"}:
         shown = str(expression.name()).strip("`")
-        name = _column_called(df, shown)
+        name = column_called(df, shown)
         if name is not None:
             return Key(name, None, shown)
     column = column_of(expression)
@@ -95,7 +95,7 @@ def _key(df: DataFrame, expression: Any) -> Key:
     return Key(shown, column, shown)
 
 
-def _column_called(df: DataFrame, name: str) -> str | None:
+def column_called(df: DataFrame, name: str) -> str | None:
     """The column of `df` that is meant by `name`, as Spark resolves it."""
     columns = df.columns
     if name in columns:

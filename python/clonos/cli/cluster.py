@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clonos._driver import spark_private
+from clonos._worker.lost import CHECKSUM
 from clonos.cli.finding import Finding, files
 
 _ROWS = 1000
@@ -23,7 +24,6 @@ _ROUNDS = 4
 _CLOCKS_APART = 1.0
 # Hosts whose names are told where there are many.
 _NAMED = 3
-CHECKSUM = "spark.sql.shuffle.orderIndependentChecksum.enabled"
 ENCRYPTED = (
     "spark.network.crypto.enabled",
     "spark.ssl.enabled",
@@ -61,8 +61,7 @@ def _in_session(asked: Asked) -> Iterator[Finding]:
     try:
         yield from _settings(spark)
         if (yield from _hosts(spark.sparkContext, asked)):
-            trip = functools.partial(_round_trip, spark, asked.agent_ports)
-            yield _attempt("a causal UDF on the executors", trip)
+            yield _round_trip(spark, asked.agent_ports)
     finally:
         # It may be gone already, which is what was found.
         with suppress(Exception):
@@ -70,7 +69,11 @@ def _in_session(asked: Asked) -> Iterator[Finding]:
 
 
 def _settings(spark: Any) -> Iterator[Finding]:
-    is_on = spark.conf.get(CHECKSUM, "false") == "true"
+    try:
+        # Given no default, Spark tells its own.
+        is_on = spark.conf.get(CHECKSUM) == "true"
+    except Exception:  # noqa: BLE001, a Spark that has no such setting
+        is_on = False
     yield Finding(
         is_on,
         f"Spark's shuffle checksum is {'on' if is_on else 'off'}",
@@ -112,7 +115,7 @@ def _hosts(context: Any, asked: Asked) -> Generator[Finding, None, bool]:
         return False
     driver = next(iter(_probe().facts(None, "", ())))
     hosts = _named({one["host"] for one in told})
-    yield Finding(True, f"{len(told)} executors answered, on {hosts}")
+    yield Finding(True, f"executors that answered: {len(told)}, on {hosts}")
     wrong: dict[Finding, set[str]] = {}
     for one in told:
         for finding in _trouble(one, driver):
@@ -215,36 +218,42 @@ def _marked(folder: str | None) -> Iterator[str]:
 # -- a session -----------------------------------------------------------------------------------
 
 
-def _round_trip(spark: Any, agent_ports: str | None) -> str:
+def _round_trip(spark: Any, agent_ports: str | None) -> Finding:
     import clonos
     from clonos import causal
 
     def _double(n: int) -> int:
         return 2 * n
 
-    with clonos.attach(spark, agent_ports=agent_ports) as session:
-        double = causal("long", uid="clonos-doctor")(_double)
-        doubled = spark.range(0, _ROWS, 1, 4).select(double("id").alias("x"))
-        total = doubled.agg({"x": "sum"}).first()[0]
-        agents = len(session.stats().agents)
-    if total != _ROWS * (_ROWS - 1):
-        message = f"sum was {total}"
-        raise RuntimeError(message)
-    return f"{agents} agents answered"
-
-
-def _attempt(what: str, check: Callable[[], str]) -> Finding:
+    executors = len(spark_private.executors(spark.sparkContext))
+    tasks = _TASKS_PER_SLOT * max(spark.sparkContext.defaultParallelism, executors)
+    what = "a causal UDF on the executors"
     try:
-        return Finding(True, f"{what}: {check()}")
+        with clonos.attach(spark, agent_ports=agent_ports) as session:
+            double = causal("long", uid="clonos-doctor")(_double)
+            doubled = spark.range(0, _ROWS, 1, tasks).select(double("id").alias("x"))
+            total = doubled.agg({"x": "sum"}).first()[0]
+            agents = len(session.stats().agents)
     except Exception as error:  # noqa: BLE001, whatever fails is the finding
         return Finding(False, f"{what}: {_reason(error)}", "see the executors' logs and agent.log")
+    if total != _ROWS * (_ROWS - 1):
+        return Finding(
+            False, f"{what}: its sum was {total}", "this is a fault of Clonos: report it"
+        )
+    # The driver's, and one with each executor.
+    missing = 1 + executors - agents
+    advice = (
+        f"{missing} executors have none: their tasks were few, or failed and ran elsewhere. Are "
+        "there as many ports as agents on one host (--agent-ports)? See the executors' logs"
+    )
+    return Finding(True, f"{what}: {agents} agents", advice, known=missing > 0)
 
 
 def _reason(error: Exception) -> str:
-    """What an exception says; Java's without its stack."""
+    """What an exception says; Java's without its stack, and what it has been through."""
     java = getattr(error, "java_exception", None)
     if java is not None:
         # The JVM may be what was lost.
         with suppress(Exception):
-            return str(java.getMessage() or error)
+            return str(java.getMessage() or error).partition("\n")[0]
     return str(error)

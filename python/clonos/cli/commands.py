@@ -57,12 +57,18 @@ def run_doctor(
     wait: Annotated[float, typer.Option(help="Seconds for all executors to answer there.")] = 120,
 ) -> None:
     """Check whether this machine, and a cluster, are ready for Clonos."""
+    from clonos._config import parse_ports
     from clonos.cli import checkup
     from clonos.cli.cluster import Asked
+    from clonos.errors import ConfigError
 
     if master is None and agent_ports is not None:
         message = "--agent-ports is for a cluster: give its --master, too"
         raise typer.BadParameter(message)
+    try:
+        parse_ports(agent_ports)
+    except ConfigError as error:
+        raise typer.BadParameter(error.message) from error
     cluster = None if master is None else Asked(master, checkpoint_dir, agent_ports, wait)
     raise typer.Exit(checkup.run(checkpoint_dir, cluster))
 
