@@ -78,6 +78,21 @@ pub enum OnAmbiguous {
     Any,
 }
 
+/// What both sides of a connection must have in common. `Debug` leaves the secret out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Credentials {
+    /// Proves that the other side belongs here.
+    pub secret: [u8; 32],
+    /// Whether what crosses between hosts is encrypted.
+    pub encrypt: bool,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").field("encrypt", &self.encrypt).finish_non_exhaustive()
+    }
+}
+
 /// Settings of one application. `Debug` leaves the secret out.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionConfig {
@@ -128,6 +143,10 @@ pub struct SessionConfig {
     pub network_timeout_ms: u64,
     /// Ports that agents listen on, the first and the last; default any, which is 0 and 0. Since 0.2.
     pub agent_ports: (u16, u16),
+    /// Whether what agents send each other is encrypted; default no: `attach` says what Spark does. Since 0.2.
+    pub encrypt: bool,
+    /// Whether spilled logs are; default no, as before. Since 0.2.
+    pub encrypt_spill: bool,
     /// Name of the node that this process runs on, for placing copies on others; default empty: its address
     /// stands for it. Each agent has its own. Since 0.1.
     pub host_label: String,
@@ -160,8 +179,16 @@ impl SessionConfig {
             io_timeout_ms: IO_TIMEOUT_MS_DEFAULT,
             network_timeout_ms: NETWORK_TIMEOUT_MS_DEFAULT,
             agent_ports: (0, 0),
+            encrypt: false,
+            encrypt_spill: false,
             host_label: String::new(),
         }
+    }
+
+    /// By which agents of the application know each other.
+    #[must_use]
+    pub const fn credentials(&self) -> Credentials {
+        Credentials { secret: self.secret, encrypt: self.encrypt }
     }
 
     /// Refuses what is out of range.
@@ -240,6 +267,7 @@ impl std::fmt::Debug for SessionConfig {
             .field("disk_bytes", &self.disk_bytes)
             .field("checkpoint_dir", &self.checkpoint_dir)
             .field("agent_scope", &self.agent_scope)
+            .field("encrypt", &self.encrypt)
             .finish_non_exhaustive()
     }
 }

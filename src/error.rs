@@ -276,6 +276,18 @@ pub enum Error {
         /// Who.
         peer: String,
     },
+    /// One side of a connection encrypts, the other does not.
+    #[error(
+        "{peer} {}: `encrypt` of clonos.attach, or of a source, must be the same on both sides; by default it is as \
+         spark.network.crypto.enabled",
+        if *encrypts { "does not encrypt what it sends, and this side does" } else { "encrypts what it sends, and this side does not" }
+    )]
+    EncryptionDiffers {
+        /// Who.
+        peer: String,
+        /// Whether this side does.
+        encrypts: bool,
+    },
     /// An agent cannot be reached.
     #[error("agent {agent} cannot be reached: {reason}")]
     AgentUnreachable {
@@ -385,6 +397,7 @@ impl Error {
             Self::DiskFull { .. } => "DISK_FULL",
             Self::MemoryBudget { .. } => "MEMORY_BUDGET",
             Self::AuthRefused { .. } => "AUTH_REFUSED",
+            Self::EncryptionDiffers { .. } => "ENCRYPTION_DIFFERS",
             Self::AgentUnreachable { .. } => "AGENT_UNREACHABLE",
             Self::Timeout { .. } => "TIMEOUT",
             Self::Protocol { .. } => "PROTOCOL",

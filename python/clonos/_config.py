@@ -41,6 +41,14 @@ _MILLISECONDS = {
 }
 PORT_MAX = 65_535
 IO_TIMEOUT_SECONDS = (0.1, 600)
+# By which Spark encrypts what crosses the network, and what it writes to local disks.
+NETWORK_ENCRYPTED = (
+    "spark.network.crypto.enabled",
+    "spark.authenticate.enableSaslEncryption",
+    "spark.ssl.enabled",
+    "spark.ssl.rpc.enabled",
+)
+DISK_ENCRYPTED = ("spark.io.encryption.enabled",)
 BATCHES_RETAINED = "spark.sql.streaming.minBatchesToRetain"
 
 
@@ -182,6 +190,29 @@ def parse_io_timeout(value: float) -> int:
         return round(value * 1000)
     message = f"io_timeout={value!r} is not between {least} and {most} seconds"
     raise ConfigError(message, "CONFIG")
+
+
+def parse_encrypt(value: object, settings: Any) -> dict[str, bool]:
+    """What is encrypted: connections and spilled logs, by default each as Spark's own.
+
+    Raises
+    ------
+    ConfigError
+        If the value is neither a truth nor None.
+    """
+    if value is not None and not isinstance(value, bool):
+        message = f"encrypt={value!r} is not True, False, or None for as Spark does"
+        raise ConfigError(message, "CONFIG")
+    network, disk = (
+        bool(switched_on(settings, names)) if value is None else value
+        for names in (NETWORK_ENCRYPTED, DISK_ENCRYPTED)
+    )
+    return {"encrypt": network, "encrypt_spill": disk}
+
+
+def switched_on(settings: Any, names: Iterable[str]) -> list[str]:
+    """Those of Spark's switches that are on, given its ``SparkConf``."""
+    return [name for name in names if settings.get(name, "false").strip().lower() == "true"]
 
 
 def parse_ports(value: str | int | None) -> tuple[int, int]:

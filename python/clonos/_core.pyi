@@ -37,6 +37,8 @@ class SessionConfig:
         standbys: int = 1,
         state_epochs: int = 100,
         agent_ports: tuple[int, int] = (0, 0),
+        encrypt: bool = False,
+        encrypt_spill: bool = False,
     ) -> SessionConfig: ...
     @staticmethod
     def from_bytes(data: bytes) -> SessionConfig: ...
@@ -66,6 +68,10 @@ class SessionConfig:
     def on_lost(self) -> str: ...
     @property
     def checkpoint_dir(self) -> str | None: ...
+    @property
+    def encrypt(self) -> bool: ...
+    @property
+    def encrypt_spill(self) -> bool: ...
 
 @final
 class Client:
@@ -479,6 +485,7 @@ class SourceReceiver:
         memory: int,
         disk: int,
         eager: bool,
+        encrypt: bool,
     ) -> SourceReceiver:
         """Open the log in `folder` and listen on the first free one of `ports`."""
     @property
@@ -530,7 +537,8 @@ class SourceClient:
     """A reader's side of a source's log."""
 
     @staticmethod
-    def connect(addr: str, secret: bytes) -> SourceClient: ...
+    def connect(addr: str, secret: bytes, encrypt: bool) -> SourceClient:
+        """`encrypt` must be as the receiver was started; `AuthRefused` says so."""
     def claim(self, owner: str) -> None:
         """Become the reader; `SourceInUse` if there is another one."""
     def bounds(self) -> tuple[int, int]:

@@ -49,7 +49,7 @@ impl PySessionConfig {
     #[pyo3(signature = (*, app_id, secret, driver_addr, driver_socket, local, guarantee, sharing_depth,
         memory_bytes, disk_bytes, spill_policy, clock_resolution_ns, compress_frames, spill_dir, checkpoint_dir, agent_scope, on_lost, on_ambiguous,
         io_timeout_ms, network_timeout_ms = NETWORK_TIMEOUT_MS_DEFAULT, standbys = STANDBYS_DEFAULT,
-        state_epochs = STATE_EPOCHS_DEFAULT, agent_ports = (0, 0)))]
+        state_epochs = STATE_EPOCHS_DEFAULT, agent_ports = (0, 0), encrypt = false, encrypt_spill = false))]
     #[expect(clippy::too_many_arguments, reason = "keyword-only, one per setting")]
     fn new(
         py: Python<'_>,
@@ -75,6 +75,8 @@ impl PySessionConfig {
         standbys: u32,
         state_epochs: u32,
         agent_ports: (u16, u16),
+        encrypt: bool,
+        encrypt_spill: bool,
     ) -> PyResult<Self> {
         quick(py, || {
             let config = SessionConfig {
@@ -100,6 +102,8 @@ impl PySessionConfig {
                 io_timeout_ms,
                 network_timeout_ms,
                 agent_ports,
+                encrypt,
+                encrypt_spill,
                 // Set by each agent for itself.
                 host_label: String::new(),
             };
@@ -173,6 +177,16 @@ impl PySessionConfig {
     #[getter]
     fn on_lost(&self) -> &'static str {
         name_of(&ON_LOST, &self.config.on_lost)
+    }
+
+    #[getter]
+    const fn encrypt(&self) -> bool {
+        self.config.encrypt
+    }
+
+    #[getter]
+    const fn encrypt_spill(&self) -> bool {
+        self.config.encrypt_spill
     }
 
     #[getter]

@@ -31,7 +31,7 @@ const fn class_of(error: &Error) -> &'static str {
         Error::Config { .. } => "ConfigError",
         Error::UnsupportedType { .. } => "UnsupportedType",
         Error::ForkedProcess { .. } => "ForkedProcess",
-        Error::AuthRefused { .. } => "AuthRefused",
+        Error::AuthRefused { .. } | Error::EncryptionDiffers { .. } => "AuthRefused",
         Error::Timeout { .. } => "AgentTimeout",
         Error::AgentUnreachable { .. } | Error::Protocol { .. } => "AgentError",
         _ => "ClonosError",

@@ -12,6 +12,7 @@ use pyo3_arrow::PyRecordBatch;
 use super::arrays::to_pyarrow;
 use super::door::{enter, quick};
 use super::lock;
+use crate::config::Credentials;
 use crate::edge::source::{
     Durability, HttpSettings, LogSettings, SocketSettings, SourceClient, SourceLog, SourceServer, now_micros,
     receive_http, receive_socket,
@@ -29,7 +30,7 @@ pub(super) struct PySourceReceiver {
 #[pymethods]
 impl PySourceReceiver {
     #[staticmethod]
-    #[pyo3(signature = (*, folder, secret, host, ports, memory, disk, eager))]
+    #[pyo3(signature = (*, folder, secret, host, ports, memory, disk, eager, encrypt))]
     #[expect(clippy::too_many_arguments, reason = "keyword-only, one per setting")]
     fn start(
         py: Python<'_>,
@@ -40,6 +41,7 @@ impl PySourceReceiver {
         memory: u64,
         disk: u64,
         eager: bool,
+        encrypt: bool,
     ) -> PyResult<Self> {
         // A receiver's process is nothing else, so it may set up where traces go.
         let filter = tracing_subscriber::EnvFilter::try_from_env("CLONOS_LOG")
@@ -52,7 +54,8 @@ impl PySourceReceiver {
         enter(py, || {
             let durability = if eager { Durability::Eager } else { Durability::Availability };
             let log = Arc::new(SourceLog::open(LogSettings { folder, memory, disk, durability })?);
-            let server = SourceServer::start(Arc::clone(&log), secret, host, &ports)?;
+            let server =
+                SourceServer::start(Arc::clone(&log), Credentials { secret, encrypt }, host, &ports)?;
             Ok(Self { log, server, stop: Arc::new(AtomicBool::new(false)) })
         })
     }
@@ -172,8 +175,8 @@ impl PySourceClient {
 #[pymethods]
 impl PySourceClient {
     #[staticmethod]
-    fn connect(py: Python<'_>, addr: String, secret: [u8; 32]) -> PyResult<Self> {
-        let client = enter(py, || SourceClient::connect(&addr, &secret))?;
+    fn connect(py: Python<'_>, addr: String, secret: [u8; 32], encrypt: bool) -> PyResult<Self> {
+        let client = enter(py, || SourceClient::connect(&addr, &Credentials { secret, encrypt }))?;
         Ok(Self { client: Mutex::new(client), addr })
     }
 

@@ -107,14 +107,14 @@ fn answers(world: &World, answer: fn(&Request) -> Reply) -> AgentInfo {
     let mut driver = Peer::of(world, world.driver.addr());
     let registered = driver.ask(&Request::Register { info: info.clone(), executor: String::new() });
     assert!(matches!(registered, Reply::Registered { .. }));
-    let secret = world.config.secret;
+    let ours = world.config.credentials();
     spawn(move || {
         for guest in listener.incoming() {
             spawn(move || {
                 let timeout = Duration::from_secs(20);
                 let stream = Stream::Tcp(guest.unwrap());
                 // Some only look whether anybody listens.
-                let Ok(mut guest) = Connection::accept(stream, "a guest".into(), &secret, timeout) else {
+                let Ok(mut guest) = Connection::accept(stream, "a guest".into(), &ours, timeout) else {
                     return;
                 };
                 while let Ok(request) = guest.read::<Request>() {

@@ -5,10 +5,13 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
+use clonos::config::Credentials;
 use clonos::edge::net::Connection;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with};
 
 use crate::world::World;
+
+const OURS: Credentials = Credentials { secret: [7; 32], encrypt: false };
 
 /// Connections from one address of this machine that never say a word.
 fn silent(to: &str, from: &str, count: usize) -> Vec<TcpStream> {
@@ -30,7 +33,7 @@ fn one_address_does_not_shut_the_door_for_another() {
     // Accepted by now.
     std::thread::sleep(Duration::from_millis(200));
     let began = Instant::now();
-    Connection::tcp(world.driver.addr(), &world.config.secret, Duration::from_secs(1)).unwrap();
+    Connection::tcp(world.driver.addr(), &world.config.credentials(), Duration::from_secs(1)).unwrap();
     assert!(began.elapsed() < Duration::from_millis(500), "nobody waits: {:?}", began.elapsed());
     drop(crowd);
 }
@@ -40,7 +43,7 @@ fn who_finds_the_door_full_comes_again() {
     let world = World::with(|config, _| config.io_timeout_ms = 500);
     let crowd = silent(world.driver.addr(), "127.0.0.1", 400);
     std::thread::sleep(Duration::from_millis(100));
-    Connection::tcp(world.driver.addr(), &world.config.secret, Duration::from_secs(5)).unwrap();
+    Connection::tcp(world.driver.addr(), &world.config.credentials(), Duration::from_secs(5)).unwrap();
     drop(crowd);
 }
 
@@ -50,7 +53,8 @@ fn a_stage_may_start_on_many_executors_at_once() {
     std::thread::scope(|scope| {
         for _ in 0..300 {
             scope.spawn(|| {
-                Connection::tcp(world.driver.addr(), &world.config.secret, Duration::from_secs(20)).unwrap()
+                Connection::tcp(world.driver.addr(), &world.config.credentials(), Duration::from_secs(20))
+                    .unwrap()
             });
         }
     });
@@ -62,13 +66,13 @@ fn a_program_that_hangs_up_at_once_is_given_up_in_time() {
     let addr = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || listener.incoming().for_each(drop));
     let began = Instant::now();
-    let refused = Connection::tcp(&addr, &[7; 32], Duration::from_secs(1)).unwrap_err();
+    let refused = Connection::tcp(&addr, &OURS, Duration::from_secs(1)).unwrap_err();
     assert_eq!(refused.condition(), "AGENT_UNREACHABLE");
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
     // Where nobody listens, nobody comes again.
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let began = Instant::now();
-    Connection::tcp(&nobody, &[7; 32], Duration::from_secs(5)).unwrap_err();
+    Connection::tcp(&nobody, &OURS, Duration::from_secs(5)).unwrap_err();
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
 }
 

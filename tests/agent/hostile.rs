@@ -92,7 +92,7 @@ fn unproven_connections_are_bounded_and_the_agent_serves_again() {
 /// Goes through the handshake by hand, as a program that holds the secret and then misbehaves.
 fn proven(world: &World) -> clonos::edge::net::Connection {
     let timeout = Duration::from_millis(world.config.io_timeout_ms);
-    clonos::edge::net::Connection::tcp(world.driver.addr(), &world.config.secret, timeout).unwrap()
+    clonos::edge::net::Connection::tcp(world.driver.addr(), &world.config.credentials(), timeout).unwrap()
 }
 
 #[test]

@@ -10,8 +10,8 @@ use std::time::Duration;
 use clonos::agent::protocol::Request;
 
 /// Bytes of each part of the handshake, in which anything may stand: see `edge/net/auth.rs`.
-const PROOF_OF_CLIENT: &[usize] = &[64];
-const PROOF_OF_SERVER: &[usize] = &[40, 32];
+const PROOF_OF_CLIENT: &[usize] = &[65];
+const PROOF_OF_SERVER: &[usize] = &[41, 32];
 
 /// One connection on a line.
 #[derive(Clone, Default)]

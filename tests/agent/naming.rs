@@ -182,7 +182,7 @@ fn what_a_fenced_attempt_wrote_does_not_overrule_what_rode_later() {
     let fenced = worker.open(inside(&task(0), 1)).unwrap().session;
     // The next attempt begins on an agent that nobody hears of again.
     let mut driver =
-        Connection::tcp(world.driver.addr(), &world.config.secret, Duration::from_secs(5)).unwrap();
+        Connection::tcp(world.driver.addr(), &world.config.credentials(), Duration::from_secs(5)).unwrap();
     let open = inside(&task(0), 2);
     driver.write(&Request::Grant { open, agent: AgentId(999), commits_seen: 0 }).unwrap();
     assert!(matches!(driver.read::<Reply>().unwrap(), Reply::Granted(_)));

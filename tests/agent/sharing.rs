@@ -30,7 +30,7 @@ fn with_a_silent_agent(world: &World, during: impl FnOnce()) {
     // On another host: the first to be asked.
     let info = AgentInfo { id: AgentId(1), addr, host: "elsewhere".into(), driver: false };
     let mut driver =
-        Connection::tcp(world.driver.addr(), &world.config.secret, Duration::from_secs(5)).unwrap();
+        Connection::tcp(world.driver.addr(), &world.config.credentials(), Duration::from_secs(5)).unwrap();
     let over = AtomicBool::new(false);
     driver.write(&Request::Register { info, executor: String::new() }).unwrap();
     std::thread::scope(|scope| {

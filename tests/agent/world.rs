@@ -256,7 +256,7 @@ pub struct Peer(Connection);
 
 impl Peer {
     pub fn of(world: &World, addr: &str) -> Self {
-        Self(Connection::tcp(addr, &world.config.secret, Duration::from_secs(2)).unwrap())
+        Self(Connection::tcp(addr, &world.config.credentials(), Duration::from_secs(2)).unwrap())
     }
 
     pub fn ask(&mut self, request: &Request) -> Reply {

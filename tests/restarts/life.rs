@@ -95,7 +95,7 @@ impl Life {
     /// The next attempt is granted to an agent that nobody hears of again, and that has fenced nobody.
     pub(crate) fn grant_to_nobody(&self, open: OpenTask) -> Result<()> {
         let timeout = Duration::from_secs(5);
-        let mut driver = Connection::tcp(self.driver.addr(), &self.config.secret, timeout)?;
+        let mut driver = Connection::tcp(self.driver.addr(), &self.config.credentials(), timeout)?;
         driver.write(&Request::Grant { open, agent: AgentId(999), commits_seen: 0 })?;
         driver.read::<Reply>().map(drop)
     }

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,14 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from clonos import _core, errors
 from clonos._sources import HttpSource, SocketSource
-from clonos._sources.receiver import Spec, find, find_or_start, prepare_folder, secret_of
+from clonos._sources.receiver import (
+    Spec,
+    encrypts,
+    find,
+    find_or_start,
+    prepare_folder,
+    secret_of,
+)
 from clonos.testing import wait_until
 from sources.sender import Sender
 
@@ -34,7 +42,7 @@ def batch(first: int, rows: int, width: int = 0) -> pa.RecordBatch:
 
 
 def receiver(folder: Path, **settings: Any) -> _core.SourceReceiver:
-    settings = {"memory": 1 << 20, "disk": 1 << 30, "eager": True, **settings}
+    settings = {"memory": 1 << 20, "disk": 1 << 30, "eager": True, "encrypt": False, **settings}
     folder.mkdir(exist_ok=True)
     return _core.SourceReceiver.start(
         folder=str(folder), secret=SECRET, host="127.0.0.1", ports=[0], **settings
@@ -54,8 +62,8 @@ def values(client: _core.SourceClient, start: int, end: int) -> list[str]:
     return [value.strip() for value in found]
 
 
-def connect(log: _core.SourceReceiver) -> _core.SourceClient:
-    return _core.SourceClient.connect(log.addr, SECRET)
+def connect(log: _core.SourceReceiver, *, encrypt: bool = False) -> _core.SourceClient:
+    return _core.SourceClient.connect(log.addr, SECRET, encrypt)
 
 
 def test_any_range_is_read_again_after_a_restart(tmp_path: Path) -> None:
@@ -154,7 +162,7 @@ def test_availability_forgets_what_was_in_memory_but_never_reuses_a_position(
 def test_a_reader_needs_the_secret_and_there_is_one(tmp_path: Path) -> None:
     log = receiver(tmp_path / "log")
     with pytest.raises(errors.AuthRefused):
-        _core.SourceClient.connect(log.addr, b"x" * 32)
+        _core.SourceClient.connect(log.addr, b"x" * 32, encrypt=False)
     first, second = connect(log), connect(log)
     first.claim("process 1 on this host")
     with pytest.raises(errors.SourceInUse, match=r"process 1 on this host.*name"):
@@ -163,6 +171,17 @@ def test_a_reader_needs_the_secret_and_there_is_one(tmp_path: Path) -> None:
     second.claim("process 2")
     assert not log.is_idle(0)
     log.stop()
+
+
+def test_a_reader_encrypts_as_the_receiver_does(tmp_path: Path) -> None:
+    for encrypt in (False, True):
+        log = receiver(tmp_path / f"log-{encrypt}", encrypt=encrypt)
+        append(log, 0, 1_000)
+        assert values(connect(log, encrypt=encrypt), 0, 1_000) == [str(n) for n in range(1_000)]
+        with pytest.raises(errors.AuthRefused, match=r"`encrypt`.*of a source") as refused:
+            connect(log, encrypt=not encrypt)
+        assert refused.value.condition == "ENCRYPTION_DIFFERS"
+        log.stop()
 
 
 def test_a_reader_that_is_gone_makes_room_for_the_next(tmp_path: Path) -> None:
@@ -200,8 +219,23 @@ def kill(folder: Path) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
+
     # It is nobody's child here, or ours: either way it goes.
-    wait_until(lambda: find(folder) is None, "the receiver is gone", 10)
+    def gone() -> bool:
+        return find(folder, encrypt=encrypts(folder)) is None
+
+    wait_until(gone, "the receiver is gone", 10)
+
+
+def test_a_receiver_that_runs_on_with_another_setting_is_told_of(start: Any) -> None:
+    with Sender(10) as sender:
+        spec, client, _ = start(
+            SocketSource, host="127.0.0.1", port=sender.port, acknowledge="true", encrypt="true"
+        )
+        wait_until(lambda: client.bounds()[1] == sender.count, "all lines are safe", 30)
+        assert values(client, 0, sender.count) == [f"line {n}" for n in range(sender.count)]
+        with pytest.raises(errors.AuthRefused, match="`encrypt`"):
+            find_or_start(replace(spec, options=replace(spec.options, encrypt=False)))
 
 
 @pytest.mark.kill
@@ -354,9 +388,8 @@ def test_a_receiver_that_does_not_start_says_why(start: Any, tmp_path: Path) -> 
 
 def test_inspect_shows_what_was_received(start: Any) -> None:
     with Sender(100) as sender:
-        _, client, folder = start(
-            SocketSource, host="127.0.0.1", port=sender.port, acknowledge="true"
-        )
+        encrypted = {"acknowledge": "true", "encrypt": "true"}
+        _, client, folder = start(SocketSource, host="127.0.0.1", port=sender.port, **encrypted)
         wait_until(lambda: client.bounds()[1] == 100, "all lines", 20)
         done = subprocess.run(
             [sys.executable, "-m", "clonos", "inspect", "--json", str(folder)],

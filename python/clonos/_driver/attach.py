@@ -24,6 +24,7 @@ from clonos._config import (
     choice,
     parse_adopt,
     parse_depth,
+    parse_encrypt,
     parse_io_timeout,
     parse_network_timeout,
     parse_ports,
@@ -64,6 +65,7 @@ def attach(
     driver_port: int = 0,
     agent_ports: str | int | None = None,
     host_label: str | None = None,
+    encrypt: bool | None = None,
     metrics: str | None = None,
     adopt: Adopt | Iterable[Adopt] = (),
 ) -> Session:
@@ -119,6 +121,12 @@ def attach(
         Name of the node that the driver runs on; default: the environment variable
         ``CLONOS_HOST_LABEL``, else its address. Executors have theirs from that variable only.
         Copies of a log go to other nodes first, and two containers of one node have two addresses.
+    encrypt : bool, optional
+        Whether what agents send each other, what executors read of Clonos's sources, and spilled
+        logs are encrypted. Default: connections if Spark's are (``spark.network.crypto.enabled``,
+        ``spark.authenticate.enableSaslEncryption``, ``spark.ssl.enabled``,
+        ``spark.ssl.rpc.enabled``), spilled logs if Spark's local files are
+        (``spark.io.encryption.enabled``). What is in `checkpoint_dir` never is.
     metrics : str, optional
         Address on which the figures of `Session.stats` are served for Prometheus, such as
         ``"127.0.0.1:9095"``; needs ``clonos[metrics]``.
@@ -224,6 +232,7 @@ def _chosen(asked: dict[str, Any], settings: Any, *, local: bool) -> dict[str, A
         "agent_ports": parse_ports(asked["agent_ports"]),
         "io_timeout_ms": parse_io_timeout(asked["io_timeout"]),
         "network_timeout_ms": parse_network_timeout(settings.get(NETWORK_TIMEOUT, "120s")),
+        **parse_encrypt(asked["encrypt"], settings),
     }
 
 
@@ -271,7 +280,7 @@ def register_formats(
     from clonos._sources.state import StateSource
     from clonos._sources.timers import timers_of
 
-    defaults = {"bindHost": bind_host}
+    defaults = {"bindHost": bind_host, "encrypt": str(config.encrypt).lower()}
     if config.checkpoint_dir is not None:
         defaults["logDir"] = config.checkpoint_dir
     sources = [with_defaults(source, **defaults) for source in (SocketSource, HttpSource)]

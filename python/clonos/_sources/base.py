@@ -70,10 +70,12 @@ class ReplayableSource(DataSource):
     ``includeTimestamp``   false       a column ``timestamp`` with the time of receipt
     ``lingerSeconds``      60          how long the receiver waits for another driver
     ``bindHost``           127.0.0.1   interface on which executors reach the receiver
+    ``encrypt``            false       whether what it sends them is encrypted
     ====================== =========== =======================================================
 
-    After ``clonos.attach``, ``logDir`` is its ``checkpoint_dir`` and ``bindHost`` the driver's host
-    for Clonos's own sources; else ``logDir`` is the system's temporary folder.
+    After ``clonos.attach``, ``logDir`` is its ``checkpoint_dir``, ``bindHost`` the driver's host
+    and ``encrypt`` what the session does, for Clonos's own sources; else ``logDir`` is the system's
+    temporary folder.
 
     Examples
     --------

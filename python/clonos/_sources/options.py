@@ -25,6 +25,7 @@ COMMON = (
     "includeTimestamp",
     "lingerSeconds",
     "bindHost",
+    "encrypt",
 )
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
 _MILLISECONDS = {
@@ -63,6 +64,8 @@ class SourceOptions:
         Seconds for which the receiver waits for a new driver after the one it had is gone.
     bind_host : str
         Interface on which it serves executors.
+    encrypt : bool
+        Whether what it sends them is encrypted.
     """
 
     folder: str
@@ -74,6 +77,7 @@ class SourceOptions:
     timestamps: bool
     linger: float
     bind_host: str
+    encrypt: bool
 
 
 def source_options(options: Mapping[str, str], default_name: str) -> SourceOptions:
@@ -107,6 +111,7 @@ def source_options(options: Mapping[str, str], default_name: str) -> SourceOptio
         timestamps=truth(options, "includeTimestamp", default=False),
         linger=seconds(options, "lingerSeconds", 60.0),
         bind_host=options.get("bindHost", "127.0.0.1"),
+        encrypt=truth(options, "encrypt", default=False),
     )
 
 

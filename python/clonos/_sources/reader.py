@@ -56,13 +56,16 @@ ROWS_PER_TASK = 20_000
 class LogRange(InputPartition):
     """Rows of a log from one position up to another."""
 
-    def __init__(self, addr: str, secret: bytes, start: int, end: int, *, timestamps: bool) -> None:
+    def __init__(
+        self, addr: str, secret: bytes, start: int, end: int, options: SourceOptions
+    ) -> None:
         super().__init__((start, end))
         self.addr = addr
         self.secret = secret
         self.start = start
         self.end = end
-        self.timestamps = timestamps
+        self.timestamps = options.timestamps
+        self.encrypt = options.encrypt
 
     def __repr__(self) -> str:
         return f"LogRange({self.addr}, {self.start}, {self.end})"
@@ -133,7 +136,7 @@ class LogReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         secret = secret_of(Path(self._spec.options.folder))
         cuts = [begin + rows * number // tasks for number in range(tasks + 1)] if rows else []
         return [
-            LogRange(self._addr, secret, low, high, timestamps=self._spec.options.timestamps)
+            LogRange(self._addr, secret, low, high, self._spec.options)
             for low, high in itertools.pairwise(cuts)
         ]
 
@@ -146,7 +149,9 @@ class LogReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         while at < partition.end:
             try:
                 if client is None:
-                    client = _core.SourceClient.connect(partition.addr, partition.secret)
+                    client = _core.SourceClient.connect(
+                        partition.addr, partition.secret, partition.encrypt
+                    )
                 parts, at = client.read(at, partition.end)
             except AgentError:
                 # The receiver may be on its way up again.

@@ -10,7 +10,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clonos import _core
 from clonos.errors import AgentError
@@ -65,21 +65,38 @@ def secret_of(folder: Path) -> bytes:
 
 def address_of(folder: Path) -> str | None:
     """Return where the receiver of a log was last reached."""
+    addr = _told(folder, "addr")
+    return None if addr is None else str(addr)
+
+
+def encrypts(folder: Path) -> bool:
+    """Return whether the receiver of a log encrypts, by its own word on disk."""
+    return _told(folder, "encrypt") is True
+
+
+def _told(folder: Path, name: str) -> Any:
     try:
-        addr = json.loads((folder / "receiver.json").read_text())["addr"]
+        return json.loads((folder / "receiver.json").read_text())[name]
     except (OSError, ValueError, KeyError):
         return None
-    return str(addr)
 
 
-def find(folder: Path) -> tuple[_core.SourceClient, str] | None:
-    """Return a connection to the receiver of a log and its address, if one answers."""
+def find(folder: Path, *, encrypt: bool) -> tuple[_core.SourceClient, str] | None:
+    """Return a connection to the receiver of a log and its address, if one answers.
+
+    Raises
+    ------
+    AuthRefused
+        If one answers that was started with another `encrypt`.
+    """
     addr = address_of(folder)
     if addr is None:
         return None
     try:
-        return _core.SourceClient.connect(addr, secret_of(folder)), addr
-    except AgentError:
+        return _core.SourceClient.connect(addr, secret_of(folder), encrypt), addr
+    except AgentError as error:
+        if error.condition == "ENCRYPTION_DIFFERS":
+            raise
         # Nobody listens on the port any more, or somebody else does.
         return None
 
@@ -96,7 +113,7 @@ def find_or_start(spec: Spec) -> tuple[_core.SourceClient, str]:
     deadline = time.monotonic() + START_SECONDS
     process: subprocess.Popen[bytes] | None = None
     while time.monotonic() < deadline:
-        found = find(folder)
+        found = find(folder, encrypt=spec.options.encrypt)
         if found is not None:
             return found
         if process is None or process.poll() == HELD:
@@ -130,4 +147,13 @@ def _start(spec: Spec, folder: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-__all__ = ["HELD", "Spec", "address_of", "find", "find_or_start", "prepare_folder", "secret_of"]
+__all__ = [
+    "HELD",
+    "Spec",
+    "address_of",
+    "encrypts",
+    "find",
+    "find_or_start",
+    "prepare_folder",
+    "secret_of",
+]

@@ -42,8 +42,10 @@ def main() -> None:
         memory=options.memory,
         disk=options.disk,
         eager=options.eager,
+        encrypt=options.encrypt,
     )
-    _write(folder / "receiver.json", {"addr": receiver.addr, "pid": os.getpid()})
+    told = {"addr": receiver.addr, "pid": os.getpid(), "encrypt": options.encrypt}
+    _write(folder / "receiver.json", told)
     log = ReceiverLog(receiver, _arrow_schema(spec))
     work = threading.Thread(
         target=_receive, args=(spec, receiver, log), name="receive", daemon=True

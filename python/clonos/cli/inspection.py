@@ -80,7 +80,7 @@ def _receiver(folder: Path) -> dict[str, Any]:
     """Report of the receiver of a source's log: what it has received since it was started."""
     from clonos._sources import receiver
 
-    found = receiver.find(folder)
+    found = receiver.find(folder, encrypt=receiver.encrypts(folder))
     title = f"receiver of {folder}"
     if found is None:
         return {"title": title, "state": "does not run"}

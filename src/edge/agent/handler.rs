@@ -131,7 +131,7 @@ impl Handler {
             sending: Turns::default(),
             spill_due: Signal::default(),
             newest_epoch: Mutex::default(),
-            connections: Connections::new(config.secret, timeout),
+            connections: Connections::new(config.credentials(), timeout),
             config,
             info,
             disk,

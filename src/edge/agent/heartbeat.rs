@@ -108,7 +108,7 @@ pub(super) fn farewell(handler: &Handler) {
 
 fn part(handler: &Handler, agent: &AgentInfo) -> Result<()> {
     let timeout = FAREWELL_PATIENCE.min(Duration::from_millis(handler.config.io_timeout_ms));
-    let mut connection = Connection::tcp(&agent.addr, &handler.config.secret, timeout)?;
+    let mut connection = Connection::tcp(&agent.addr, &handler.config.credentials(), timeout)?;
     connection.write(&Request::Farewell)?;
     connection.read::<Reply>().map(drop)
 }

@@ -346,7 +346,7 @@ fn random_u64() -> Result<u64> {
 /// The interface of this host from which the driver is reached: agents listen on no other.
 fn own_interface(session: &SessionConfig) -> Result<String> {
     let timeout = std::time::Duration::from_millis(session.io_timeout_ms);
-    let connection = Connection::tcp(&session.driver_addr, &session.secret, timeout)?;
+    let connection = Connection::tcp(&session.driver_addr, &session.credentials(), timeout)?;
     match connection.stream() {
         crate::edge::net::Stream::Tcp(stream) => {
             let local = stream.local_addr().map_err(|error| Error::io("reading our own address", &error))?;

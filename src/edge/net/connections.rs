@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::messages::{Connection, Deadline};
+use super::messages::Connection;
+use super::stream::Deadline;
 use crate::agent::protocol::{Reply, Request};
+use crate::config::Credentials;
 use crate::edge::locked;
 use crate::error::{Error, Result};
 
@@ -21,7 +23,7 @@ const FAILED_LATELY: Duration = Duration::from_secs(60);
 /// Connections to agents, by address.
 #[derive(Debug)]
 pub(in crate::edge) struct Connections {
-    secret: [u8; 32],
+    ours: Credentials,
     /// For a request and its answer, with all that is done for them.
     allowed: Duration,
     idle: Mutex<Idle>,
@@ -37,9 +39,9 @@ struct Idle {
 
 impl Connections {
     /// Whoever waits here for what others answer waits for `timeout` itself: it is told in time.
-    pub(in crate::edge) fn new(secret: [u8; 32], timeout: Duration) -> Self {
+    pub(in crate::edge) fn new(ours: Credentials, timeout: Duration) -> Self {
         let idle = Mutex::new(Idle { kept: HashMap::new(), looked: Instant::now() });
-        Self { secret, allowed: timeout / 2, idle, failed: Mutex::default() }
+        Self { ours, allowed: timeout / 2, idle, failed: Mutex::default() }
     }
 
     /// Asks and reads the answer.
@@ -96,7 +98,7 @@ impl Connections {
                 return Ok(connection);
             }
         }
-        let mut connection = Connection::tcp_before(addr, &self.secret, deadline)?;
+        let mut connection = Connection::tcp_before(addr, &self.ours, deadline)?;
         connection.write(request)?;
         Ok(connection)
     }
@@ -138,9 +140,10 @@ mod tests {
     use std::thread::sleep;
 
     use super::*;
+    use crate::agent::protocol::PROTOCOL_VERSION;
     use crate::edge::net::Stream;
 
-    const SECRET: [u8; 32] = [7; 32];
+    const OURS: Credentials = Credentials { secret: [7; 32], encrypt: false };
 
     fn long_ago() -> Instant {
         Instant::now().checked_sub(IDLE_PATIENCE + IDLE_PERIOD).expect("this machine runs for a minute")
@@ -154,11 +157,11 @@ mod tests {
         let other_side = std::thread::spawn(move || {
             let accepted = (0..2).map(|_| listener.accept().unwrap().0);
             accepted
-                .map(|stream| Connection::accept(Stream::Tcp(stream), "us".into(), &SECRET, timeout).unwrap())
+                .map(|stream| Connection::accept(Stream::Tcp(stream), "us".into(), &OURS, timeout).unwrap())
                 .collect::<Vec<_>>()
         });
-        let connections = Connections::new(SECRET, timeout);
-        let [old, new] = [(); 2].map(|()| Connection::tcp(&addr, &SECRET, timeout).unwrap());
+        let connections = Connections::new(OURS, timeout);
+        let [old, new] = [(); 2].map(|()| Connection::tcp(&addr, &OURS, timeout).unwrap());
         let [mut first, mut second] = <[Connection; 2]>::try_from(other_side.join().unwrap()).unwrap();
         {
             let mut idle = locked(&connections.idle);
@@ -201,18 +204,19 @@ mod tests {
 
     #[test]
     fn an_answer_that_drips_in_is_not_waited_for_longer_than_one_that_does_not_come() {
-        let greets = peer(|stream| dribble(&stream, &[7; 40]));
+        let greeting = [b"CLON", &PROTOCOL_VERSION.to_le_bytes()[..], &[0; 33]].concat();
+        let greets = peer(move |stream| dribble(&stream, &greeting));
         let answers = peer(|stream| {
             let copy = stream.try_clone().unwrap();
             let timeout = Duration::from_secs(5);
             let mut connection =
-                Connection::accept(Stream::Tcp(stream), "us".into(), &SECRET, timeout).unwrap();
+                Connection::accept(Stream::Tcp(stream), "us".into(), &OURS, timeout).unwrap();
             connection.read::<Request>().unwrap();
             let reply = postcard::to_stdvec(&Reply::Blocks(vec![vec![7; 100].into()])).unwrap();
             let head = u32::try_from(reply.len()).unwrap().to_le_bytes();
             dribble(&copy, &[&head[..], &reply].concat());
         });
-        let connections = Connections::new(SECRET, 2 * ALLOWED);
+        let connections = Connections::new(OURS, 2 * ALLOWED);
         for addr in [greets, answers] {
             let told = connections.call(&addr, &Request::Stats);
             assert!(matches!(&told, Err(Error::Timeout { millis: 300, .. })), "{told:?}");

@@ -1,126 +1,27 @@
 //! Framed messages over TCP or a Unix socket: length (u32, little-endian), then postcard.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::records::Records;
+use super::stream::{Deadline, PART_BYTES, Stream, Wire, failed};
 use super::{auth, connecting};
+use crate::config::Credentials;
 use crate::error::{Error, Result};
 
 /// Largest message.
 const FRAME_BYTES_MAX: usize = 256 << 20;
 /// Bytes of a message's length.
 const HEAD: usize = 4;
-/// Messages are written and read in parts of this size; no more is kept for the next one.
-const PART_BYTES: usize = 1 << 20;
 
-/// A stream of either kind.
-#[derive(Debug)]
-pub enum Stream {
-    /// Between agents.
-    Tcp(TcpStream),
-    /// Between a worker and its agent.
-    Unix(UnixStream),
-}
-
-impl Stream {
-    /// Sets how long reads and writes may take; `None` for ever.
-    ///
-    /// # Errors
-    /// [`Error::Io`] if the system refuses.
-    pub fn set_timeout(&self, timeout: Option<Duration>) -> Result<()> {
-        let set = || match self {
-            Self::Tcp(stream) => {
-                stream.set_read_timeout(timeout)?;
-                stream.set_write_timeout(timeout)
-            }
-            Self::Unix(stream) => {
-                stream.set_read_timeout(timeout)?;
-                stream.set_write_timeout(timeout)
-            }
-        };
-        set().map_err(|error| Error::io("setting a socket's timeout", &error))
-    }
-
-    /// Ends both directions, so that a thread that waits on the stream wakes up.
-    pub fn shutdown(&self) {
-        // It may be closed already.
-        let _ = match self {
-            Self::Tcp(stream) => stream.shutdown(std::net::Shutdown::Both),
-            Self::Unix(stream) => stream.shutdown(std::net::Shutdown::Both),
-        };
-    }
-
-    /// Another handle on the same stream.
-    ///
-    /// # Errors
-    /// [`Error::Io`] if the system refuses.
-    pub fn try_clone(&self) -> Result<Self> {
-        match self {
-            Self::Tcp(stream) => stream.try_clone().map(Self::Tcp),
-            Self::Unix(stream) => stream.try_clone().map(Self::Unix),
-        }
-        .map_err(|error| Error::io("duplicating a socket", &error))
-    }
-}
-
-impl Read for Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(buffer),
-            Self::Unix(stream) => stream.read(buffer),
-        }
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(buffer),
-            Self::Unix(stream) => stream.write(buffer),
-        }
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-/// When all steps of something are to be done, however many there are.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Deadline {
-    at: Instant,
-    allowed: Duration,
-}
-
-impl Deadline {
-    pub(super) fn within(allowed: Duration) -> Self {
-        Self { at: Instant::now() + allowed, allowed }
-    }
-
-    /// What is left.
-    ///
-    /// # Errors
-    /// As a socket whose time is up.
-    fn left(&self) -> std::io::Result<Duration> {
-        let left = self.at.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
-    }
-}
-
-/// An authenticated connection.
+/// An authenticated connection, encrypted where that was asked for.
 #[derive(Debug)]
 pub struct Connection {
-    stream: Stream,
-    peer: String,
-    /// For each step alone, where there is no deadline.
-    timeout: Duration,
-    deadline: Option<Deadline>,
+    wire: Wire,
+    records: Option<Box<Records>>,
     /// Kept for the next frame: fresh memory costs more than all else that is done with a frame.
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
@@ -130,80 +31,80 @@ impl Connection {
     /// Connects to an agent over TCP, and proves to it that we hold the secret.
     ///
     /// # Errors
-    /// [`Error::AgentUnreachable`], [`Error::AuthRefused`], [`Error::Timeout`].
-    pub fn tcp(addr: &str, secret: &[u8; 32], timeout: Duration) -> Result<Self> {
-        let mut connection = Self::tcp_before(addr, secret, Deadline::within(timeout))?;
+    /// [`Error::AgentUnreachable`], [`Error::AuthRefused`], [`Error::EncryptionDiffers`], [`Error::Timeout`].
+    pub fn tcp(addr: &str, ours: &Credentials, timeout: Duration) -> Result<Self> {
+        let mut connection = Self::tcp_before(addr, ours, Deadline::within(timeout))?;
         connection.set_deadline(None)?;
         Ok(connection)
     }
 
     /// As [`Self::tcp`], for what is to be done by a deadline: that goes on to count.
-    pub(super) fn tcp_before(addr: &str, secret: &[u8; 32], deadline: Deadline) -> Result<Self> {
+    pub(super) fn tcp_before(addr: &str, ours: &Credentials, deadline: Deadline) -> Result<Self> {
         let left = || deadline.left().map_err(|error| failed(addr, deadline.allowed, &error));
         connecting::patiently(addr, left()?, || {
             let stream = connecting::tcp(addr, left()?)?;
-            Self::client(Stream::Tcp(stream), addr.to_owned(), secret, deadline)
+            Self::client(Wire::new(Stream::Tcp(stream), addr.to_owned(), deadline), ours)
         })
     }
 
-    /// Connects to the agent on this host over its Unix socket.
+    /// Connects to the agent on this host over its Unix socket, in clear: it lies in a folder of this user.
     ///
     /// # Errors
     /// As [`Self::tcp`].
     pub fn unix(path: &Path, secret: &[u8; 32], timeout: Duration) -> Result<Self> {
         let agent = path.display().to_string();
         let deadline = Deadline::within(timeout);
+        let ours = Credentials { secret: *secret, encrypt: false };
         let mut connection = connecting::patiently(&agent, timeout, || {
             let stream = connecting::unix(path, timeout)?;
-            Self::client(Stream::Unix(stream), agent.clone(), secret, deadline)
+            Self::client(Wire::new(Stream::Unix(stream), agent.clone(), deadline), &ours)
         })?;
         connection.set_deadline(None)?;
         Ok(connection)
     }
 
-    const fn of(stream: Stream, peer: String, deadline: Deadline) -> Self {
-        let (timeout, deadline) = (deadline.allowed, Some(deadline));
-        Self { stream, peer, timeout, deadline, outgoing: Vec::new(), incoming: Vec::new() }
+    fn new(wire: Wire, records: Option<Records>) -> Self {
+        Self { wire, records: records.map(Box::new), outgoing: Vec::new(), incoming: Vec::new() }
     }
 
     /// From now on all steps together have so long; without a deadline each has the time-out.
     pub(super) fn set_deadline(&mut self, deadline: Option<Deadline>) -> Result<()> {
-        self.deadline = deadline;
-        if deadline.is_some() { Ok(()) } else { self.stream.set_timeout(Some(self.timeout)) }
+        self.wire.set_deadline(deadline)
     }
 
     /// A connection that is let in; `None` if the other side ends it before a word.
-    fn client(stream: Stream, peer: String, secret: &[u8; 32], deadline: Deadline) -> Result<Option<Self>> {
-        let mut connection = Self::of(stream, peer, deadline);
-        let hello = match auth::hello(&mut connection) {
+    fn client(mut wire: Wire, ours: &Credentials) -> Result<Option<Self>> {
+        let first = match auth::first_word(&mut wire) {
             Err(Error::AgentUnreachable { .. }) => return Ok(None),
-            hello => hello?,
+            first => first?,
         };
-        auth::prove(&mut connection, &hello, secret)?;
-        Ok(Some(connection))
+        let records = auth::prove(&mut wire, first, ours)?;
+        Ok(Some(Self::new(wire, records)))
     }
 
-    /// Accepts a connection once the other side has proved that it holds the secret.
+    /// Accepts a connection once the other side has proved that it holds the secret. One over a Unix socket is
+    /// never encrypted.
     ///
     /// # Errors
-    /// [`Error::AuthRefused`], [`Error::Timeout`], [`Error::Protocol`].
-    pub fn accept(stream: Stream, peer: String, secret: &[u8; 32], timeout: Duration) -> Result<Self> {
-        let mut connection = Self::of(stream, peer, Deadline::within(timeout));
-        auth::verify(&mut connection, secret)?;
-        connection.set_deadline(None)?;
-        Ok(connection)
+    /// [`Error::AuthRefused`], [`Error::EncryptionDiffers`], [`Error::Timeout`], [`Error::Protocol`].
+    pub fn accept(stream: Stream, peer: String, ours: &Credentials, timeout: Duration) -> Result<Self> {
+        let encrypt = ours.encrypt && matches!(stream, Stream::Tcp(_));
+        let mut wire = Wire::new(stream, peer, Deadline::within(timeout));
+        let records = auth::verify(&mut wire, &Credentials { encrypt, ..*ours })?;
+        wire.set_deadline(None)?;
+        Ok(Self::new(wire, records))
     }
 
     /// Who is on the other side.
     #[must_use]
     pub fn peer(&self) -> &str {
-        &self.peer
+        &self.wire.peer
     }
 
     /// The stream itself.
     #[must_use]
     pub const fn stream(&self) -> &Stream {
-        &self.stream
+        &self.wire.stream
     }
 
     /// Writes one message.
@@ -233,40 +134,19 @@ impl Connection {
         Ok(frame)
     }
 
-    /// Writes raw bytes.
-    pub(super) fn write_all(&mut self, mut bytes: &[u8]) -> Result<()> {
-        while !bytes.is_empty() {
-            self.look_at_clock()?;
-            let part = bytes.get(..PART_BYTES).unwrap_or(bytes);
-            match self.stream.write(part) {
-                Ok(0) => return Err(self.failed(&ErrorKind::WriteZero.into())),
-                Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.failed(&error)),
-            }
+    fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
+        match &mut self.records {
+            Some(records) => records.write_all(&mut self.wire, bytes),
+            None => self.wire.write_all(bytes),
         }
-        Ok(())
     }
 
     /// Fills `buffer`.
-    pub(super) fn read_exact(&mut self, mut buffer: &mut [u8]) -> Result<()> {
-        while !buffer.is_empty() {
-            self.look_at_clock()?;
-            match self.stream.read(buffer) {
-                Ok(0) => return Err(self.failed(&ErrorKind::UnexpectedEof.into())),
-                Ok(read) => buffer = buffer.get_mut(read..).unwrap_or_default(),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.failed(&error)),
-            }
+    fn read_exact(&mut self, buffer: &mut [u8]) -> Result<()> {
+        match &mut self.records {
+            Some(records) => records.read_exact(&mut self.wire, buffer),
+            None => self.wire.read_exact(buffer),
         }
-        Ok(())
-    }
-
-    /// The next step has what is left until the deadline, however slowly bytes drip in.
-    fn look_at_clock(&self) -> Result<()> {
-        let Some(deadline) = &self.deadline else { return Ok(()) };
-        let left = deadline.left().map_err(|error| self.failed(&error))?;
-        self.stream.set_timeout(Some(left))
     }
 
     /// Reads one message.
@@ -287,14 +167,9 @@ impl Connection {
     /// As [`Self::read`]; [`Error::Timeout`] also if it is not to go on.
     pub fn read_next<T: DeserializeOwned>(&mut self, go_on: impl Fn() -> bool) -> Result<T> {
         let mut head = [0; HEAD];
-        let begun = loop {
-            match self.stream.read(&mut head) {
-                Ok(0) => return Err(self.failed(&ErrorKind::UnexpectedEof.into())),
-                Ok(read) => break read,
-                Err(error) if is_timeout(&error) && go_on() => {}
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.failed(&error)),
-            }
+        let begun = match &mut self.records {
+            Some(records) => records.wait(&mut self.wire, go_on).map(|()| 0)?,
+            None => self.wire.read_begun(&mut head, go_on)?,
         };
         self.read_exact(head.get_mut(begun..).unwrap_or_default())?;
         self.read_body(u32::from_le_bytes(head) as usize)
@@ -302,7 +177,7 @@ impl Connection {
 
     fn read_body<T: DeserializeOwned>(&mut self, len: usize) -> Result<T> {
         if len > FRAME_BYTES_MAX {
-            return Err(Error::Protocol { what: format!("{} announces {len} bytes", self.peer) });
+            return Err(Error::Protocol { what: format!("{} announces {len} bytes", self.peer()) });
         }
         // What is left of the frame before is overwritten.
         let mut frame = std::mem::take(&mut self.incoming);
@@ -322,22 +197,6 @@ impl Connection {
         self.incoming = spare(frame);
         message
     }
-
-    fn failed(&self, error: &std::io::Error) -> Error {
-        failed(&self.peer, self.deadline.map_or(self.timeout, |deadline| deadline.allowed), error)
-    }
-}
-
-fn failed(peer: &str, allowed: Duration, error: &std::io::Error) -> Error {
-    if is_timeout(error) {
-        let millis = u64::try_from(allowed.as_millis()).unwrap_or(u64::MAX);
-        return Error::Timeout { what: format!("an answer from {peer}"), millis };
-    }
-    Error::AgentUnreachable { agent: peer.to_owned(), reason: error.to_string() }
-}
-
-fn is_timeout(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
 /// A frame's memory, if it is not too much to be kept.

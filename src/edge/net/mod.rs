@@ -6,7 +6,8 @@
 //! other agents: connections.rs ─────┘
 //! ```
 //!
-//! An agent listens by `listening.rs`. A connection is made by `connecting.rs`, waits at `door.rs`, begins with `auth.rs` and carries the frames of `messages.rs`.
+//! An agent listens by `listening.rs`. A connection is made by `connecting.rs`, waits at `door.rs`, begins with `auth.rs` and carries the frames of `messages.rs`
+//! over `stream.rs`: between hosts in the encrypted records of `records.rs`, if the session wants that.
 
 use std::time::Duration;
 
@@ -18,11 +19,16 @@ pub(super) mod connections;
 mod door;
 mod listening;
 mod messages;
+mod records;
 pub(super) mod server;
 pub(super) mod signal;
+mod stream;
+#[cfg(test)]
+mod tests;
 
 pub(super) use listening::listen;
-pub use messages::{Connection, Stream};
+pub use messages::Connection;
+pub use stream::Stream;
 
 /// A host that lives refuses at once.
 const REFUSAL_PATIENCE: Duration = Duration::from_millis(500);

@@ -15,7 +15,8 @@ use rustix::net::{Shutdown, shutdown};
 use super::cluster::cluster_stats;
 use super::connecting;
 use super::door::{Door, Place};
-use super::messages::{Connection, Stream};
+use super::messages::Connection;
+use super::stream::Stream;
 use crate::agent::protocol::{Ending, Reply, Request};
 use crate::agent::state::messages::AboutState;
 use crate::edge::agent::handler::{Handler, Session, Shared};
@@ -162,7 +163,7 @@ impl Server {
         }
         let config = &self.handler.config;
         let timeout = Duration::from_millis(config.io_timeout_ms);
-        let accepted = Connection::accept(stream, peer, &config.secret, timeout);
+        let accepted = Connection::accept(stream, peer, &config.credentials(), timeout);
         drop(place);
         match accepted {
             Ok(connection) => self.converse(connection, number as u64),

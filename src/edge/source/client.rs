@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::config::Credentials;
 use crate::edge::net::Connection;
 use crate::error::{Error, Result};
 use crate::source::{Bounds, Part, SourceReply, SourceRequest, SourceStats, read_block, read_span};
@@ -19,9 +20,9 @@ impl SourceClient {
     /// Connects to the receiver at `addr`.
     ///
     /// # Errors
-    /// [`Error::AgentUnreachable`], [`Error::AuthRefused`], [`Error::Timeout`].
-    pub fn connect(addr: &str, secret: &[u8; 32]) -> Result<Self> {
-        Ok(Self { connection: Connection::tcp(addr, secret, TIMEOUT)? })
+    /// [`Error::AgentUnreachable`], [`Error::AuthRefused`], [`Error::EncryptionDiffers`], [`Error::Timeout`].
+    pub fn connect(addr: &str, ours: &Credentials) -> Result<Self> {
+        Ok(Self { connection: Connection::tcp(addr, ours, TIMEOUT)? })
     }
 
     fn ask(&mut self, request: &SourceRequest) -> Result<SourceReply> {

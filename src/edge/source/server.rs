@@ -7,6 +7,7 @@ use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
 use super::log::SourceLog;
+use crate::config::Credentials;
 use crate::edge::locked;
 use crate::edge::net::{Connection, Stream, listen};
 use crate::error::{Error, Result};
@@ -32,7 +33,7 @@ struct Claim {
 
 struct Shared {
     log: Arc<SourceLog>,
-    secret: [u8; 32],
+    ours: Credentials,
     claim: Mutex<Claim>,
     open: AtomicUsize,
     next: AtomicU64,
@@ -50,7 +51,7 @@ impl SourceServer {
     ///
     /// # Errors
     /// [`Error::Config`] if none can be listened on.
-    pub fn start(log: Arc<SourceLog>, secret: [u8; 32], host: &str, ports: &[u16]) -> Result<Self> {
+    pub fn start(log: Arc<SourceLog>, ours: Credentials, host: &str, ports: &[u16]) -> Result<Self> {
         let refused = |error: &std::io::Error| Error::Config {
             setting: "bindHost".into(),
             reason: format!("the receiver cannot listen on {host}: {error}"),
@@ -60,7 +61,7 @@ impl SourceServer {
         let claim = Mutex::new(Claim { reader: None, idle_since: Instant::now(), released: false });
         let shared = Arc::new(Shared {
             log,
-            secret,
+            ours,
             claim,
             open: AtomicUsize::new(0),
             next: AtomicU64::new(1),
@@ -135,7 +136,7 @@ impl Shared {
 
     fn serve(&self, stream: TcpStream, peer: String, number: u64) -> Result<()> {
         stream.set_nodelay(true).map_err(|error| Error::io("setting up a socket", &error))?;
-        let mut connection = Connection::accept(Stream::Tcp(stream), peer, &self.secret, IO_TIMEOUT)?;
+        let mut connection = Connection::accept(Stream::Tcp(stream), peer, &self.ours, IO_TIMEOUT)?;
         let go_on = || !self.stopping.load(Ordering::Acquire);
         while go_on() {
             let request: SourceRequest = connection.read_next(go_on)?;

@@ -11,7 +11,7 @@ use super::*;
 use crate::agent::protocol::{Reply, Request};
 use crate::agent::state::asking::Holding;
 use crate::agent::state::messages::Clock;
-use crate::config::SessionConfig;
+use crate::config::{Credentials, SessionConfig};
 use crate::edge::agent::registrar::Registrar;
 use crate::edge::disk::Disk;
 use crate::edge::net::{Connection, Stream};
@@ -37,7 +37,8 @@ impl Stub {
             for guest in listener.incoming() {
                 let (stream, timeout) = (Stream::Tcp(guest.unwrap()), Duration::from_secs(5));
                 // Some only look whether anybody listens.
-                let Ok(mut guest) = Connection::accept(stream, "a guest".into(), &SECRET, timeout) else {
+                let ours = Credentials { secret: SECRET, encrypt: false };
+                let Ok(mut guest) = Connection::accept(stream, "a guest".into(), &ours, timeout) else {
                     continue;
                 };
                 while let Ok(request) = guest.read::<Request>() {
