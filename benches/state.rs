@@ -31,7 +31,7 @@ fn main() {
     let budgets = numbers.next().map_or_else(|| vec![u64::MAX, keys * 27], |mib| vec![mib << 20]);
     for memory in budgets {
         let folder = tempfile::tempdir().unwrap();
-        let files = RunFiles::new(Arc::new(SpillDir::create(folder.path(), u64::MAX).unwrap()));
+        let files = RunFiles::new(Arc::new(SpillDir::create(folder.path(), u64::MAX, false).unwrap()));
         let budget =
             if memory == u64::MAX { "in memory".into() } else { format!("memory={} MiB", memory >> 20) };
         println!("{keys} keys, {touched} touched in each of {EPOCHS} epochs, {budget}");

@@ -5,6 +5,7 @@
 
 mod budget;
 mod compared;
+mod crossing;
 mod crowd;
 mod disputed;
 mod failures;

@@ -24,6 +24,7 @@ pub struct PendingFrames {
     spill: Option<SpillDir>,
     folder: PathBuf,
     disk_bytes: u64,
+    encrypt: bool,
     key: EpochKey,
     next: u64,
 }
@@ -41,6 +42,7 @@ impl PendingFrames {
             spill: None,
             folder,
             disk_bytes: config.map_or(u64::MAX, |config| config.disk_bytes),
+            encrypt: config.is_some_and(|config| config.encrypt_spill),
             key,
             next: 0,
         }
@@ -48,7 +50,7 @@ impl PendingFrames {
 
     fn spill(&mut self) -> Result<&SpillDir> {
         if self.spill.is_none() {
-            self.spill = Some(SpillDir::create(&self.folder, self.disk_bytes)?);
+            self.spill = Some(SpillDir::create(&self.folder, self.disk_bytes, self.encrypt)?);
         }
         self.spill.as_ref().ok_or_else(|| Error::Misuse { what: "no folder for waiting frames".into() })
     }

@@ -69,7 +69,7 @@ impl Rescued {
 impl Disk {
     pub(super) fn open(config: &SessionConfig, agent: AgentId, app: u64) -> Result<Self> {
         let root = config.spill_dir.as_ref().map_or_else(std::env::temp_dir, PathBuf::from);
-        let spill = Arc::new(SpillDir::create(&root, config.disk_bytes)?);
+        let spill = Arc::new(SpillDir::create(&root, config.disk_bytes, config.encrypt_spill)?);
         let checkpoint_dir = config.checkpoint_dir.as_ref().map(PathBuf::from);
         let segments = match &checkpoint_dir {
             Some(root) => Some(DiskWriter::start(root, agent, app)?),

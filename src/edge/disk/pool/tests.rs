@@ -31,7 +31,7 @@ fn numbers(values: &[i64]) -> ArrayRef {
 
 fn folder() -> (tempfile::TempDir, Arc<SpillDir>) {
     let folder = tempfile::tempdir().unwrap();
-    let dir = Arc::new(SpillDir::create(folder.path(), 1 << 30).unwrap());
+    let dir = Arc::new(SpillDir::create(folder.path(), 1 << 30, true).unwrap());
     (folder, dir)
 }
 
@@ -184,7 +184,7 @@ fn what_is_added_later_is_in_later_rows_alone() {
 #[test]
 fn a_block_that_fails_leaves_nothing_and_its_space_is_free_in_the_end() {
     let folder = tempfile::tempdir().unwrap();
-    let dir = Arc::new(SpillDir::create(folder.path(), 200).unwrap());
+    let dir = Arc::new(SpillDir::create(folder.path(), 200, false).unwrap());
     let mut builder = Builder::new(&dir).unwrap();
     let error = builder.add(&task(1), &results(&[5], &numbers(&[1]))).unwrap_err();
     assert_eq!(error.condition(), "CORRUPT_LOG");
@@ -205,7 +205,7 @@ fn a_block_that_fails_leaves_nothing_and_its_space_is_free_in_the_end() {
 #[test]
 fn a_block_that_fails_again_and_again_takes_no_more_space() {
     let folder = tempfile::tempdir().unwrap();
-    let dir = Arc::new(SpillDir::create(folder.path(), 2_000).unwrap());
+    let dir = Arc::new(SpillDir::create(folder.path(), 2_000, false).unwrap());
     let mut builder = Builder::new(&dir).unwrap();
     add(&mut builder, 1, &header());
     let mut block = BlockBuilder::new();

@@ -5,11 +5,13 @@
 //! released. Nothing is synced: after a crash other agents and the segments have the logs, never
 //! this folder.
 //!
-//! A block is stored as `len u32 | crc32 u32 | bytes`, numbers little-endian. The format is private
-//! to the process that writes it.
+//! A block is stored as `len u32 | crc32 u32 | bytes`, numbers little-endian, or encrypted as
+//! `nonce u64 | bytes and tag`. The format is private to the process that writes it, which alone has the key.
 
+mod pages;
 mod runs;
 mod scratch;
+mod sealing;
 #[cfg(test)]
 mod tests;
 
@@ -29,11 +31,14 @@ use crate::error::{Error, Result};
 use crate::id::EpochKey;
 pub use runs::RunFiles;
 pub(super) use scratch::Scratch;
+use sealing::{Sealer, Spot, TAG};
 
 /// The setting whose path is written to, for error messages.
 const SETTING: &str = "spill_dir";
 /// Bytes before each block.
 const FRAME: usize = 8;
+/// Encrypted blocks are written together up to about so many bytes.
+const SEALED_AT_ONCE: usize = 1 << 20;
 
 /// Where an agent spills. Any number of threads may use it at once.
 pub struct SpillDir {
@@ -42,6 +47,8 @@ pub struct SpillDir {
     tag: u64,
     budget_bytes: u64,
     disk: Arc<dyn Disk>,
+    /// Where what is spilled is encrypted.
+    sealer: Option<Sealer>,
     table: FileTable,
     state: Mutex<State>,
 }
@@ -60,16 +67,16 @@ struct SpillFile {
 
 impl SpillDir {
     /// Uses the folder at `path`, made (for this user alone) if need be, for at most
-    /// `budget_bytes`.
+    /// `budget_bytes`. With `encrypt`, nobody reads there what is spilled, this process apart.
     ///
     /// # Errors
     /// [`Error::DiskFull`], [`Error::Io`] if the folder can't be made.
-    pub fn create(path: &Path, budget_bytes: u64) -> Result<Self> {
-        Self::create_on(Arc::new(RealDisk), path, budget_bytes)
+    pub fn create(path: &Path, budget_bytes: u64, encrypt: bool) -> Result<Self> {
+        Self::create_on(Arc::new(RealDisk), path, budget_bytes, encrypt)
     }
 
     /// [`Self::create`] on a given file system.
-    fn create_on(disk: Arc<dyn Disk>, path: &Path, budget_bytes: u64) -> Result<Self> {
+    fn create_on(disk: Arc<dyn Disk>, path: &Path, budget_bytes: u64, encrypt: bool) -> Result<Self> {
         let there = DirBuilder::new().recursive(true).mode(0o700).create(path);
         there.map_err(|e| write_error(path, SETTING, &e))?;
         let (table, state) = (FileTable::default(), Mutex::default());
@@ -77,7 +84,8 @@ impl SpillDir {
         getrandom::fill(&mut tag)
             .map_err(|e| Error::Io { context: "drawing a name".into(), message: e.to_string() })?;
         let tag = u64::from_le_bytes(tag);
-        Ok(Self { path: path.to_owned(), tag, budget_bytes, disk, table, state })
+        let sealer = if encrypt { Some(Sealer::new()?) } else { None };
+        Ok(Self { path: path.to_owned(), tag, budget_bytes, disk, sealer, table, state })
     }
 
     /// Writes blocks of an epoch; where each is. All of them are written, or none.
@@ -87,8 +95,8 @@ impl SpillDir {
     /// - [`Error::DiskFull`], [`Error::Io`]: the system does not allow it. What was spilled before can
     ///   still be read.
     pub fn write(&self, key: &EpochKey, blocks: &[Bytes]) -> Result<Vec<SpillRef>> {
-        let frames = blocks.iter().map(frame).collect::<Result<Vec<_>>>()?;
-        let bytes: u64 = blocks.iter().map(|block| (FRAME + block.len()) as u64).sum();
+        let frames = blocks.iter().map(|block| frame(block)).collect::<Result<Vec<_>>>()?;
+        let bytes: u64 = blocks.iter().map(|block| (self.extra() + block.len()) as u64).sum();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.used_bytes.saturating_add(bytes) > self.budget_bytes {
             return Err(Error::DiskBudget { limit: self.budget_bytes });
@@ -98,7 +106,11 @@ impl SpillDir {
             state.epochs.insert(key.clone(), file);
         }
         let Some(file) = state.epochs.get_mut(key) else { return Ok(Vec::new()) };
-        let places = file.append(&frames, blocks).map_err(|e| {
+        let appended = match &self.sealer {
+            Some(sealer) => file.append_sealed(sealer, blocks),
+            None => file.append(&frames, blocks),
+        };
+        let places = appended.map_err(|e| {
             // Gives the space back. If that fails too, the next write starts at the same place.
             let _in_use = file.raw.set_len(file.end);
             write_error(&self.path, SETTING, &e)
@@ -114,18 +126,24 @@ impl SpillDir {
     /// released.
     pub fn read(&self, place: &SpillRef) -> Result<Bytes> {
         let file = self.table.get(place)?;
-        let mut bytes = vec![0; FRAME + place.len as usize];
+        let mut bytes = vec![0; self.extra() + place.len as usize];
         let read = file.raw.read_at(&mut bytes, place.pos);
         read.map_err(|e| Error::io(format!("reading from {}", file.path.display()), &e))?;
-        let mut expected = Bytes::from(bytes);
-        let block = expected.split_off(FRAME);
-        if expected == frame(&block)?.as_slice() {
+        let is_whole = match &self.sealer {
+            Some(sealer) => open(sealer, place, &mut bytes),
+            None => bytes
+                .split_first_chunk()
+                .is_some_and(|(head, block)| frame(block).is_ok_and(|expected| expected == *head)),
+        };
+        if is_whole {
+            let mut block = Bytes::from(bytes).split_off(FRAME);
+            block.truncate(place.len as usize);
             return Ok(block);
         }
         Err(Error::CorruptSegment {
             file: file.path.display().to_string(),
             offset: place.pos,
-            reason: "the checksum of a spilled block does not fit".to_owned(),
+            reason: "a spilled block is not what was written there".to_owned(),
         })
     }
 
@@ -148,6 +166,11 @@ impl SpillDir {
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).used_bytes
+    }
+
+    /// Bytes that a block takes besides its own.
+    const fn extra(&self) -> usize {
+        if self.sealer.is_some() { FRAME + TAG } else { FRAME }
     }
 
     fn open(&self) -> io::Result<SpillFile> {
@@ -197,6 +220,27 @@ impl SpillFile {
         self.end = pos;
         Ok(places)
     }
+
+    fn append_sealed(&mut self, sealer: &Sealer, blocks: &[Bytes]) -> io::Result<Vec<SpillRef>> {
+        let (mut places, mut sealed) = (Vec::with_capacity(blocks.len()), Vec::new());
+        let mut written = self.end;
+        for (block, nonce) in blocks.iter().zip(sealer.nonces(blocks.len() as u64)..) {
+            let pos = written + sealed.len() as u64;
+            let len = u32::try_from(block.len()).unwrap_or(u32::MAX);
+            places.push(SpillRef { file: self.id, pos, len });
+            sealed.extend(nonce.to_le_bytes());
+            let done = sealer.seal(nonce, Spot { file: self.id, pos }, block, &mut sealed);
+            done.map_err(io::Error::other)?;
+            if sealed.len() >= SEALED_AT_ONCE {
+                self.raw.write_at(&mut [IoSlice::new(&sealed)], written)?;
+                written += sealed.len() as u64;
+                sealed.clear();
+            }
+        }
+        self.raw.write_at(&mut [IoSlice::new(&sealed)], written)?;
+        self.end = written + sealed.len() as u64;
+        Ok(places)
+    }
 }
 
 impl fmt::Debug for SpillDir {
@@ -209,8 +253,15 @@ impl fmt::Debug for SpillDir {
     }
 }
 
+/// Opens an encrypted block behind its nonce; whether it is what was written there.
+fn open(sealer: &Sealer, place: &SpillRef, bytes: &mut [u8]) -> bool {
+    let Some((nonce, sealed)) = bytes.split_first_chunk_mut::<FRAME>() else { return false };
+    let spot = Spot { file: place.file, pos: place.pos };
+    sealer.open(u64::from_le_bytes(*nonce), spot, sealed).is_some()
+}
+
 /// What stands before a block.
-fn frame(block: &Bytes) -> Result<[u8; FRAME]> {
+fn frame(block: &[u8]) -> Result<[u8; FRAME]> {
     let len = u32::try_from(block.len()).map_err(|_| Error::Io {
         context: "spilling a block".to_owned(),
         message: format!("{} bytes are too many", block.len()),

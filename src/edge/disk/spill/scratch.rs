@@ -1,9 +1,10 @@
 //! A file for as long as somebody works with it.
 
 use std::fmt;
-use std::io::{IoSlice, Result as IoResult};
+use std::io::{Error as IoError, ErrorKind, IoSlice, Result as IoResult};
 use std::sync::{Arc, Mutex};
 
+use super::pages::{Pieces, sealed_len};
 use super::{SETTING, SpillDir};
 use crate::edge::disk::segment::{RawFile, write_error};
 use crate::edge::locked;
@@ -14,7 +15,17 @@ use crate::error::{Error, Result};
 pub(in crate::edge::disk) struct Scratch {
     dir: Arc<SpillDir>,
     raw: Arc<dyn RawFile>,
-    end: Mutex<u64>,
+    file: u64,
+    written: Mutex<Written>,
+}
+
+#[derive(Default)]
+struct Written {
+    /// Bytes that were appended, and those that they take in the file.
+    end: u64,
+    stored: u64,
+    /// Where what is encrypted stands; else positions are those in the file.
+    pieces: Pieces,
 }
 
 impl Scratch {
@@ -23,8 +34,8 @@ impl Scratch {
     /// # Errors
     /// [`Error::DiskFull`], [`Error::Io`].
     pub(in crate::edge::disk) fn create(dir: &Arc<SpillDir>) -> Result<Self> {
-        let (_, raw) = dir.unnamed().map_err(|e| write_error(&dir.path, SETTING, &e))?;
-        Ok(Self { dir: Arc::clone(dir), raw, end: Mutex::new(0) })
+        let (file, raw) = dir.unnamed().map_err(|e| write_error(&dir.path, SETTING, &e))?;
+        Ok(Self { dir: Arc::clone(dir), raw, file, written: Mutex::default() })
     }
 
     /// Appends bytes; where they begin. After an error none of them are there.
@@ -32,40 +43,70 @@ impl Scratch {
     /// # Errors
     /// [`Error::DiskBudget`], [`Error::DiskFull`], [`Error::Io`].
     pub(in crate::edge::disk) fn append(&self, bytes: &[u8]) -> Result<u64> {
-        let mut end = locked(&self.end);
-        let more = bytes.len() as u64;
+        let mut written = locked(&self.written);
+        let more = if self.dir.sealer.is_some() { sealed_len(bytes.len()) } else { bytes.len() } as u64;
         self.dir.charge(more)?;
-        let from = *end;
-        let written: IoResult<()> = self.raw.write_at(&mut [IoSlice::new(bytes)], from);
-        written.map_err(|error| {
-            let _in_use = self.raw.set_len(from);
+        let (from, at) = (written.end, written.stored);
+        let appended = self.dir.sealer.as_ref().map_or_else(
+            || self.write(bytes, at).map(|()| 0),
+            |sealer| {
+                let (nonce, sealed) = written.pieces.seal(sealer, self.file, bytes)?;
+                self.write(&sealed, at).map(|()| nonce)
+            },
+        );
+        let nonce = appended.inspect_err(|_| {
+            let _in_use = self.raw.set_len(at);
             self.dir.give_back(more);
-            write_error(&self.dir.path, SETTING, &error)
         })?;
-        *end = from + more;
+        if self.dir.sealer.is_some() {
+            written.pieces.add(from, bytes.len(), nonce);
+        }
+        (written.end, written.stored) = (from + bytes.len() as u64, at + more);
         Ok(from)
+    }
+
+    fn write(&self, bytes: &[u8], at: u64) -> Result<()> {
+        let done: IoResult<()> = self.raw.write_at(&mut [IoSlice::new(bytes)], at);
+        done.map_err(|error| write_error(&self.dir.path, SETTING, &error))
     }
 
     /// How much was appended.
     pub(in crate::edge::disk) fn end(&self) -> u64 {
-        *locked(&self.end)
+        locked(&self.written).end
     }
 
-    /// Takes back what was appended behind `to`, which nobody else appends to.
+    /// Takes back what was appended since [`Self::end`] was `to`, by whom nobody else appends beside.
     pub(in crate::edge::disk) fn cut(&self, to: u64) {
-        let mut end = locked(&self.end);
-        let _in_use = self.raw.set_len(to);
-        self.dir.give_back(end.saturating_sub(to));
-        *end = to.min(*end);
+        let mut written = locked(&self.written);
+        let end = to.min(written.end);
+        let stored = if self.dir.sealer.is_some() {
+            written.pieces.cut(end);
+            written.pieces.sealed_end()
+        } else {
+            end
+        };
+        let _in_use = self.raw.set_len(stored);
+        self.dir.give_back(written.stored.saturating_sub(stored));
+        (written.end, written.stored) = (end, stored);
     }
 
     /// Fills `buffer` with what stands from `from` on.
     ///
     /// # Errors
-    /// [`Error::Io`], also where less stands there.
-    pub(in crate::edge::disk) fn read(&self, buffer: &mut [u8], from: u64) -> Result<()> {
-        let read = self.raw.read_at(buffer, from);
-        read.map_err(|error| Error::io(format!("reading from {}", self.dir.path.display()), &error))
+    /// [`Error::Io`], also where less stands there; [`Error::CorruptSegment`] where it was encrypted and reads
+    /// otherwise.
+    pub(in crate::edge::disk) fn read(&self, mut buffer: &mut [u8], from: u64) -> Result<()> {
+        let failed = |error: &IoError| Error::io(format!("reading from {}", self.dir.path.display()), error);
+        let Some(sealer) = &self.dir.sealer else {
+            return self.raw.read_at(buffer, from).map_err(|error| failed(&error));
+        };
+        let runs = locked(&self.written).pieces.find(from, buffer.len());
+        let mut scratch = Vec::new();
+        for run in runs.ok_or_else(|| failed(&ErrorKind::UnexpectedEof.into()))? {
+            let left = run.read(&*self.raw, (sealer, self.file), &mut scratch, buffer);
+            buffer = left.map_err(|error| failed(&error))?.ok_or_else(|| self.corrupt(from))?;
+        }
+        Ok(())
     }
 
     /// What does not fit to its checksum.
@@ -80,12 +121,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        self.dir.give_back(*locked(&self.end));
+        self.dir.give_back(locked(&self.written).stored);
     }
 }
 
 impl fmt::Debug for Scratch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scratch").field("end", &*locked(&self.end)).finish_non_exhaustive()
+        f.debug_struct("Scratch").field("end", &self.end()).finish_non_exhaustive()
     }
 }
