@@ -14,6 +14,7 @@ from pyspark.sql.functions import spark_partition_id
 
 import clonos
 from clonos import causal, errors
+from clonos._attached import current_config
 
 pytestmark = pytest.mark.timeout(120)
 # Workers cannot import this module, so its functions travel by value.
@@ -110,6 +111,18 @@ def test_agents_listen_in_a_range_of_ports(plain_spark: Any) -> None:
     for wrong in ("41999-41000", "40000-", "0-10", "70000", "any", "1-2-3"):
         with pytest.raises(errors.ConfigError, match="agent_ports"):
             clonos.attach(plain_spark, agent_ports=wrong)
+
+
+def test_nothing_is_encrypted_unless_spark_does_or_attach_is_told(plain_spark: Any) -> None:
+    for told in (None, True, False):
+        with clonos.attach(plain_spark, encrypt=told) as session, session.epoch(f"told {told}"):
+            config = current_config()
+            assert config is not None
+            assert [config.encrypt, config.encrypt_spill] == [bool(told)] * 2
+            first, again = twice(plain_spark)
+            assert first == again
+    with pytest.raises(errors.ConfigError, match="encrypt='auto'"):
+        clonos.attach(plain_spark, encrypt="auto")  # type: ignore[arg-type]
 
 
 def test_a_port_that_is_taken_is_named(plain_spark: Any) -> None:

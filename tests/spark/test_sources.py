@@ -15,7 +15,8 @@ from pyspark.sql.functions import explode, split, window
 from versions import since_42
 
 import clonos
-from clonos import causal
+from clonos import causal, errors
+from clonos._sources.receiver import encrypts, find, prepare_folder
 from clonos.testing import wait_until
 from sources.sender import Sender
 
@@ -67,6 +68,30 @@ def test_each_line_is_in_one_batch_whatever_is_stopped_and_started(
         query.stop()
     rows = [row for number in sorted(batches) for row in batches[number]]
     assert max(map(len, batches.values())) <= 4_000
+    assert rows == [f"line {n}" for n in range(COUNT)]
+
+
+def test_a_source_is_encrypted_as_the_session_is(
+    plain_spark: Any, sender: Sender, tmp_path: Path
+) -> None:
+    batches: dict[int, list[str]] = {}
+    with clonos.attach(plain_spark, encrypt=True, checkpoint_dir=tmp_path) as session:
+        folder = prepare_folder(str(tmp_path / "sources" / "told"))
+        source = session.spark.readStream.format("clonos-socket")
+        options = {"host": "127.0.0.1", "port": sender.port, "acknowledge": "true", "name": "told"}
+        query = (
+            source.options(**options)
+            .load()
+            .writeStream.foreachBatch(collected(batches))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        wait_until(lambda: sum(map(len, batches.values())) == COUNT, "all rows", 60)
+        with pytest.raises(errors.AuthRefused, match="`encrypt`"):
+            find(folder, encrypt=False)
+        assert encrypts(folder)
+        query.stop()
+    rows = [row for number in sorted(batches) for row in batches[number]]
     assert rows == [f"line {n}" for n in range(COUNT)]
 
 

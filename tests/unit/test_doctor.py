@@ -150,7 +150,8 @@ def test_a_cluster_is_looked_at(tmp_path: Path) -> None:
     assert f"executors that answered: 2, on {HERE['host']}" in told, done.stdout + done.stderr
     assert "all these see it and write there" in told
     assert " agents" in told
-    assert "note Spark encrypts (spark.io.encryption.enabled), and Clonos does not" in told
+    encrypts = "Spark encrypts (spark.io.encryption.enabled), and Clonos does too: what they spill"
+    assert f"note {encrypts}" in told
     assert "executors: 3 agents" in told
     assert not failed, told
     assert not list(tmp_path.iterdir()), "nothing is left"

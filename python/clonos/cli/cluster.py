@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clonos._config import DISK_ENCRYPTED, NETWORK_ENCRYPTED, switched_on
 from clonos._driver import spark_private
 from clonos._worker.lost import CHECKSUM
 from clonos.cli.finding import Finding, files
@@ -24,12 +25,6 @@ _ROUNDS = 4
 _CLOCKS_APART = 1.0
 # Hosts whose names are told where there are many.
 _NAMED = 3
-ENCRYPTED = (
-    "spark.network.crypto.enabled",
-    "spark.ssl.enabled",
-    "spark.ssl.rpc.enabled",
-    "spark.io.encryption.enabled",
-)
 
 
 @dataclass(frozen=True)
@@ -59,7 +54,7 @@ def _in_session(asked: Asked) -> Iterator[Finding]:
 
     spark = SparkSession.builder.master(asked.master).appName("clonos doctor").getOrCreate()
     try:
-        yield from _settings(spark)
+        yield from _settings(spark, asked)
         if (yield from _hosts(spark.sparkContext, asked)):
             yield _round_trip(spark, asked.agent_ports)
     finally:
@@ -68,7 +63,7 @@ def _in_session(asked: Asked) -> Iterator[Finding]:
             spark.stop()
 
 
-def _settings(spark: Any) -> Iterator[Finding]:
+def _settings(spark: Any, asked: Asked) -> Iterator[Finding]:
     try:
         # Given no default, Spark tells its own.
         is_on = spark.conf.get(CHECKSUM) == "true"
@@ -80,14 +75,15 @@ def _settings(spark: Any) -> Iterator[Finding]:
         f"set {CHECKSUM}=true, so that Spark notices when more was lost than Clonos covers",
     )
     settings = spark.sparkContext.getConf()
-    encrypted = [name for name in ENCRYPTED if settings.get(name, "false").lower() == "true"]
-    if encrypted:
+    network, disk = (switched_on(settings, names) for names in (NETWORK_ENCRYPTED, DISK_ENCRYPTED))
+    told = {"what agents send each other": network, "what they spill": disk}
+    if network or disk:
         yield Finding(
             True,
-            f"Spark encrypts ({', '.join(encrypted)}), and Clonos does not",
-            "whoever reads the network between executors or their disks sees recorded answers: "
-            "keep both to those who may",
-            known=True,
+            f"Spark encrypts ({', '.join(network + disk)}), and Clonos does too: "
+            + " and ".join(what for what, names in told.items() if names),
+            "what is in checkpoint_dir is not encrypted: keep the folder to those who may read it",
+            known=asked.checkpoint_dir is not None,
         )
 
 
