@@ -1,5 +1,7 @@
 //! Settings of a session: what the driver tells every task and agent.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::agent::protocol::PROTOCOL_VERSION;
@@ -93,7 +95,7 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// Settings of one application. `Debug` leaves the secret out.
+/// Settings of one application. `Debug` leaves out all that is secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionConfig {
     /// Spark's application id.
@@ -130,6 +132,12 @@ pub struct SessionConfig {
     pub spill_dir: Option<String>,
     /// Folder for segments that survive everything; default none. Since 0.1.
     pub checkpoint_dir: Option<String>,
+    /// What the object store of `checkpoint_dir` is told beside its URL, credentials among them; default nothing.
+    /// Since 0.2.
+    pub storage_options: BTreeMap<String, String>,
+    /// Milliseconds from one write of an agent to `checkpoint_dir` to the next; default 0, so that each follows on the
+    /// one before. Since 0.2.
+    pub flush_interval_ms: u64,
     /// Scope of agents. Since 0.1.
     pub agent_scope: AgentScope,
     /// What a lost log leads to. Since 0.1.
@@ -173,6 +181,8 @@ impl SessionConfig {
             compress_frames: true,
             spill_dir: None,
             checkpoint_dir: None,
+            storage_options: BTreeMap::new(),
+            flush_interval_ms: 0,
             agent_scope: AgentScope::default(),
             on_lost: OnLost::default(),
             on_ambiguous: OnAmbiguous::default(),
@@ -214,6 +224,19 @@ impl SessionConfig {
         }
         if self.network_timeout_ms == 0 {
             return refuse("spark.network.timeout", "0 gives an agent no time".into());
+        }
+        // Workers would take an agent that waits for one that does not answer.
+        if self.flush_interval_ms > self.io_timeout_ms / 4 {
+            let reason = format!(
+                "{} ms is more than a quarter of io_timeout, which is {} ms: raise that",
+                self.flush_interval_ms, self.io_timeout_ms
+            );
+            return refuse("flush_interval", reason);
+        }
+        if !self.storage_options.is_empty()
+            && !self.checkpoint_dir.as_ref().is_some_and(|dir| dir.contains("://"))
+        {
+            return refuse("storage_options", "checkpoint_dir names no object store".into());
         }
         let (first, last) = self.agent_ports;
         if first > last || (first == 0) != (last == 0) {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from clonos.errors import ConfigError
@@ -26,6 +28,9 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*$", re.IGNORECASE)
 FULL_DEPTH = 2**32 - 1
 RESOLUTION_SECONDS_MAX = 60
+FLUSH_SECONDS_MAX = 60
+# What a URL may begin with.
+OBJECT_STORES = ("s3", "s3a", "gs", "abfs", "abfss")
 # Environment variable with the name of the node that a process runs on.
 HOST_LABEL = "CLONOS_HOST_LABEL"
 NETWORK_TIMEOUT = "spark.network.timeout"
@@ -174,6 +179,61 @@ def parse_resolution(value: float) -> int:
     if type(value) in {int, float} and 0 <= value <= RESOLUTION_SECONDS_MAX:
         return round(value * 1e9)
     message = f"clock_resolution={value!r} is not between 0 and 60 seconds"
+    raise ConfigError(message, "CONFIG")
+
+
+def parse_options(value: object) -> dict[str, str]:
+    """Options of an object store, names and values as text. No message shows a value.
+
+    Raises
+    ------
+    ConfigError
+        If it is no mapping of texts.
+    """
+    given = {} if value is None else value
+    if isinstance(given, Mapping) and all(
+        isinstance(text, str) for item in given.items() for text in item
+    ):
+        return dict(given)
+    message = "storage_options is no mapping of names to values that are text"
+    raise ConfigError(message, "CONFIG")
+
+
+def parse_flush_interval(value: float) -> int:
+    """Milliseconds of a time between two writes, given in seconds.
+
+    Raises
+    ------
+    ConfigError
+        If the value is not between 0 and one minute.
+    """
+    if type(value) in {int, float} and 0 <= value <= FLUSH_SECONDS_MAX:
+        return round(value * 1000)
+    message = f"flush_interval={value!r} is not between 0 and {FLUSH_SECONDS_MAX} seconds"
+    raise ConfigError(message, "CONFIG")
+
+
+def parse_checkpoint_dir(path: str | os.PathLike[str] | None) -> str | None:
+    """Return the absolute path of a folder, or the URL of an object store as it is.
+
+    Raises
+    ------
+    ConfigError
+        If it is another URL.
+    """
+    if path is None:
+        return None
+    text = os.fspath(path).removeprefix("file://").removeprefix("file:")
+    scheme, is_url, _ = text.partition("://")
+    if not is_url:
+        return str(Path(text).absolute())
+    if scheme in OBJECT_STORES:
+        return text
+    listed = ", ".join(f"{scheme}://" for scheme in OBJECT_STORES)
+    message = (
+        f"checkpoint_dir={text!r} must be a folder of a file system that driver and executors "
+        f"mount, or in an object store: {listed}"
+    )
     raise ConfigError(message, "CONFIG")
 
 

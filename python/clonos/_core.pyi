@@ -39,6 +39,8 @@ class SessionConfig:
         agent_ports: tuple[int, int] = (0, 0),
         encrypt: bool = False,
         encrypt_spill: bool = False,
+        storage_options: dict[str, str] = ...,
+        flush_interval_ms: int = 0,
     ) -> SessionConfig: ...
     @staticmethod
     def from_bytes(data: bytes) -> SessionConfig: ...
@@ -564,6 +566,9 @@ def cluster_stats(config: SessionConfig) -> str:
 
 def read_segment(path: str) -> str:
     """What a segment file holds, as JSON."""
+
+def try_checkpoint(checkpoint_dir: str, options: dict[str, str], patience_s: float) -> float:
+    """Try what ``checkpoint_dir`` would name; seconds that an object's put took, 0 for a folder."""
 
 def bytes_fingerprint(data: bytes) -> int:
     """64-bit fingerprint of bytes."""

@@ -1,5 +1,7 @@
 //! `SessionConfig`: settings as Python passes them, checked.
 
+use std::collections::BTreeMap;
+
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -49,7 +51,8 @@ impl PySessionConfig {
     #[pyo3(signature = (*, app_id, secret, driver_addr, driver_socket, local, guarantee, sharing_depth,
         memory_bytes, disk_bytes, spill_policy, clock_resolution_ns, compress_frames, spill_dir, checkpoint_dir, agent_scope, on_lost, on_ambiguous,
         io_timeout_ms, network_timeout_ms = NETWORK_TIMEOUT_MS_DEFAULT, standbys = STANDBYS_DEFAULT,
-        state_epochs = STATE_EPOCHS_DEFAULT, agent_ports = (0, 0), encrypt = false, encrypt_spill = false))]
+        state_epochs = STATE_EPOCHS_DEFAULT, agent_ports = (0, 0), encrypt = false, encrypt_spill = false,
+        storage_options = BTreeMap::new(), flush_interval_ms = 0))]
     #[expect(clippy::too_many_arguments, reason = "keyword-only, one per setting")]
     fn new(
         py: Python<'_>,
@@ -77,6 +80,8 @@ impl PySessionConfig {
         agent_ports: (u16, u16),
         encrypt: bool,
         encrypt_spill: bool,
+        storage_options: BTreeMap<String, String>,
+        flush_interval_ms: u64,
     ) -> PyResult<Self> {
         quick(py, || {
             let config = SessionConfig {
@@ -96,6 +101,8 @@ impl PySessionConfig {
                 compress_frames,
                 spill_dir,
                 checkpoint_dir,
+                storage_options,
+                flush_interval_ms,
                 agent_scope: choice("agent_scope", agent_scope, &SCOPES)?,
                 on_lost: choice("on_lost", on_lost, &ON_LOST)?,
                 on_ambiguous: choice("on_ambiguous", on_ambiguous, &ON_AMBIGUOUS)?,

@@ -1,7 +1,9 @@
 //! Functions of `clonos._core`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow_array::{ArrayRef, UInt64Array};
 use pyo3::prelude::*;
@@ -14,7 +16,7 @@ use super::config::PySessionConfig;
 use super::door::{enter, quick};
 use crate::determinant;
 use crate::edge::agent::process;
-use crate::edge::disk::recovery;
+use crate::edge::disk::{self, recovery};
 use crate::edge::net::client::Client;
 use crate::error::{Error, Result};
 
@@ -74,6 +76,19 @@ pub(super) fn cluster_stats(py: Python<'_>, config: &PySessionConfig) -> PyResul
 #[pyfunction]
 pub(super) fn read_segment(py: Python<'_>, path: &str) -> PyResult<String> {
     enter(py, || json(&recovery::read_segment(Path::new(path))?))
+}
+
+#[pyfunction]
+pub(super) fn try_checkpoint(
+    py: Python<'_>,
+    checkpoint_dir: &str,
+    options: BTreeMap<String, String>,
+    patience_s: f64,
+) -> PyResult<f64> {
+    enter(py, || {
+        let patience = Duration::from_secs_f64(patience_s);
+        Ok(disk::try_checkpoint(checkpoint_dir, &options, patience)?.as_secs_f64())
+    })
 }
 
 #[pyfunction]

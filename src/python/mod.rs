@@ -39,7 +39,7 @@ mod _core {
     #[pymodule_export]
     use super::functions::{
         build_profile, bytes_fingerprint, cluster_stats, ensure_agent, read_segment, row_fingerprints,
-        run_executor_agent,
+        run_executor_agent, try_checkpoint,
     };
     #[pymodule_export]
     use super::lists::plain_array;

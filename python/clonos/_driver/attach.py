@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,10 +23,13 @@ from clonos._config import (
     SpillPolicy,
     choice,
     parse_adopt,
+    parse_checkpoint_dir,
     parse_depth,
     parse_encrypt,
+    parse_flush_interval,
     parse_io_timeout,
     parse_network_timeout,
+    parse_options,
     parse_ports,
     parse_resolution,
     parse_retained,
@@ -48,6 +51,8 @@ def attach(
     spark: SparkSession,
     *,
     checkpoint_dir: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    flush_interval: float = 0.0,
     sharing_depth: int | Literal["full"] = 1,
     standbys: int | Literal["full"] = 1,
     memory: int | str = "512MiB",
@@ -75,8 +80,16 @@ def attach(
     ----------
     spark : pyspark.sql.SparkSession
         A classic session (not Spark Connect: agents are started next to the driver).
-    checkpoint_dir : path, optional
-        Folder that driver and executors all reach. With it logs survive the loss of everything.
+    checkpoint_dir : path or URL, optional
+        Folder that driver and executors all reach, or a place in an object store, such as
+        ``"s3://bucket/prefix"``. With it logs survive the loss of everything.
+    storage_options : mapping of str to str, optional
+        What the object store is told: credentials, ``endpoint``, ``region``. Default: what each
+        process finds itself, in the environment or from the machine it runs on. Values appear in no
+        log, message or ``repr``.
+    flush_interval : float
+        Seconds from one write of an agent to `checkpoint_dir` to its next. 0 writes as soon as the
+        write before is done. More makes fewer and larger objects, and batches wait longer.
     sharing_depth : int or "full"
         Other agents that hold each log before a batch leaves: how many may be lost at once.
     standbys : int or "full"
@@ -170,6 +183,7 @@ def attach(
     """
     asked = {name: value for name, value in locals().items() if name != "spark"}
     asked["adopt"] = parse_adopt(adopt)
+    asked["storage_options"] = parse_options(storage_options)
     if not spark_private.is_classic(spark):
         message = (
             "clonos.attach needs a classic Spark session; Spark Connect has no executors' side"
@@ -213,7 +227,7 @@ def attach(
 
 def _chosen(asked: dict[str, Any], settings: Any, *, local: bool) -> dict[str, Any]:
     """Return what the core is told of the arguments of `attach`, each of which is checked."""
-    spill_dir, checkpoint_dir = asked["spill_dir"], asked["checkpoint_dir"]
+    spill_dir = asked["spill_dir"]
     return {
         "local": local,
         "guarantee": choice("guarantee", asked["guarantee"], Guarantee),
@@ -225,7 +239,9 @@ def _chosen(asked: dict[str, Any], settings: Any, *, local: bool) -> dict[str, A
         "clock_resolution_ns": parse_resolution(asked["clock_resolution"]),
         "compress_frames": choice("compression", asked["compression"], Compression) == "lz4",
         "spill_dir": None if spill_dir is None else os.fspath(spill_dir),
-        "checkpoint_dir": None if checkpoint_dir is None else _folder_of(checkpoint_dir),
+        "checkpoint_dir": parse_checkpoint_dir(asked["checkpoint_dir"]),
+        "storage_options": parse_options(asked["storage_options"]),
+        "flush_interval_ms": parse_flush_interval(asked["flush_interval"]),
         "agent_scope": choice("agent_scope", asked["agent_scope"], AgentScope),
         "on_lost": choice("on_lost", asked["on_lost"], OnLost),
         "on_ambiguous": choice("on_ambiguous", asked["on_ambiguous"], OnAmbiguous),
@@ -309,17 +325,6 @@ def _driver_hosts(settings: Any, driver_host: str | None, local: bool) -> tuple[
     reached_as = settings.get("spark.driver.host", "127.0.0.1")
     bind_host = settings.get("spark.driver.bindAddress", reached_as)
     return bind_host, "" if bind_host == reached_as else reached_as
-
-
-def _folder_of(path: str | os.PathLike[str]) -> str:
-    text = os.fspath(path).removeprefix("file://").removeprefix("file:")
-    if "://" in text:
-        message = (
-            f"checkpoint_dir={text!r} must be a folder of a file system that driver and executors "
-            "mount; object stores cannot append"
-        )
-        raise ConfigError(message, "CONFIG")
-    return str(Path(text).absolute())
 
 
 def _session_folder(app_id: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import threading
 from collections import Counter
@@ -282,6 +283,11 @@ class Session:
         --------
         >>> session.savepoint(query, "/backup/alarms-2026-11-24")  # doctest: +SKIP
         """
+        if "://" in os.fspath(path):
+            message = (
+                f"savepoint: {path} is no folder, and savepoints cannot be written elsewhere yet"
+            )
+            raise ConfigError(message, "CONFIG")
         # What Spark has committed, it may not have told yet.
         spark_private.wait_for_events(self.spark.sparkContext)
         self._agent.savepoint(self._id_of(query), str(Path(path).absolute()))

@@ -99,6 +99,12 @@ def source_options(options: Mapping[str, str], default_name: str) -> SourceOptio
     if not _NAME.fullmatch(name):
         raise refused("name", name, "1 to 100 letters, digits, '.', '_' or '-'")
     root = options.get("logDir") or str(private_folder())
+    if "://" in root:
+        reason = (
+            "a folder: logs of sources cannot lie in an object store yet, which checkpoint_dir "
+            "names. Give the source an option logDir of its own"
+        )
+        raise refused("logDir", root, reason)
     policy = one_of("spillPolicy", options.get("spillPolicy", "eager"), ("eager", "availability"))
     most = options.get("maxRecordsPerBatch")
     return SourceOptions(

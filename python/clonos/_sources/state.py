@@ -57,6 +57,12 @@ class StateOptions:
                 'spark.read.format("clonos-state").option("stateVarName", …).load(path)'
             )
             raise ConfigError(message, "CONFIG")
+        if "://" in path.removeprefix("file://"):
+            message = (
+                f"clonos-state cannot read {path}: of a checkpoint_dir in an object store there is "
+                "no reader yet. Write a savepoint to a folder, and read that"
+            )
+            raise ConfigError(message, "CONFIG")
         variable: str | None = options.get("stateVarName", "")
         if truth(options, "readRegisteredTimers", default=False):
             if variable:

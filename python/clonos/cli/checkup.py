@@ -18,13 +18,15 @@ from clonos import _core
 from clonos._driver.java import JavaMissingError, ensure_java, java_version
 from clonos.cli.cluster import Asked, checks
 from clonos.cli.finding import Finding, files
+from clonos.cli.probe import STORE_PATIENCE_S
+from clonos.errors import ClonosError
 
 _FSYNC_ROUNDS = 20
 # Minor versions of PySpark that the tests were run with: from, to.
 _SPARK = ((4, 1), (4, 3))
 
 
-def run(checkpoint_dir: Path | None, cluster: Asked | None) -> int:
+def run(checkpoint_dir: str | None, cluster: Asked | None) -> int:
     """Print each check as it is made; the number of failed ones, at most 1 as exit code."""
     console = Console()
     failed = 0
@@ -37,7 +39,7 @@ def run(checkpoint_dir: Path | None, cluster: Asked | None) -> int:
     return min(failed, 1)
 
 
-def _checks(checkpoint_dir: Path | None, cluster: Asked | None) -> Iterator[Finding]:
+def _checks(checkpoint_dir: str | None, cluster: Asked | None) -> Iterator[Finding]:
     yield Finding(
         sys.version_info >= (3, 11), f"Python {sys.version.split()[0]}", "use 3.11 or later"
     )
@@ -55,7 +57,8 @@ def _checks(checkpoint_dir: Path | None, cluster: Asked | None) -> Iterator[Find
     )
     yield files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     if checkpoint_dir is not None:
-        yield _checkpoint(checkpoint_dir)
+        is_url = "://" in checkpoint_dir
+        yield _store(checkpoint_dir) if is_url else _checkpoint(Path(checkpoint_dir))
     if cluster is not None:
         yield from checks(cluster)
 
@@ -77,6 +80,16 @@ def _java() -> Finding:
     except JavaMissingError as error:
         return Finding(False, "no Java 17 or later found", str(error))
     return Finding(True, f"Java {java_version(java)} ({java})")
+
+
+def _store(url: str) -> Finding:
+    try:
+        took = _core.try_checkpoint(url, {}, STORE_PATIENCE_S)
+    except ClonosError as error:
+        advice = "see docs/deploy.md; what `storage_options` would say is in the environment here"
+        return Finding(False, f"checkpoint_dir {url}: {error}", advice)
+    what = f"a put takes {took * 1e3:.0f} ms, and overwrites nothing where it must not"
+    return Finding(True, f"checkpoint_dir {url}: {what}")
 
 
 def _checkpoint(folder: Path) -> Finding:

@@ -32,7 +32,7 @@ class Asked:
     """What the command was given: a master and, if they are meant, a folder and ports."""
 
     master: str
-    checkpoint_dir: Path | None
+    checkpoint_dir: str | None
     agent_ports: str | None
     wait_s: float
 
@@ -92,7 +92,9 @@ def _settings(spark: Any, asked: Asked) -> Iterator[Finding]:
 
 def _hosts(context: Any, asked: Asked) -> Generator[Finding, None, bool]:
     """What the executors say, by what is not well: there may be a thousand. Whether any did."""
-    folder = None if asked.checkpoint_dir is None else str(asked.checkpoint_dir.resolve())
+    folder = asked.checkpoint_dir
+    if folder is not None and "://" not in folder:
+        folder = str(Path(folder).resolve())
     late = threading.Event()
     try:
         with _marked(folder) as marker, _bounded(context, asked.wait_s, late):
@@ -201,7 +203,7 @@ def _probe() -> Any:
 def _marked(folder: str | None) -> Iterator[str]:
     """A file in `folder` that executors can look for."""
     marker = f".clonos-doctor-{uuid.uuid4().hex}"
-    if folder is None:
+    if folder is None or "://" in folder:
         yield marker
         return
     (Path(folder) / marker).touch()

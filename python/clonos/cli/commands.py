@@ -40,6 +40,8 @@ def run_inspect(
     """Show what is in a log: of a running session, or of files in a checkpoint folder."""
     from clonos.cli import inspection
 
+    if path is not None:
+        _refuse_url(path)
     raise typer.Exit(inspection.run(path, as_json))
 
 
@@ -49,7 +51,7 @@ def run_doctor(
         str | None, typer.Option(help="Spark master to try; default: checks without Spark.")
     ] = None,
     checkpoint_dir: Annotated[
-        Path | None, typer.Option(help="Folder meant as checkpoint_dir.")
+        str | None, typer.Option(help="Folder, or URL of an object store, meant as checkpoint_dir.")
     ] = None,
     agent_ports: Annotated[
         str | None, typer.Option(help="Ports that agents may have there, such as 40000-40100.")
@@ -90,6 +92,7 @@ def run_epochs(
     from clonos.cli import epochs
     from clonos.errors import ConfigError
 
+    _refuse_url(folder)
     try:
         code = epochs.run(folder, drop or [], older_than, force, as_json)
     except ConfigError as error:
@@ -107,3 +110,12 @@ def run_top(
     from clonos.cli import top
 
     raise typer.Exit(top.run(interval, once))
+
+
+def _refuse_url(path: Path) -> None:
+    """Say that this is for folders alone; of a URL, a path has one slash less."""
+    from clonos._config import OBJECT_STORES
+
+    if path.parts and path.parts[0].removesuffix(":") in OBJECT_STORES:
+        message = f"{path.parts[0]}// is an object store, into which this command cannot look yet"
+        raise typer.BadParameter(message)

@@ -11,6 +11,8 @@ from typing import Any
 
 # Long enough for other executors to take some of the tasks.
 _SECONDS = 0.2
+# How long an object store may take.
+STORE_PATIENCE_S = 5.0
 
 
 def facts(folder: str | None, marker: str, _numbers: Iterable[int]) -> Iterator[dict[str, Any]]:
@@ -19,7 +21,7 @@ def facts(folder: str | None, marker: str, _numbers: Iterable[int]) -> Iterator[
     Parameters
     ----------
     folder : str, optional
-        The folder meant as ``checkpoint_dir``.
+        The folder, or the URL, meant as ``checkpoint_dir``.
     marker : str
         Name of a file that the driver has written there.
 
@@ -53,6 +55,8 @@ def facts(folder: str | None, marker: str, _numbers: Iterable[int]) -> Iterator[
 
 def _trouble(folder: str, marker: str) -> str:
     """What keeps this host from working with the driver in `folder`."""
+    if "://" in folder:
+        return _trouble_with_store(folder)
     mine = Path(folder, f"{marker}-{uuid.uuid4().hex}")
     try:
         if not Path(folder, marker).exists():
@@ -64,5 +68,16 @@ def _trouble(folder: str, marker: str) -> str:
         # By who wrote it: the driver may be another user.
         mine.unlink()
     except OSError as error:
+        return f"{error}"
+    return ""
+
+
+def _trouble_with_store(url: str) -> str:
+    """What keeps this host, with what is in its environment, from writing to an object store."""
+    try:
+        from clonos import _core
+
+        _core.try_checkpoint(url, {}, STORE_PATIENCE_S)
+    except Exception as error:  # noqa: BLE001, whatever fails is what is told
         return f"{error}"
     return ""

@@ -8,15 +8,18 @@ pub mod spill;
 pub(super) mod state;
 pub mod stored;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use self::recovery::{RecoveredFiles, RecoveredTask, recover_claimed, recover_epoch};
 use self::segment::claim::{self, Claim};
-use self::segment::{DiskWriter, Pending, RealDisk, SegmentRecord, rubbish};
+use self::segment::store::{self, Store};
+use self::segment::{DiskWriter, Pending, SegmentRecord, rubbish};
 use self::spill::SpillDir;
 use self::state::StateFolder;
 use crate::agent::store::one_piece;
@@ -26,12 +29,17 @@ use crate::error::{Error, Result};
 use crate::id::{AgentId, EpochKey, LogOffset, TaskId};
 use crate::state::Files;
 
+/// What part of the time that workers wait for an answer an object store has for its own: one publish may wait for two
+/// puts, its own and the one before, and for who looks whose the epoch is.
+const STORE_SHARE: u32 = 4;
+
 /// An agent's files.
 pub(super) struct Disk {
     spill: Arc<SpillDir>,
     segments: Option<DiskWriter>,
     states: Option<StateFolder>,
-    checkpoint_dir: Option<PathBuf>,
+    /// What `checkpoint_dir` names.
+    store: Option<Arc<dyn Store>>,
     recovered: Mutex<RecoveredFiles>,
     /// Spark's id of the application, for whoever it takes an epoch over from, and its hash.
     app_id: String,
@@ -70,24 +78,28 @@ impl Disk {
     pub(super) fn open(config: &SessionConfig, agent: AgentId, app: u64) -> Result<Self> {
         let root = config.spill_dir.as_ref().map_or_else(std::env::temp_dir, PathBuf::from);
         let spill = Arc::new(SpillDir::create(&root, config.disk_bytes, config.encrypt_spill)?);
-        let checkpoint_dir = config.checkpoint_dir.as_ref().map(PathBuf::from);
-        let segments = match &checkpoint_dir {
-            Some(root) => Some(DiskWriter::start(root, agent, app)?),
-            None => None,
-        };
-        let states = checkpoint_dir.as_deref().map(|root| StateFolder::new(root, agent));
+        let patience = Duration::from_millis(config.io_timeout_ms) / STORE_SHARE;
+        let open = |dir: &String| store::open(dir, &config.storage_options, patience);
+        let store = config.checkpoint_dir.as_ref().map(open).transpose()?;
+        let interval = Duration::from_millis(config.flush_interval_ms);
+        let start = |store: &Arc<dyn Store>| DiskWriter::start_on(Arc::clone(store), (agent, app), interval);
+        let segments = store.as_ref().map(start).transpose()?;
+        let states = store.as_ref().map(|store| StateFolder::new(Arc::clone(store), agent));
         let (recovered, incarnation) = (Mutex::default(), AtomicU64::new(0));
         let app_id = config.app_id.clone();
-        Ok(Self { spill, segments, states, checkpoint_dir, recovered, app_id, app, incarnation })
+        Ok(Self { spill, segments, states, store, recovered, app_id, app, incarnation })
     }
 
     /// In the driver: the application's number among those that attached to the checkpoint folder.
     pub(super) fn attach(&self) -> Result<u64> {
-        let Some(root) = &self.checkpoint_dir else { return Ok(0) };
-        let incarnation = claim::attach(&RealDisk, root, &self.app_id)?;
-        match rubbish::prune(&RealDisk, root, rubbish::RUBBISH_AGE) {
+        let Some(store) = &self.store else { return Ok(0) };
+        store.check()?;
+        let incarnation = claim::attach(store.as_ref(), &self.app_id)?;
+        match rubbish::prune(store.as_ref(), rubbish::RUBBISH_AGE) {
             Ok(0) => {}
-            Ok(files) => tracing::info!(files, root = %root.display(), "removed what nobody will ask for"),
+            Ok(files) => {
+                tracing::info!(files, root = %store.root().display(), "removed what nobody will ask for")
+            }
             Err(error) => tracing::warn!(%error, "what nobody will ask for could not be removed"),
         }
         Ok(incarnation)
@@ -109,32 +121,33 @@ impl Disk {
     /// In the driver: makes an epoch this application's. The number of its use, and the logs that were found,
     /// whose blocks can be read afterwards. `None` without a checkpoint folder.
     pub(super) fn take(&self, key: &EpochKey) -> Result<Option<(u64, Vec<RecoveredTask>)>> {
-        let Some(root) = &self.checkpoint_dir else { return Ok(None) };
+        let Some(store) = &self.store else { return Ok(None) };
         let incarnation = self.incarnation.load(Ordering::Acquire);
-        let Claim { used, .. } = claim::take(&RealDisk, root, key, incarnation, (&self.app_id, self.app))?;
+        let by = (self.app_id.as_str(), self.app);
+        let Claim { used, .. } = claim::take(store.as_ref(), key, incarnation, by)?;
         // Executions are never run again.
         if key.is_execution() {
             return Ok(Some((used, Vec::new())));
         }
-        let found = recover_claimed(root, key, used)?;
+        let found = recover_claimed(store, key, used)?;
         crate::edge::locked(&self.recovered).extend(&found.files);
         Ok(Some((used, found.tasks)))
     }
 
     /// Finds one task's log in the checkpoint folder, whoever wrote it.
     pub(super) fn rescue(&self, task: &TaskId) -> Result<Option<Rescued>> {
-        let Some(root) = &self.checkpoint_dir else { return Ok(None) };
+        let Some(store) = &self.store else { return Ok(None) };
         let key = task.epoch_key();
-        let Some(Claim { used, .. }) = claim::newest(root, &key)? else { return Ok(None) };
-        let found = recover_epoch(root, &key, used)?;
+        let Some(Claim { used, .. }) = claim::newest(store.as_ref(), &key)? else { return Ok(None) };
+        let found = recover_epoch(store, &key, used)?;
         let log = found.tasks.into_iter().find(|log| log.task == *task && !log.blocks.is_empty());
         Ok(log.map(|log| Rescued { blocks: log.blocks, files: found.files }))
     }
 
     /// Whether any application has an epoch in the checkpoint folder.
     pub(super) fn is_claimed(&self, key: &EpochKey) -> Result<bool> {
-        let Some(root) = &self.checkpoint_dir else { return Ok(false) };
-        Ok(claim::newest(root, key)?.is_some())
+        let Some(store) = &self.store else { return Ok(false) };
+        Ok(claim::newest(store.as_ref(), key)?.is_some())
     }
 
     /// Whether there is a checkpoint folder.
@@ -211,10 +224,10 @@ impl Disk {
 
     /// In the driver: an epoch is committed, for ever, when this returns.
     pub(super) fn commit(&self, key: &EpochKey, used: u64) -> Result<()> {
-        let Some(root) = &self.checkpoint_dir else { return Ok(()) };
+        let Some(store) = &self.store else { return Ok(()) };
         if key.is_claimed_alone() {
             let incarnation = self.incarnation.load(Ordering::Acquire);
-            claim::give_up(&RealDisk, root, key, Claim { incarnation, used })?;
+            claim::give_up(store.as_ref(), key, Claim { incarnation, used })?;
             self.drop_epoch(key, Some(used));
             return Ok(());
         }
@@ -228,4 +241,16 @@ impl Disk {
             None => segments.drop_epoch(key),
         }
     }
+}
+
+/// Tries what `checkpoint_dir` would name; how long a put takes there.
+///
+/// # Errors
+/// [`Error::Config`] for what names nothing, or does not keep what is needed; [`Error::Io`].
+pub fn try_checkpoint(
+    checkpoint_dir: &str,
+    options: &BTreeMap<String, String>,
+    patience: Duration,
+) -> Result<Duration> {
+    store::open(checkpoint_dir, options, patience)?.check()
 }

@@ -3,10 +3,12 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::savepoint::{MANIFEST, Pages, Savepoint, uid_of};
+use super::segment::store::{Folder as Files, Store};
 use super::state::{Chain, StateFolder, Survey, found_states};
 use crate::error::{Error, Result};
 use crate::id::AgentId;
@@ -60,10 +62,11 @@ impl Stored {
             return Ok(Self { states: states.collect(), problems: Vec::new() });
         }
         let mut stored = Self { states: Vec::new(), problems: Vec::new() };
-        for found in found_states(path)? {
+        let store: Arc<dyn Store> = Arc::new(Files::at(path));
+        for found in found_states(store.as_ref())? {
             match found {
                 Ok(id) => {
-                    let folder = StateFolder::new(path, AgentId(0));
+                    let folder = StateFolder::new(Arc::clone(&store), AgentId(0));
                     let survey = folder.survey(&id)?;
                     let versions = survey.versions();
                     if versions.is_empty() {

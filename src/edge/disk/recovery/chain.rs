@@ -1,12 +1,10 @@
 //! One task's log put together from records: pure, no file is touched here.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::path::PathBuf;
 
 use bytes::Bytes;
 
-use super::RecoveredTask;
+use super::{RecoveredTask, Segments};
 use crate::agent::protocol::{Code, Plan};
 use crate::causal_log::{BlockRef, Place, SpillRef, block_hash};
 use crate::determinant::BlockReader;
@@ -119,14 +117,16 @@ impl Chain {
 
     /// Makes one log of the copies added. Each copy's generations rise along the log, so the older
     /// generation's part of every copy comes first, and what it says is then confirmed or overruled.
-    pub(super) fn merge(self, paths: &HashMap<u64, PathBuf>, task: &TaskId) -> Result<Self> {
+    pub(super) fn merge(self, segments: &Segments, task: &TaskId) -> Result<Self> {
+        let file =
+            |of: u64| segments.get(&of).map_or_else(String::new, |(s, _)| s.path.display().to_string());
         let mut entries = self.entries;
         entries.sort_by_key(|entry| (entry.generation, entry.offset));
         let mut merged = Self { entries: Vec::with_capacity(entries.len()), newest: self.newest };
         for entry in entries {
             let place = entry.place;
             merged.place(entry).map_err(|conflict| Error::CorruptSegment {
-                file: paths.get(&place.file).map_or_else(String::new, |p| p.display().to_string()),
+                file: file(place.file),
                 offset: place.pos,
                 reason: format!("together with the other segments of task {task}: {conflict}"),
             })?;

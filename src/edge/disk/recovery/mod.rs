@@ -8,16 +8,17 @@ mod report;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
 pub use report::{SegmentReport, TaskReport, read_segment};
 
 use self::chain::{Chain, Entry};
+use super::segment::store::{Folder, Piece, Segment, Store};
 use super::segment::{
     FileTable, SegmentScan, Step, claimed_files, epoch_files, read_block, seal, segment_files,
 };
@@ -73,10 +74,13 @@ pub struct TornTail {
     pub bytes: u64,
 }
 
+/// Segments that were read, by the number that references name, and where they lie.
+type Segments = HashMap<u64, (Segment, Arc<dyn Store>)>;
+
 /// Reads blocks of recovered logs. Clones share one table.
 #[derive(Debug, Clone, Default)]
 pub struct RecoveredFiles {
-    paths: Arc<HashMap<u64, PathBuf>>,
+    segments: Arc<Segments>,
 }
 
 impl RecoveredFiles {
@@ -86,25 +90,26 @@ impl RecoveredFiles {
     /// [`Error::CorruptSegment`] if the bytes changed since recovery; [`Error::Io`], also when the
     /// file was removed with its epoch.
     pub fn read(&self, place: &SpillRef) -> Result<Bytes> {
-        let Some(path) = self.paths.get(&place.file) else {
+        let Some((segment, store)) = self.segments.get(&place.file) else {
             let context = format!("reading a recovered block from file {}", place.file);
             return Err(Error::Io { context, message: "no such file was recovered".to_owned() });
         };
-        let file =
-            File::open(path).map_err(|e| Error::io(format!("opening segment {}", path.display()), &e))?;
-        read_block(path, &file, place)
+        let path = &segment.path;
+        let opened = store.reader(segment);
+        let raw = opened.map_err(|e| Error::io(format!("opening segment {}", path.display()), &e))?;
+        read_block(path, raw.as_ref(), place)
     }
 
     /// Knows the files of `other` from now on, too.
     pub(in crate::edge) fn extend(&mut self, other: &Self) {
-        let more = other.paths.iter().map(|(id, path)| (*id, path.clone()));
-        Arc::make_mut(&mut self.paths).extend(more);
+        let more = other.segments.iter().map(|(id, segment)| (*id, segment.clone()));
+        Arc::make_mut(&mut self.segments).extend(more);
     }
 
     /// Whether [`Self::read`] knows the file of this reference.
     #[must_use]
     pub fn owns(&self, place: &SpillRef) -> bool {
-        self.paths.contains_key(&place.file)
+        self.segments.contains_key(&place.file)
     }
 }
 
@@ -119,86 +124,143 @@ impl RecoveredFiles {
 /// - [`Error::UnsupportedVersion`]: a file was written by another version.
 /// - [`Error::Io`].
 pub fn recover(root: &Path) -> Result<Recovery> {
-    recover_from(root, segment_files(root), |_| u64::MAX)
+    let store: Arc<dyn Store> = Arc::new(Folder::at(root));
+    recover_from(&store, segment_files(store.as_ref()), |_| u64::MAX)
 }
 
 /// [`recover`] for one use of an epoch: no other epoch's segments are read, nor can their damage matter.
 ///
 /// # Errors
 /// Those of [`recover`].
-pub fn recover_epoch(root: &Path, key: &EpochKey, used: u64) -> Result<Recovery> {
-    recover_from(root, epoch_files(root, key, used), seal::ends(root, key, used)?)
+pub(in crate::edge) fn recover_epoch(store: &Arc<dyn Store>, key: &EpochKey, used: u64) -> Result<Recovery> {
+    let of = store.as_ref();
+    recover_from(store, epoch_files(of, key, used), seal::ends(of, key, used)?)
 }
 
 /// [`recover`] for all epochs that one claim covers.
 ///
 /// # Errors
 /// Those of [`recover`].
-pub(in crate::edge) fn recover_claimed(root: &Path, key: &EpochKey, used: u64) -> Result<Recovery> {
-    recover_from(root, claimed_files(root, key, used), seal::ends(root, key, used)?)
+pub(in crate::edge) fn recover_claimed(
+    store: &Arc<dyn Store>,
+    key: &EpochKey,
+    used: u64,
+) -> Result<Recovery> {
+    let of = store.as_ref();
+    recover_from(store, claimed_files(of, key, used), seal::ends(of, key, used)?)
 }
 
-/// Reads files, each as far as `counts` says.
+/// Reads segments, each as far as `counts` says.
 fn recover_from(
-    root: &Path,
+    store: &Arc<dyn Store>,
     listing: io::Result<Vec<PathBuf>>,
     counts: impl Fn(&Path) -> u64,
 ) -> Result<Recovery> {
-    let listing = listing.map_err(|e| Error::io(format!("listing segments below {}", root.display()), &e))?;
-    let (mut paths, mut torn) = (HashMap::new(), Vec::new());
+    let root = store.root().display();
+    let listing = listing.map_err(|e| Error::io(format!("listing segments below {root}"), &e))?;
+    let counting: Vec<(PathBuf, u64)> = listing
+        .into_iter()
+        .map(|path| {
+            let end = counts(&path);
+            (path, end)
+        })
+        .filter(|(_, end)| *end > 0)
+        .collect();
+    let (mut segments, mut torn) = (HashMap::new(), Vec::new());
     let mut found: BTreeMap<TaskId, Chain> = BTreeMap::new();
-    for path in listing {
-        let id = FileTable::next_id();
-        let end = counts(&path);
-        if end == 0 {
-            continue;
-        }
-        let scanned = match scan(&path, id, end) {
-            // An agent removed it, with its epoch, since the folder was listed.
-            Err(_) if !path.exists() => continue,
-            scanned => scanned?,
-        };
-        for (task, chain) in scanned.chains {
+    for scanned in at_once(store.readers(), &counting, |(path, end)| scan(store.as_ref(), path, *end))? {
+        let Some(Scanned { segment, id, chains, torn: tail, .. }) = scanned else { continue };
+        for (task, chain) in chains {
             found.entry(task).or_default().add_copy(chain);
         }
-        torn.extend(scanned.torn);
-        paths.insert(id, path);
+        torn.extend(tail);
+        segments.insert(id, (segment, Arc::clone(store)));
     }
     let mut tasks = Vec::with_capacity(found.len());
     for (task, chain) in found {
-        tasks.push(chain.merge(&paths, &task)?.into_task(task));
+        tasks.push(chain.merge(&segments, &task)?.into_task(task));
     }
-    Ok(Recovery { tasks, files: RecoveredFiles { paths: Arc::new(paths) }, torn })
+    Ok(Recovery { tasks, files: RecoveredFiles { segments: Arc::new(segments) }, torn })
 }
 
-/// What one file holds.
+/// Does the same for all of these, some at once; what came of each, or the first error.
+fn at_once<T: Sync, R: Send>(
+    threads: usize,
+    all: &[T],
+    each: impl Fn(&T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    if threads <= 1 || all.len() <= 1 {
+        return all.iter().map(each).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            done.push(each(one)?);
+        }
+        Ok::<_, Error>(done)
+    };
+    let done = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads.min(all.len())).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
+    });
+    let mut all = Vec::new();
+    for done in done {
+        let stopped =
+            |_| Error::Io { context: "reading segments".into(), message: "a thread panicked".into() };
+        all.extend(done.map_err(stopped)??);
+    }
+    Ok(all)
+}
+
+/// What one segment holds.
 struct Scanned {
+    segment: Segment,
+    /// The number by which references name it.
+    id: u64,
     chains: BTreeMap<TaskId, Chain>,
     records: u64,
     torn: Option<TornTail>,
 }
 
-/// Reads one file, whose blocks will be referred to by `id`.
-fn scan(path: &Path, id: u64, end: u64) -> Result<Scanned> {
-    scan_all(path, id, &mut SegmentScan::open_to(path, end)?)
+impl Scanned {
+    fn new(segment: Segment) -> Self {
+        Self { segment, id: FileTable::next_id(), chains: BTreeMap::new(), records: 0, torn: None }
+    }
 }
 
-fn scan_all(path: &Path, id: u64, scan: &mut SegmentScan) -> Result<Scanned> {
-    let mut scanned = Scanned { chains: BTreeMap::new(), records: 0, torn: None };
+/// Reads one segment, up to `end`. Nothing if an agent has removed it, with its epoch, since it was listed.
+fn scan(store: &dyn Store, path: &Path, end: u64) -> Result<Option<Scanned>> {
+    let Some(segment) = store.segment(path)? else { return Ok(None) };
+    let mut scanned = Scanned::new(segment.clone());
+    let read = store.scan(&segment, end, &mut |piece: Piece| {
+        let base = piece.base;
+        scan_all(&mut scanned, base, &mut SegmentScan::over(piece)?)
+    });
+    match read {
+        Ok(true) => Ok(Some(scanned)),
+        Ok(false) => Ok(None),
+        Err(_) if matches!(store.segment(path), Ok(None)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes in a piece of a segment, before which there are `base` bytes.
+fn scan_all(scanned: &mut Scanned, base: u64, scan: &mut SegmentScan) -> Result<()> {
     loop {
         match scan.step()? {
             Step::Record(pos, record) => {
                 scanned.records += 1;
-                let entry = Entry::new(id, pos, &record);
+                let entry = Entry::new(scanned.id, base + pos, &record);
                 let chain = scanned.chains.entry(record.task).or_default();
                 chain.push(entry).map_err(|conflict| scan.corrupt(pos, conflict.to_string()))?;
             }
             Step::Torn(offset) => {
-                let bytes = scan.file_bytes() - offset;
-                tracing::warn!(file = %path.display(), offset, bytes, "segment ends in a torn write");
-                scanned.torn = Some(TornTail { file: path.to_owned(), offset, bytes });
+                let (file, bytes) = (scanned.segment.path.clone(), scan.file_bytes() - offset);
+                tracing::warn!(file = %file.display(), offset, bytes, "segment ends in a torn write");
+                scanned.torn = Some(TornTail { file, offset, bytes });
             }
-            Step::End => return Ok(scanned),
+            Step::End => return Ok(()),
         }
     }
 }

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{Chain, scan_all};
+use super::{Chain, Scanned, scan_all};
 use crate::determinant::{BlockReader, Determinant};
+use crate::edge::disk::segment::store::Segment;
 use crate::edge::disk::segment::{SegmentScan, VERSION, read_block};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, TaskId};
@@ -67,7 +69,8 @@ pub struct TaskReport {
 /// [`Error::UnsupportedVersion`], [`Error::Io`].
 pub fn read_segment(path: &Path) -> Result<SegmentReport> {
     let mut scan = SegmentScan::open(path)?;
-    let scanned = scan_all(path, 0, &mut scan)?;
+    let mut scanned = Scanned::new(Segment { path: path.to_owned(), ends: Arc::new([scan.file_bytes()]) });
+    scan_all(&mut scanned, 0, &mut scan)?;
     let file = File::open(path).map_err(|e| Error::io(format!("opening segment {}", path.display()), &e))?;
     let mut tasks = Vec::with_capacity(scanned.chains.len());
     for (task, chain) in scanned.chains {

@@ -1,12 +1,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::{Recovery, read_segment, recover, recover_epoch};
 use crate::causal_log::Place;
 use crate::determinant::{BlockBuilder, Determinant};
+use crate::edge::disk::segment::store::{Folder, Store};
 use crate::edge::disk::segment::testing::{AGENT, APP, epoch, record, task, writer};
 use crate::edge::disk::segment::{DiskWriter, SegmentRecord, segment_files};
 use crate::error::Error;
@@ -32,7 +35,7 @@ fn sample() -> Sample {
         starts.push(usize::try_from(place.pos).unwrap());
         offset += block.len() as u64;
     }
-    let bytes = fs::read(&segment_files(root.path()).unwrap()[0]).unwrap();
+    let bytes = fs::read(&segment_files(&Folder::at(root.path())).unwrap()[0]).unwrap();
     starts.push(bytes.len());
     Sample { bytes, starts, blocks }
 }
@@ -184,9 +187,10 @@ fn one_epoch_is_recovered_whatever_happened_to_the_others() {
     write_as(root.path(), 1, [record(0, 1, 0, b"ab")]);
     plant(root.path(), b"not a segment");
     assert!(recover(root.path()).is_err());
-    assert_eq!(blocks(&recover_epoch(root.path(), &epoch(), 0).unwrap()), ["ab"]);
+    let store: Arc<dyn Store> = Arc::new(Folder::at(root.path()));
+    assert_eq!(blocks(&recover_epoch(&store, &epoch(), 0).unwrap()), ["ab"]);
     let unknown = EpochKey { query: "clicks".into(), epoch: Epoch::Batch(8) };
-    assert!(recover_epoch(root.path(), &unknown, 0).unwrap().tasks.is_empty());
+    assert!(recover_epoch(&store, &unknown, 0).unwrap().tasks.is_empty());
 }
 
 #[test]
@@ -229,7 +233,7 @@ fn golden() -> [(&'static str, Vec<u8>); 6] {
     let end = block.len() as u64;
     let records = [record(0, 1, 0, &block), record(1, 1, 0, b"opaque"), record(0, 2, end, &block)];
     write_as(root.path(), AGENT.0, records);
-    let whole = fs::read(&segment_files(root.path()).unwrap()[0]).unwrap();
+    let whole = fs::read(&segment_files(&Folder::at(root.path())).unwrap()[0]).unwrap();
     let changed = |at: usize, to: u8| {
         let mut bytes = whole.clone();
         bytes[at] = to;

@@ -20,10 +20,11 @@
 #[cfg(test)]
 mod tests;
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use super::disk::{Disk, write_error};
+use super::disk::write_error;
+use super::store::Store;
 use super::{SETTING, layout, seal};
 use crate::error::{Error, Result};
 use crate::id::EpochKey;
@@ -73,39 +74,42 @@ fn number(hex: &str) -> Option<u64> {
     u64::from_str_radix(hex, 16).ok().filter(|_| hex.len() == 16)
 }
 
-/// Draws the incarnation of an application that attaches to the folder at `root`.
+/// Draws the incarnation of an application that attaches.
 ///
 /// # Errors
 /// [`Error::DiskFull`], [`Error::Io`].
-pub(in crate::edge) fn attach(disk: &dyn Disk, root: &Path, app: &str) -> Result<u64> {
-    draw_incarnation(disk, root, app).map_err(|e| write_error(root, SETTING, &e))
+pub(in crate::edge) fn attach(store: &dyn Store, app: &str) -> Result<u64> {
+    // Two applications of one name must not take each other's file for their own.
+    let content = format!("{app} {:016x}", draw()?);
+    draw_incarnation(store, &content).map_err(|e| write_error(store.root(), SETTING, &e))
 }
 
-fn draw_incarnation(disk: &dyn Disk, root: &Path, app: &str) -> io::Result<u64> {
-    let path = |drawn: u64| root.join(format!("{drawn:016x}.{INCARNATION}"));
+fn draw_incarnation(store: &dyn Store, content: &str) -> io::Result<u64> {
+    let path = |drawn: u64| store.root().join(format!("{drawn:016x}.{INCARNATION}"));
     loop {
-        let before: Vec<u64> =
-            layout::entries(root)?.iter().filter_map(|path| incarnation_of(path)).collect();
+        let found = store.entries(store.root())?;
+        let before: Vec<u64> = found.iter().filter_map(|entry| incarnation_of(&entry.path)).collect();
         let drawn = before.iter().max().map_or(1, |newest| newest + 1);
-        match create(disk, &path(drawn), app) {
+        match store.create(&path(drawn), content.as_bytes()) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
             created => created?,
         }
         // After the newer name is on disk: there is always one.
         for older in before {
-            disk.remove(&path(older))?;
+            store.remove(&path(older))?;
         }
         return Ok(drawn);
     }
 }
 
-/// Checks that the folder at `root` is the one that the application attached to.
+/// Checks that this is where the application attached.
 ///
 /// # Errors
 /// [`Error::Config`] if not: this host sees another folder than the driver; [`Error::Io`].
-pub(super) fn check_attached(root: &Path, incarnation: u64) -> Result<()> {
-    let found = layout::entries(root).map_err(|e| Error::io(format!("listing {}", root.display()), &e))?;
-    if found.iter().filter_map(|path| incarnation_of(path)).any(|attached| attached >= incarnation) {
+pub(super) fn check_attached(store: &dyn Store, incarnation: u64) -> Result<()> {
+    let root = store.root();
+    let found = store.entries(root).map_err(|e| Error::io(format!("listing {}", root.display()), &e))?;
+    if found.iter().filter_map(|entry| incarnation_of(&entry.path)).any(|attached| attached >= incarnation) {
         return Ok(());
     }
     Err(Error::Config {
@@ -118,26 +122,18 @@ fn incarnation_of(path: &Path) -> Option<u64> {
     number(path.file_name()?.to_str()?.strip_suffix(INCARNATION)?.strip_suffix('.')?)
 }
 
-/// Creates a file that must not exist, and makes its name durable.
-pub(in crate::edge::disk) fn create(disk: &dyn Disk, path: &Path, content: &str) -> io::Result<()> {
-    let file = disk.create(path, 0o666)?;
-    file.write_at(&mut [IoSlice::new(content.as_bytes())], 0)?;
-    file.sync()?;
-    path.parent().map_or(Ok(()), |dir| disk.sync_dir(dir))
-}
-
 /// All claims on an epoch.
-fn claims(root: &Path, key: &EpochKey) -> io::Result<Vec<Claim>> {
-    let files = layout::entries(&layout::claim_dir(root, key))?;
-    Ok(files.iter().filter_map(|path| Claim::parse(path)).collect())
+fn claims(store: &dyn Store, key: &EpochKey) -> io::Result<Vec<Claim>> {
+    let files = store.entries(&layout::claim_dir(store.root(), key))?;
+    Ok(files.iter().filter_map(|entry| Claim::parse(&entry.path)).collect())
 }
 
 /// The claim that counts. None: all that lies there is rubbish.
 ///
 /// # Errors
 /// [`Error::Io`].
-pub(in crate::edge) fn newest(root: &Path, key: &EpochKey) -> Result<Option<Claim>> {
-    let found = claims(root, key).map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))?;
+pub(in crate::edge) fn newest(store: &dyn Store, key: &EpochKey) -> Result<Option<Claim>> {
+    let found = claims(store, key).map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))?;
     Ok(found.into_iter().max())
 }
 
@@ -147,40 +143,37 @@ pub(in crate::edge) fn newest(root: &Path, key: &EpochKey) -> Result<Option<Clai
 /// [`Error::Config`] if a newer application has claimed it; [`Error::DiskFull`]; [`Error::Io`], also if an
 /// older application's claim can't be removed.
 pub(in crate::edge) fn take(
-    disk: &dyn Disk,
-    root: &Path,
+    store: &dyn Store,
     key: &EpochKey,
     incarnation: u64,
     (app, hash): (&str, u64),
 ) -> Result<Claim> {
-    let before = newest(root, key)?;
+    let before = newest(store, key)?;
     let claim = match before.filter(|claim| claim.incarnation >= incarnation) {
-        Some(claim) => mine(root, key, claim, incarnation)?,
+        Some(claim) => mine(store, key, claim, incarnation)?,
         None => {
             let used = before.map_or_else(draw, |claim| Ok(claim.used))?;
             let claim = Claim { incarnation, used };
-            let path = claim.path(root, key);
-            let dir = layout::claim_dir(root, key);
-            layout::in_dir(disk, root, &dir, || create(disk, &path, app))
-                .map_err(|e| write_error(&path, SETTING, &e))?;
+            let path = claim.path(store.root(), key);
+            store.create(&path, app.as_bytes()).map_err(|e| write_error(&path, SETTING, &e))?;
             // Another application may have claimed it meanwhile.
-            mine(root, key, newest(root, key)?.unwrap_or(claim), incarnation)?
+            mine(store, key, newest(store, key)?.unwrap_or(claim), incarnation)?
         }
     };
-    remove_older(disk, root, key, claim)?;
+    remove_older(store, key, claim)?;
     // Nobody else's writes are acknowledged from now on. What is never run again is read by nobody.
     if !key.is_execution() {
-        seal::seal(disk, root, key, claim, hash)?;
+        seal::seal(store, key, claim, hash)?;
     }
     Ok(claim)
 }
 
 /// Removes the claims that count no more: whoever made one goes on while it is there.
-fn remove_older(disk: &dyn Disk, root: &Path, key: &EpochKey, claim: Claim) -> Result<()> {
-    let found = claims(root, key).map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))?;
+fn remove_older(store: &dyn Store, key: &EpochKey, claim: Claim) -> Result<()> {
+    let found = claims(store, key).map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))?;
     for older in found.into_iter().filter(|older| *older < claim) {
-        let path = older.path(root, key);
-        match disk.remove(&path) {
+        let path = older.path(store.root(), key);
+        match store.give_up(&path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
                 return Err(Error::io(format!("removing {}, which is claimed anew", path.display()), &e));
             }
@@ -194,9 +187,9 @@ fn remove_older(disk: &dyn Disk, root: &Path, key: &EpochKey, claim: Claim) -> R
 ///
 /// # Errors
 /// [`Error::Config`] if a newer application has claimed it; [`Error::Io`].
-pub(super) fn find(root: &Path, key: &EpochKey, incarnation: u64) -> Result<Option<Claim>> {
-    match newest(root, key)? {
-        Some(claim) if claim.incarnation >= incarnation => mine(root, key, claim, incarnation).map(Some),
+pub(super) fn find(store: &dyn Store, key: &EpochKey, incarnation: u64) -> Result<Option<Claim>> {
+    match newest(store, key)? {
+        Some(claim) if claim.incarnation >= incarnation => mine(store, key, claim, incarnation).map(Some),
         _ => Ok(None),
     }
 }
@@ -205,37 +198,38 @@ pub(super) fn find(root: &Path, key: &EpochKey, incarnation: u64) -> Result<Opti
 ///
 /// # Errors
 /// [`Error::Config`] if a newer application has claimed it; [`Error::Io`]: the claim may be there still.
-pub(in crate::edge) fn give_up(disk: &dyn Disk, root: &Path, key: &EpochKey, claim: Claim) -> Result<()> {
-    find(root, key, claim.incarnation)?;
-    let all = claims(root, key).map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))?;
+pub(in crate::edge) fn give_up(store: &dyn Store, key: &EpochKey, claim: Claim) -> Result<()> {
+    find(store, key, claim.incarnation)?;
+    let all = claims(store, key).map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))?;
     // Older ones first, and in any case: they would count again.
     let mut ours: Vec<Claim> = all.into_iter().filter(|other| *other <= claim).collect();
     ours.sort_unstable();
-    let dir = layout::claim_dir(root, key);
-    let removed = ours.into_iter().try_for_each(|claim| disk.remove(&claim.path(root, key)));
-    match removed.and_then(|()| disk.sync_dir(&dir)) {
+    let dir = layout::claim_dir(store.root(), key);
+    let removed = ours.into_iter().try_for_each(|claim| store.give_up(&claim.path(store.root(), key)));
+    match removed.and_then(|()| store.settle(&dir)) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
             Err(Error::io(format!("committing epoch {key} in checkpoint_dir ({})", dir.display()), &e))
         }
         _ => {
             // Those that stay are rubbish, of a use that nobody claims.
-            let _rubbish = seal::remove(disk, root, key, claim.used);
+            let _rubbish = seal::remove(store, key, claim.used);
             Ok(())
         }
     }
 }
 
-fn mine(root: &Path, key: &EpochKey, claim: Claim, incarnation: u64) -> Result<Claim> {
+fn mine(store: &dyn Store, key: &EpochKey, claim: Claim, incarnation: u64) -> Result<Claim> {
     if claim.incarnation == incarnation {
         return Ok(claim);
     }
-    let app = std::fs::read_to_string(claim.path(root, key)).unwrap_or_default();
+    let app = store.read(&claim.path(store.root(), key)).unwrap_or_default();
+    let app = String::from_utf8_lossy(&app);
     Err(Error::Config {
         setting: SETTING.to_owned(),
         reason: format!(
             "epoch {key} in {} was taken over by application {app:?}, which attached later; this one records \
              nothing more in it: stop one of the two, or give each its own epoch name or folder",
-            root.display()
+            store.root().display()
         ),
     })
 }

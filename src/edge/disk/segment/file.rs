@@ -1,15 +1,15 @@
 //! One segment that is being written.
 
 use std::collections::HashMap;
-use std::io::{self, IoSlice};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
+use super::SETTING;
 use super::claim::{self, Claim};
-use super::disk::{Disk, FileTable, OpenFile, RawFile, write_error};
-use super::format::{FRAME, SegmentHeader};
+use super::disk::{FileTable, OpenFile, write_error};
+use super::format::SegmentHeader;
 use super::queue::{Answer, Append};
-use super::{SETTING, layout};
+use super::store::{Sink, Store};
 use crate::causal_log::SpillRef;
 use crate::error::{Error, Result};
 use crate::id::{EpochKey, Generation, LogOffset, TaskId};
@@ -55,47 +55,24 @@ pub(super) struct SegmentFile {
     path: PathBuf,
     /// Whose the epoch was when the file was made, and where that is written; none without owners.
     claim: Option<(Claim, PathBuf)>,
-    raw: Arc<dyn RawFile>,
-    header: Vec<u8>,
-    /// Bytes that are whole. What lies behind is of a failed write.
-    end: u64,
-    /// Bytes that are on disk for certain.
-    durable: u64,
-    /// Whether the file's name is on disk.
-    named: bool,
+    sink: Box<dyn Sink>,
+    /// What was written since the last sync.
+    unsynced: HashMap<TaskId, Tail>,
     tasks: HashMap<TaskId, Tail>,
 }
 
 impl SegmentFile {
-    /// Creates the file at `path`.
+    /// Creates the segment at `path`.
     pub(super) fn create(
-        disk: &dyn Disk,
-        root: &Path,
+        store: &dyn Store,
         path: PathBuf,
         header: &SegmentHeader,
         claim: Option<(Claim, PathBuf)>,
     ) -> Result<Self> {
-        let dir = path.parent().unwrap_or(root);
-        let created = layout::in_dir(disk, root, dir, || match disk.create(&path, 0o666) {
-            // The name is this agent's alone: it dropped the file, and could not remove it.
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                disk.remove(&path)?;
-                disk.create(&path, 0o666)
-            }
-            created => created,
-        });
-        let raw = created.map_err(|e| write_error(&path, SETTING, &e))?;
-        Ok(Self {
-            id: FileTable::next_id(),
-            header: header.encode()?,
-            path,
-            claim,
-            raw,
-            end: 0,
-            durable: 0,
-            named: false,
-            tasks: HashMap::new(),
-        })
+        let begun = store.begin(&path, header.encode()?);
+        let sink = begun.map_err(|e| write_error(&path, SETTING, &e))?;
+        let (unsynced, tasks) = (HashMap::new(), HashMap::new());
+        Ok(Self { id: FileTable::next_id(), path, claim, sink, unsynced, tasks })
     }
 
     /// Number by which references name this file.
@@ -117,21 +94,18 @@ impl SegmentFile {
     ///
     /// # Errors
     /// [`Error::Config`] if a newer application has taken it over; [`Error::Io`].
-    pub(super) fn is_claimed(&self, root: &Path, key: &EpochKey) -> Result<bool> {
+    pub(super) fn is_claimed(&self, store: &dyn Store, key: &EpochKey) -> Result<bool> {
         let Some((claim, path)) = &self.claim else { return Ok(true) };
-        // Opened, as a network's file system may answer anything less from what it remembers.
-        match std::fs::File::open(path) {
-            Ok(_) => Ok(true),
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::StaleNetworkFileHandle) => {
-                Ok(claim::find(root, key, claim.incarnation)? == Some(*claim))
-            }
+        match store.exists(path) {
+            Ok(true) => Ok(true),
+            Ok(false) => Ok(claim::find(store, key, claim.incarnation)? == Some(*claim)),
             Err(e) => Err(Error::io(format!("looking whose epoch {key} is"), &e)),
         }
     }
 
     /// What readers need.
     pub(super) fn for_readers(&self) -> OpenFile {
-        OpenFile { path: self.path.clone(), raw: Arc::clone(&self.raw) }
+        OpenFile { path: self.path.clone(), raw: self.sink.reader() }
     }
 
     /// Writes a group and answers those that are refused; the others wait for [`Self::sync`].
@@ -151,15 +125,17 @@ impl SegmentFile {
                 Err(error) => append.answer.give(Err(error)),
             }
         }
-        match self.write_pieces(&taken) {
-            Ok(end) => {
-                let unsynced = self.places(taken);
-                self.end = end;
-                self.tasks.extend(tails);
-                Ok(unsynced)
+        if taken.is_empty() {
+            return Ok(Vec::new());
+        }
+        let records: Vec<_> = taken.iter().map(|append| &append.payload).collect();
+        match self.sink.write(&records) {
+            Ok(places) => {
+                self.unsynced.extend(tails);
+                Ok(self.waiting(taken, places))
             }
             Err(error) => {
-                let cut = self.cut();
+                let cut = self.sink.cut();
                 let error = write_error(&self.path, SETTING, &error);
                 for append in taken {
                     append.answer.give(Err(error.clone()));
@@ -169,19 +145,21 @@ impl SegmentFile {
         }
     }
 
-    /// Returns when all that was written is on disk.
+    /// Returns when all that was written is durable; how much further back it lies than was said. After an error
+    /// nothing of it counts.
     ///
     /// # Errors
-    /// Of the system: nothing more may be written.
-    pub(super) fn sync(&mut self, disk: &dyn Disk) -> io::Result<()> {
-        self.raw.sync()?;
-        if !self.named {
-            // A file whose name is not on disk is gone after a power failure, synced or not.
-            self.path.parent().map_or(Ok(()), |dir| disk.sync_dir(dir))?;
-            self.named = true;
-        }
-        self.durable = self.end;
-        Ok(())
+    /// Of the system, or of the store.
+    pub(super) fn sync(&mut self) -> io::Result<u64> {
+        let unsynced = std::mem::take(&mut self.unsynced);
+        let moved = self.sink.sync()?;
+        self.tasks.extend(unsynced);
+        Ok(moved)
+    }
+
+    /// Whether nothing may be written any more once a sync has failed.
+    pub(super) fn ends_with_a_failed_sync(&self) -> bool {
+        self.sink.ends_with_a_failed_sync()
     }
 
     fn tail_after(&self, group: &HashMap<TaskId, Tail>, append: &Append) -> Result<Tail> {
@@ -191,38 +169,14 @@ impl SegmentFile {
         tail.after(&append.task, append.generation, append.offset, bytes)
     }
 
-    /// Writes the header, if it is missing, and the records; where they end.
-    fn write_pieces(&self, group: &[Append]) -> io::Result<u64> {
-        let frames: Vec<_> = group.iter().map(|a| a.payload.frame(self.durable)).collect();
-        let mut pieces = Vec::with_capacity(1 + 3 * group.len());
-        if self.end == 0 {
-            pieces.push(IoSlice::new(&self.header));
-        }
-        for (append, frame) in group.iter().zip(&frames) {
-            pieces.push(IoSlice::new(frame));
-            pieces.push(IoSlice::new(&append.payload.meta));
-            pieces.push(IoSlice::new(&append.payload.block));
-        }
-        let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
-        self.raw.write_at(&mut pieces, self.end)?;
-        Ok(self.end + bytes as u64)
-    }
-
-    /// Where the records of a group were written.
-    fn places(&self, group: Vec<Append>) -> Vec<Unsynced> {
-        let mut pos = if self.end == 0 { self.header.len() as u64 } else { self.end };
-        let place = |append: Append| {
+    /// Those whose records were written, and where.
+    fn waiting(&self, group: Vec<Append>, places: Vec<u64>) -> Vec<Unsynced> {
+        let place = |(append, pos): (Append, u64)| {
             let len = u32::try_from(append.payload.block.len()).unwrap_or(u32::MAX);
             let place = SpillRef { file: self.id, pos, len };
-            pos += (FRAME + append.payload.len()) as u64;
             let Append { task, generation, answer, .. } = append;
             Unsynced { answer, place, task, generation }
         };
-        group.into_iter().map(place).collect()
-    }
-
-    /// Cuts off what lies behind the last whole record.
-    fn cut(&self) -> io::Result<()> {
-        self.raw.set_len(self.end)
+        group.into_iter().zip(places).map(place).collect()
     }
 }

@@ -92,7 +92,7 @@ struct RecordMeta<'a> {
 
 /// A record's payload in two pieces, so that the block is not copied, and its checksum.
 #[derive(Debug)]
-pub(super) struct Payload {
+pub(in crate::edge) struct Payload {
     /// The encoded part before the block.
     pub(super) meta: Vec<u8>,
     /// The block.

@@ -1,20 +1,17 @@
-//! Where segments lie, and making folders that survive a power failure.
+//! Where segments lie.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::disk::Disk;
+use super::store::Store;
 use crate::id::{AgentId, Epoch, EpochKey};
 
 /// Ending of a segment's name.
 const ENDING: &str = "seg";
 /// Letters of an epoch's name that are kept readable in its folder's name.
 const READABLE: usize = 48;
-/// Times that a folder is made anew if another agent, emptying it, removes it meanwhile.
-const TRIES: usize = 8;
 
 /// Folder of all epochs of a query.
 pub(in crate::edge::disk) fn query_dir(root: &Path, query: &str) -> PathBuf {
@@ -41,60 +38,33 @@ pub(super) fn claim_dir(root: &Path, key: &EpochKey) -> PathBuf {
     if key.is_claimed_alone() { epoch_dir(root, key) } else { query_dir(root, &key.query) }
 }
 
-/// The file of `agent` in application `app` for one use of an epoch.
-pub(super) fn segment_path(root: &Path, agent: AgentId, app: u64, used: u64, key: &EpochKey) -> PathBuf {
-    epoch_dir(root, key).join(format!("{used:016x}-{:016x}-{app:016x}.{ENDING}", agent.0))
-}
-
-/// Runs `create` in `dir`, which is made, durably, if it does not exist.
-pub(in crate::edge::disk) fn in_dir<T>(
-    disk: &dyn Disk,
+/// The segment of `agent` in application `app` for one use of an epoch. Where an object that was put late could be taken
+/// for one of its next, it has a number that this agent never uses again.
+pub(super) fn segment_path(
     root: &Path,
-    dir: &Path,
-    create: impl Fn() -> io::Result<T>,
-) -> io::Result<T> {
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        match make_dirs(disk, root, dir).and_then(|()| create()) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound && tries < TRIES => {}
-            result => return result,
-        }
-    }
+    (agent, app, number): (AgentId, u64, Option<u64>),
+    used: u64,
+    key: &EpochKey,
+) -> PathBuf {
+    let number = number.map_or_else(String::new, |number| format!("-{number:x}"));
+    epoch_dir(root, key).join(format!("{used:016x}-{:016x}-{app:016x}{number}.{ENDING}", agent.0))
 }
 
-/// Makes `dir` and the folders between `root` and it. Each folder's name is synced in its parent,
-/// even if the folder was there: the agent that made it may not have come to that yet.
-fn make_dirs(disk: &dyn Disk, root: &Path, dir: &Path) -> io::Result<()> {
-    fs::create_dir_all(dir)?;
-    let above = dir.ancestors().skip(1);
-    for parent in above.take_while(|parent| parent.starts_with(root)) {
-        disk.sync_dir(parent)?;
-    }
-    Ok(())
-}
-
-/// Unlinks files of an epoch, and the folders in which nothing is left then. They stay removed.
-pub(super) fn remove(disk: &dyn Disk, root: &Path, key: &EpochKey, files: &[PathBuf]) -> io::Result<()> {
-    files.iter().try_for_each(|file| disk.remove(file))?;
-    let mut dir = epoch_dir(root, key);
-    // Another agent's segment keeps the folder, which is no error; that agent removes it later.
-    for above in [query_dir(root, &key.query), root.to_owned()] {
-        if fs::remove_dir(&dir).is_err() {
-            break;
-        }
-        dir = above;
-    }
-    match disk.sync_dir(&dir) {
-        // Another agent has removed it: that is what it syncs.
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
-    }
+/// The folders of an epoch, the innermost first.
+pub(super) fn dirs(root: &Path, key: &EpochKey) -> [PathBuf; 2] {
+    [epoch_dir(root, key), query_dir(root, &key.query)]
 }
 
 /// All segments of an epoch's folder.
-fn segments_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    Ok(entries(dir)?.into_iter().filter(|file| is_segment(file)).collect())
+fn segments_in(store: &dyn Store, dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let found = store.entries(dir)?.into_iter().map(|entry| entry.path);
+    Ok(found.filter(|path| is_segment(path)).collect())
+}
+
+/// The folders in a folder; a segment may be one, and is none of them.
+pub(super) fn folders_in(store: &dyn Store, dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let found = store.entries(dir)?.into_iter().filter(|entry| entry.is_folder && !is_segment(&entry.path));
+    Ok(found.map(|entry| entry.path).collect())
 }
 
 /// Whether a file is a segment, by its name.
@@ -103,18 +73,22 @@ pub(super) fn is_segment(file: &Path) -> bool {
 }
 
 /// The segments of one use of an epoch, in a fixed order.
-pub(in crate::edge) fn epoch_files(root: &Path, key: &EpochKey, used: u64) -> io::Result<Vec<PathBuf>> {
-    let mut files = segments_in(&epoch_dir(root, key))?;
+pub(in crate::edge) fn epoch_files(store: &dyn Store, key: &EpochKey, used: u64) -> io::Result<Vec<PathBuf>> {
+    let mut files = segments_in(store, &epoch_dir(store.root(), key))?;
     files.retain(|file| is_of(file, used));
     Ok(files)
 }
 
 /// The segments of one use of all epochs that one claim covers.
-pub(in crate::edge) fn claimed_files(root: &Path, key: &EpochKey, used: u64) -> io::Result<Vec<PathBuf>> {
-    let dir = claim_dir(root, key);
-    let mut found = segments_in(&dir)?;
-    for epoch in entries(&dir)?.iter().filter(|path| path.is_dir()) {
-        found.extend(segments_in(epoch)?);
+pub(in crate::edge) fn claimed_files(
+    store: &dyn Store,
+    key: &EpochKey,
+    used: u64,
+) -> io::Result<Vec<PathBuf>> {
+    let dir = claim_dir(store.root(), key);
+    let mut found = segments_in(store, &dir)?;
+    for epoch in folders_in(store, &dir)? {
+        found.extend(segments_in(store, &epoch)?);
     }
     found.retain(|file| is_of(file, used));
     Ok(found)
@@ -128,27 +102,16 @@ fn is_of(file: &Path, used: u64) -> bool {
 /// Whether a segment was written by the application with hash `app`, by its name.
 pub(super) fn is_by(file: &Path, app: u64) -> bool {
     let name = file.file_stem().and_then(|name| name.to_str());
-    name.and_then(|name| name.rsplit_once('-')).is_some_and(|(_, by)| by == format!("{app:016x}"))
+    name.and_then(|name| name.split('-').nth(2)).is_some_and(|by| by == format!("{app:016x}"))
 }
 
-/// All segments below `root`, in a fixed order. A `root` that does not exist has none.
-pub(in crate::edge) fn segment_files(root: &Path) -> io::Result<Vec<PathBuf>> {
+/// All segments of a checkpoint, in a fixed order.
+pub(in crate::edge) fn segment_files(store: &dyn Store) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for query in entries(root)?.iter().filter(|p| p.is_dir()) {
-        for epoch in entries(query)?.iter().filter(|p| p.is_dir()) {
-            found.extend(segments_in(epoch)?);
+    for query in folders_in(store, store.root())? {
+        for epoch in folders_in(store, &query)? {
+            found.extend(segments_in(store, &epoch)?);
         }
     }
     Ok(found)
-}
-
-/// Sorted entries of a folder; none if it is gone, since agents remove what is committed.
-pub(in crate::edge::disk) fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let listing = match fs::read_dir(dir) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        listing => listing?,
-    };
-    let mut paths = listing.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
-    paths.sort_unstable();
-    Ok(paths)
 }

@@ -9,6 +9,8 @@
 //!            group 0 ──────────┘  group 1 …
 //! ```
 //!
+//! In an object store, where nothing can be appended, a group is an object, and a segment a folder of them, see [`store`].
+//!
 //! [`DiskWriter`] appends. It has one thread, which writes everything that is queued, makes each file
 //! durable with one `fdatasync`, and then answers all who wait: the more tasks append at once, the
 //! fewer syncs each of them pays for.
@@ -39,6 +41,7 @@ mod queue;
 pub(in crate::edge) mod rubbish;
 mod scan;
 pub(in crate::edge) mod seal;
+pub(in crate::edge) mod store;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]

@@ -1,14 +1,13 @@
 //! What nobody will ever ask for: it is removed when an application attaches, once it is old.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::claim::is_claim;
-use super::disk::Disk;
-use super::layout::{self, is_segment};
+use super::layout::{self, folders_in, is_segment};
 use super::seal::is_seal;
+use super::store::Store;
 use crate::id::application_query;
 
 /// How old rubbish must be: nobody tells whether the application that wrote it lives.
@@ -19,25 +18,24 @@ pub(in crate::edge) const RUBBISH_AGE: Duration = Duration::from_secs(7 * 24 * 3
 ///
 /// # Errors
 /// Of the system; the rest is left to the next application.
-pub(in crate::edge) fn prune(disk: &dyn Disk, root: &Path, age: Duration) -> io::Result<usize> {
+pub(in crate::edge) fn prune(store: &dyn Store, age: Duration) -> io::Result<usize> {
     let mut removed = 0;
-    for query in layout::entries(root)?.into_iter().filter(|path| is_query(path)) {
-        let epochs: Vec<PathBuf> =
-            layout::entries(&query)?.into_iter().filter(|path| path.is_dir()).collect();
-        let claims = claims_in(&query)?;
+    for query in folders_in(store, store.root())?.into_iter().filter(|path| is_query(path)) {
+        let epochs = folders_in(store, &query)?;
+        let claims = claims_in(store, &query)?;
         let mut all = claims.clone();
         for epoch in &epochs {
-            all.extend(claims_in(epoch)?);
+            all.extend(claims_in(store, epoch)?);
         }
-        if all.iter().any(|claim| is_application(root, &query, claim)) {
-            removed += remove_old(disk, &query, &epochs, age)?;
+        if all.iter().any(|claim| is_application(store, &query, claim)) {
+            removed += remove_old(store, &query, &epochs, age)?;
         } else if claims.is_empty() {
             for epoch in epochs {
-                if claims_in(&epoch)?.is_empty() {
-                    removed += remove_old(disk, &epoch, &[], age)?;
+                if claims_in(store, &epoch)?.is_empty() {
+                    removed += remove_old(store, &epoch, &[], age)?;
                 }
             }
-            let _in_use = fs::remove_dir(&query);
+            let _in_use = store.discard(&[], &[query]);
         }
     }
     Ok(removed)
@@ -46,38 +44,43 @@ pub(in crate::edge) fn prune(disk: &dyn Disk, root: &Path, age: Duration) -> io:
 /// Whether this is a folder of ours; sources and the user may have others beside it.
 fn is_query(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name.len() == 16 && u64::from_str_radix(name, 16).is_ok() && path.is_dir()
+    name.len() == 16 && u64::from_str_radix(name, 16).is_ok()
 }
 
-fn claims_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    Ok(layout::entries(dir)?.into_iter().filter(|path| is_claim(path)).collect())
+fn claims_in(store: &dyn Store, dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let found = store.entries(dir)?.into_iter().map(|entry| entry.path);
+    Ok(found.filter(|path| is_claim(path)).collect())
 }
 
 /// Whether the folder is that of the application that made this claim.
-fn is_application(root: &Path, query: &Path, claim: &Path) -> bool {
-    let app = fs::read_to_string(claim).unwrap_or_default();
-    layout::query_dir(root, &application_query(&app)) == query
+fn is_application(store: &dyn Store, query: &Path, claim: &Path) -> bool {
+    let app = store.read(claim).unwrap_or_default();
+    let app = String::from_utf8_lossy(&app);
+    layout::query_dir(store.root(), &application_query(&app)) == query
 }
 
 /// Removes a folder with these below it if all our files in them are old.
-fn remove_old(disk: &dyn Disk, dir: &Path, below: &[PathBuf], age: Duration) -> io::Result<usize> {
+fn remove_old(store: &dyn Store, dir: &Path, below: &[PathBuf], age: Duration) -> io::Result<usize> {
     let mut files = Vec::new();
     for dir in below.iter().map(PathBuf::as_path).chain([dir]) {
         let ours = |path: &PathBuf| is_claim(path) || is_segment(path) || is_seal(path);
-        files.extend(layout::entries(dir)?.into_iter().filter(ours));
+        files.extend(store.entries(dir)?.into_iter().map(|entry| entry.path).filter(ours));
     }
     let old = |path: &PathBuf| {
-        let written = fs::metadata(path).and_then(|found| found.modified());
-        written.is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|since| since >= age))
+        store
+            .modified(path)
+            .is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|since| since >= age))
     };
     if !files.iter().all(old) {
         return Ok(0);
     }
     // Claims last: what they claim must not be left to look like rubbish that is young.
     files.sort_by_key(|path| is_claim(path));
-    files.iter().try_for_each(|file| disk.remove(file))?;
+    for file in &files {
+        store.discard(std::slice::from_ref(file), &[])?;
+    }
     for dir in below.iter().map(PathBuf::as_path).chain([dir]) {
-        let _in_use = fs::remove_dir(dir);
+        let _in_use = store.discard(&[], &[dir.to_owned()]);
     }
     Ok(files.len())
 }

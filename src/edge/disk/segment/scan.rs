@@ -1,9 +1,9 @@
 //! Reading segments: from the first record on, and one block at a time.
 
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -13,6 +13,7 @@ use super::format::{
     FRAME, Frame, HEADER_BODY_MAX, HEADER_FIXED, MAGIC, MARK, PAYLOAD_MAX, SegmentHeader, check_version,
     decode_payload,
 };
+use super::store::Piece;
 use crate::causal_log::SpillRef;
 use crate::error::{Error, Result};
 
@@ -30,12 +31,12 @@ pub(in crate::edge) enum Step {
     End,
 }
 
-/// Walks through a segment. What is appended after it was opened is not seen.
-#[derive(Debug)]
+/// Walks through a segment's file, or one of its objects. What is appended after it was opened is not seen.
 pub(in crate::edge) struct SegmentScan {
     path: PathBuf,
-    file: File,
+    raw: Arc<dyn RawFile>,
     len: u64,
+    is_whole: bool,
     /// Start of the next record; `None` once the end was told.
     at: Option<u64>,
     header: Option<SegmentHeader>,
@@ -48,18 +49,18 @@ impl SegmentScan {
     /// [`Error::CorruptSegment`] if this is no segment or its header is damaged,
     /// [`Error::UnsupportedVersion`], [`Error::Io`].
     pub(in crate::edge) fn open(path: &Path) -> Result<Self> {
-        Self::open_to(path, u64::MAX)
+        let opened = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+        let (len, file) = opened.map_err(|e| reading(path, &e))?;
+        Self::over(Piece { path: path.to_owned(), base: 0, len, raw: Arc::new(file), is_whole: false })
     }
 
-    /// As [`Self::open`], as if the file were no longer than `end`.
+    /// Of a piece of a segment.
     ///
     /// # Errors
     /// Those of [`Self::open`].
-    pub(in crate::edge) fn open_to(path: &Path, end: u64) -> Result<Self> {
-        let opened = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
-        let (len, file) = opened.map_err(|e| reading(path, &e))?;
-        let len = len.min(end);
-        let mut scan = Self { path: path.to_owned(), file, len, at: Some(0), header: None };
+    pub(in crate::edge) fn over(piece: Piece) -> Result<Self> {
+        let Piece { path, len, raw, is_whole, .. } = piece;
+        let mut scan = Self { path, raw, len, is_whole, at: Some(0), header: None };
         scan.read_header()?;
         Ok(scan)
     }
@@ -149,6 +150,9 @@ impl SegmentScan {
     /// Tells a torn tail from damage: what lies below a position that a later record calls durable
     /// was whole when that record was written.
     fn damaged(&self, at: u64, what: &str) -> Result<Step> {
+        if self.is_whole {
+            return Err(self.corrupt(at, what.to_owned()));
+        }
         let mut from = at + 1;
         while from < self.len {
             let want = usize::try_from(self.len - from).unwrap_or(usize::MAX).min(SEARCH);
@@ -169,13 +173,37 @@ impl SegmentScan {
 
     fn read(&self, at: u64, len: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; len];
-        self.file.read_exact_at(&mut bytes, at).map_err(|e| reading(&self.path, &e))?;
+        self.raw.read_at(&mut bytes, at).map_err(|e| reading(&self.path, &e))?;
         Ok(bytes)
     }
 
     /// Says what is wrong with this file, and where.
     pub(in crate::edge) fn corrupt(&self, offset: u64, reason: String) -> Error {
         corrupt(&self.path, offset, reason)
+    }
+}
+
+/// Bytes in memory, to be read as a file.
+pub(super) struct Whole(pub(super) Bytes);
+
+impl RawFile for Whole {
+    fn write_at(&self, _pieces: &mut [IoSlice<'_>], _offset: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let from = usize::try_from(offset).ok();
+        let piece = from.and_then(|from| self.0.get(from..from.checked_add(buffer.len())?));
+        buffer.copy_from_slice(piece.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn set_len(&self, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
     }
 }
 

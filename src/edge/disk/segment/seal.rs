@@ -16,8 +16,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::claim::{Claim, create};
-use super::disk::{Disk, write_error};
+use super::claim::Claim;
+use super::disk::write_error;
+use super::store::Store;
 use super::{SETTING, layout};
 use crate::error::{Error, Result};
 use crate::id::EpochKey;
@@ -47,8 +48,12 @@ impl Seal {
 }
 
 /// How many bytes of each segment of one use of an epoch count.
-pub(in crate::edge) fn ends(root: &Path, key: &EpochKey, used: u64) -> Result<impl Fn(&Path) -> u64 + use<>> {
-    let (dir, seal) = (layout::claim_dir(root, key), newest(root, key, used)?);
+pub(in crate::edge) fn ends(
+    store: &dyn Store,
+    key: &EpochKey,
+    used: u64,
+) -> Result<impl Fn(&Path) -> u64 + use<>> {
+    let (dir, seal) = (layout::claim_dir(store.root(), key), newest(store, key, used)?);
     Ok(move |file: &Path| seal.as_ref().map_or(u64::MAX, |seal| seal.end_of(&dir, file)))
 }
 
@@ -57,41 +62,39 @@ pub(in crate::edge) fn ends(root: &Path, key: &EpochKey, used: u64) -> Result<im
 ///
 /// # Errors
 /// [`Error::DiskFull`]; [`Error::Io`].
-pub(in crate::edge) fn seal(
-    disk: &dyn Disk,
-    root: &Path,
-    key: &EpochKey,
-    claim: Claim,
-    app: u64,
-) -> Result<()> {
-    let path = path(root, key, claim);
-    if read(&path)?.is_some() {
+pub(in crate::edge) fn seal(store: &dyn Store, key: &EpochKey, claim: Claim, app: u64) -> Result<()> {
+    let dir = layout::claim_dir(store.root(), key);
+    let path = dir.join(claim.name(SEAL));
+    let found = read(store, &path)?;
+    if matches!(found, Found::Whole(_)) {
         return Ok(());
     }
     let failed = |e: &io::Error| write_error(&path, SETTING, e);
-    let counts = ends(root, key, claim.used)?;
-    let dir = layout::claim_dir(root, key);
+    let counts = ends(store, key, claim.used)?;
     let mut ends = BTreeMap::new();
-    for file in layout::claimed_files(root, key, claim.used).map_err(|e| failed(&e))? {
+    for file in layout::claimed_files(store, key, claim.used).map_err(|e| failed(&e))? {
         // One that is gone was committed.
-        let Ok(found) = std::fs::metadata(&file) else { continue };
+        let Some(found) = store.segment(&file)? else { continue };
         let name = file.strip_prefix(&dir).unwrap_or(&file).to_owned();
         ends.insert(name, found.len().min(counts(&file)));
     }
     let text = serde_json::to_string(&Seal { app, ends })
         .map_err(|e| Error::Io { context: "sealing an epoch".into(), message: e.to_string() })?;
-    // One that is torn is of this application, too: its disk was full, and it tries again.
-    disk.remove(&path).or_else(if_there).and_then(|()| create(disk, &path, &text)).map_err(|e| failed(&e))?;
-    for older in all(root, key, claim.used)?.into_iter().filter(|(of, _)| *of < claim) {
-        disk.remove(&older.1).map_err(|e| failed(&e))?;
+    if matches!(found, Found::Torn) {
+        // It is of this application, too: its disk was full, and it tries again.
+        store.remove(&path).map_err(|e| failed(&e))?;
+    }
+    store.create(&path, text.as_bytes()).map_err(|e| failed(&e))?;
+    for older in all(store, key, claim.used)?.into_iter().filter(|(of, _)| *of < claim) {
+        store.remove(&older.1).map_err(|e| failed(&e))?;
     }
     Ok(())
 }
 
 /// Removes the seals of a use that was committed.
-pub(super) fn remove(disk: &dyn Disk, root: &Path, key: &EpochKey, used: u64) -> Result<()> {
-    for (_, path) in all(root, key, used)? {
-        disk.remove(&path).map_err(|e| write_error(&path, SETTING, &e))?;
+pub(super) fn remove(store: &dyn Store, key: &EpochKey, used: u64) -> Result<()> {
+    for (_, path) in all(store, key, used)? {
+        store.remove(&path).map_err(|e| write_error(&path, SETTING, &e))?;
     }
     Ok(())
 }
@@ -101,37 +104,37 @@ pub(super) fn is_seal(path: &Path) -> bool {
     Claim::parse_as(path, SEAL).is_some()
 }
 
-fn path(root: &Path, key: &EpochKey, claim: Claim) -> PathBuf {
-    layout::claim_dir(root, key).join(claim.name(SEAL))
-}
-
-fn all(root: &Path, key: &EpochKey, used: u64) -> Result<Vec<(Claim, PathBuf)>> {
-    let dir = layout::claim_dir(root, key);
-    let found = layout::entries(&dir).map_err(|e| Error::io(format!("listing {}", dir.display()), &e))?;
-    let seals = found.into_iter().filter_map(|path| Some((Claim::parse_as(&path, SEAL)?, path)));
+fn all(store: &dyn Store, key: &EpochKey, used: u64) -> Result<Vec<(Claim, PathBuf)>> {
+    let dir = layout::claim_dir(store.root(), key);
+    let found = store.entries(&dir).map_err(|e| Error::io(format!("listing {}", dir.display()), &e))?;
+    let seals = found.into_iter().filter_map(|entry| Some((Claim::parse_as(&entry.path, SEAL)?, entry.path)));
     let mut seals: Vec<_> = seals.filter(|(of, _)| of.used == used).collect();
     seals.sort_unstable();
     Ok(seals)
 }
 
 /// The newest seal that is whole: whoever died while it wrote one has opened no task.
-fn newest(root: &Path, key: &EpochKey, used: u64) -> Result<Option<Seal>> {
-    for (_, path) in all(root, key, used)?.into_iter().rev() {
-        if let Some(seal) = read(&path)? {
+fn newest(store: &dyn Store, key: &EpochKey, used: u64) -> Result<Option<Seal>> {
+    for (_, path) in all(store, key, used)?.into_iter().rev() {
+        if let Found::Whole(seal) = read(store, &path)? {
             return Ok(Some(seal));
         }
     }
     Ok(None)
 }
 
-fn read(path: &Path) -> Result<Option<Seal>> {
-    match std::fs::read(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(Error::io(format!("reading {}", path.display()), &e)),
-        Ok(text) => Ok(serde_json::from_slice(&text).ok()),
-    }
+/// What is at a seal's path.
+enum Found {
+    Nothing,
+    /// Whoever wrote it died, or had no room.
+    Torn,
+    Whole(Seal),
 }
 
-fn if_there(error: io::Error) -> io::Result<()> {
-    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+fn read(store: &dyn Store, path: &Path) -> Result<Found> {
+    match store.read(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
+        Err(e) => Err(Error::io(format!("reading {}", path.display()), &e)),
+        Ok(text) => Ok(serde_json::from_slice(&text).map_or(Found::Torn, Found::Whole)),
+    }
 }

@@ -4,9 +4,11 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::store::Folder;
 use super::{Disk, DiskWriter, RawFile, RealDisk, SegmentRecord};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, Partition, TaskId};
 
@@ -171,5 +173,6 @@ pub(crate) fn writer(root: &Path) -> DiskWriter {
 pub(crate) fn faulty_writer(root: &Path) -> (DiskWriter, Arc<Faults>) {
     let disk = FaultyDisk::default();
     let faults = Arc::clone(&disk.0);
-    (DiskWriter::start_on(Arc::new(disk), root, AGENT, APP).unwrap(), faults)
+    let folder = Folder::on(Arc::new(disk), root).unwrap();
+    (DiskWriter::start_on(Arc::new(folder), (AGENT, APP), Duration::ZERO).unwrap(), faults)
 }

@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
+use super::store::Folder;
 use super::testing::{APP, epoch, faulty_writer, record, task, writer};
 use super::{DiskWriter, Pending, SegmentRecord, segment_files};
 use crate::edge::disk::recovery::{RecoveredTask, recover};
@@ -11,7 +12,7 @@ use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset};
 
 /// The one segment below `root`.
 fn only_segment(root: &Path) -> PathBuf {
-    let mut files = segment_files(root).unwrap();
+    let mut files = segment_files(&Folder::at(root)).unwrap();
     assert_eq!(files.len(), 1);
     files.pop().unwrap()
 }
@@ -206,7 +207,7 @@ fn dropping_an_epoch_removes_its_file_and_empty_folders() {
     let writer = writer(root.path());
     let place = writer.submit(record(0, 1, 0, b"x")).wait().unwrap();
     writer.drop_epoch(&EpochKey { query: "clicks".into(), epoch: Epoch::Batch(8) }).unwrap();
-    assert_eq!(segment_files(root.path()).unwrap().len(), 1);
+    assert_eq!(segment_files(&Folder::at(root.path())).unwrap().len(), 1);
     writer.drop_epoch(&epoch()).unwrap();
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
     assert!(!writer.owns(&place));
@@ -224,7 +225,7 @@ fn only_the_driver_removes_the_files_of_others() {
     append(&dead, 0, 1, 0, b"x");
     append(&mine, 0, 2, 0, b"x");
     mine.drop_epoch(&epoch()).unwrap();
-    assert_eq!(segment_files(root.path()).unwrap().len(), 1);
+    assert_eq!(segment_files(&Folder::at(root.path())).unwrap().len(), 1);
     mine.drop_epoch_all(&epoch(), 0).unwrap();
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
 }
@@ -241,7 +242,7 @@ fn epochs_of_any_name_get_folders_of_their_own() {
         task.epoch = Epoch::Named(name.to_owned());
         writer.submit(SegmentRecord { task, ..plain }).wait().unwrap();
     }
-    assert_eq!(segment_files(root.path()).unwrap().len(), names.len());
+    assert_eq!(segment_files(&Folder::at(root.path())).unwrap().len(), names.len());
     let found = recover(root.path()).unwrap();
     let mut epochs: Vec<_> = found.tasks.into_iter().map(|t| t.task.epoch.to_string()).collect();
     let mut wanted = names.map(str::to_owned);

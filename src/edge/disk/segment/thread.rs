@@ -2,17 +2,21 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
 
+use super::SETTING;
 use super::claim::{self, Claim};
-use super::disk::{Disk, FileTable};
+use super::disk::{FileTable, write_error};
 use super::file::{SegmentFile, Unsynced};
 use super::format::SegmentHeader;
 use super::layout;
 use super::queue::{Append, Message};
+use super::store::Store;
+use crate::causal_log::SpillRef;
 use crate::error::{Error, Result};
 use crate::id::{AgentId, EpochKey, Generation};
 
@@ -21,10 +25,9 @@ const GROUP_BYTES: usize = 16 << 20;
 
 /// State of the thread.
 pub(super) struct Writer {
-    pub(super) root: PathBuf,
+    pub(super) store: Arc<dyn Store>,
     pub(super) agent: AgentId,
     pub(super) app: u64,
-    pub(super) disk: Arc<dyn Disk>,
     pub(super) table: Arc<FileTable>,
     /// Segments of the epochs that are not dropped.
     pub(super) files: HashMap<EpochKey, SegmentFile>,
@@ -34,13 +37,19 @@ pub(super) struct Writer {
     pub(super) poison: Option<Error>,
     /// Set with it, for others to see.
     pub(super) failed: Arc<AtomicBool>,
+    /// Least time from one group to the next.
+    pub(super) interval: Duration,
 }
 
 impl Writer {
     /// Serves until all senders are gone and the queue is empty.
     pub(super) fn run(mut self, queue: &Receiver<Message>) {
         let mut groups = HashMap::new();
+        let mut due = Instant::now();
         while let Ok(first) = queue.recv() {
+            // What comes meanwhile is of the same group.
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            due = Instant::now() + self.interval;
             let (mut next, mut bytes) = (Some(first), 0);
             let mut drop_request = None;
             while let Some(message) = next.take() {
@@ -79,13 +88,16 @@ impl Writer {
         for (key, unsynced) in written {
             // In this order: what is acknowledged was on disk before anybody took the epoch over, or
             // committed it.
-            let claimed = self.sync(&key).and_then(|()| match self.files.get(&key) {
-                Some(file) => file.is_claimed(&self.root, &key),
-                None => Ok(true),
-            });
+            let synced = self.sync(&key);
+            let claimed = match (&synced, self.files.get(&key)) {
+                (Ok(_), Some(file)) => file.is_claimed(self.store.as_ref(), &key),
+                (Ok(_), None) => Ok(true),
+                (Err(error), _) => Err(error.clone()),
+            };
+            let moved = synced.unwrap_or(0);
             for Unsynced { answer, place, task, generation } in unsynced {
                 answer.give(match &claimed {
-                    Ok(true) => Ok(place),
+                    Ok(true) => Ok(SpillRef { pos: place.pos + moved, ..place }),
                     Ok(false) => Err(Error::Fenced { task, newer: Generation::NONE, ours: generation }),
                     Err(error) => Err(error.clone()),
                 });
@@ -122,17 +134,21 @@ impl Writer {
         }
     }
 
-    fn sync(&mut self, key: &EpochKey) -> Result<()> {
+    fn sync(&mut self, key: &EpochKey) -> Result<u64> {
         if let Some(poison) = self.poison.clone() {
             return Err(poison);
         }
-        let Some(file) = self.files.get_mut(key) else { return Ok(()) };
-        let Err(error) = file.sync(self.disk.as_ref()) else { return Ok(()) };
+        let Some(file) = self.files.get_mut(key) else { return Ok(0) };
+        let error = match file.sync() {
+            Ok(moved) => return Ok(moved),
+            Err(error) => error,
+        };
         let path = file.path().to_owned();
-        // After a failed fsync the kernel has dropped the pages and calls the file clean: a second
-        // one succeeds without writing them (Rebello et al., "Can Applications Recover from fsync
-        // Failures?", ATC 2020). Only a new process that reads the file can know what is there.
-        Err(self.fail("fdatasync of", &path, &error))
+        if file.ends_with_a_failed_sync() {
+            return Err(self.fail("fdatasync of", &path, &error));
+        }
+        tracing::warn!(%error, "what was to be written is not acknowledged");
+        Err(write_error(&path, SETTING, &error))
     }
 
     fn fail(&mut self, what: &str, path: &Path, error: &io::Error) -> Error {
@@ -149,15 +165,17 @@ impl Writer {
         if !self.files.contains_key(key) {
             let claim = match self.incarnation.load(Ordering::Acquire) {
                 0 => None,
-                incarnation => match claim::find(&self.root, key, incarnation)? {
-                    Some(claim) => Some((claim, claim.path(&self.root, key))),
-                    None => return claim::check_attached(&self.root, incarnation).map(|()| None),
+                incarnation => match claim::find(self.store.as_ref(), key, incarnation)? {
+                    Some(claim) => Some((claim, claim.path(self.store.root(), key))),
+                    None => return claim::check_attached(self.store.as_ref(), incarnation).map(|()| None),
                 },
             };
             let used = claim.as_ref().map_or(0, |(claim, _)| claim.used);
-            let path = layout::segment_path(&self.root, self.agent, self.app, used, key);
+            let number = self.store.numbers_segments().then(FileTable::next_id);
+            let by = (self.agent, self.app, number);
+            let path = layout::segment_path(self.store.root(), by, used, key);
             let header = SegmentHeader::new(self.agent, self.app, key);
-            let file = SegmentFile::create(self.disk.as_ref(), &self.root, path, &header, claim)?;
+            let file = SegmentFile::create(self.store.as_ref(), path, &header, claim)?;
             self.table.insert(file.id(), file.for_readers());
             self.files.insert(key.clone(), file);
         }
@@ -174,21 +192,22 @@ impl Writer {
         }
         let context = |e: &io::Error| Error::io(format!("removing the segments of epoch {key}"), e);
         if let Some(used) = everybodys {
-            doomed.extend(layout::epoch_files(&self.root, key, used).map_err(|e| context(&e))?);
+            doomed.extend(layout::epoch_files(self.store.as_ref(), key, used).map_err(|e| context(&e))?);
         }
         if doomed.is_empty() {
             return Ok(());
         }
         self.check_owner(key, claim.map(|claim| claim.used).or(everybodys))?;
-        layout::remove(self.disk.as_ref(), &self.root, key, &doomed).map_err(|e| context(&e))
+        let dirs = layout::dirs(self.store.root(), key);
+        self.store.discard(&doomed, &dirs).map_err(|e| context(&e))
     }
 
     /// Refuses to touch what a newer application has taken over.
     fn check_owner(&self, key: &EpochKey, used: Option<u64>) -> Result<()> {
         let incarnation = self.incarnation.load(Ordering::Acquire);
-        match claim::newest(&self.root, key)? {
+        match claim::newest(self.store.as_ref(), key)? {
             Some(Claim { used: now, .. }) if incarnation > 0 && used == Some(now) => {
-                claim::find(&self.root, key, incarnation).map(drop)
+                claim::find(self.store.as_ref(), key, incarnation).map(drop)
             }
             _ => Ok(()),
         }

@@ -1,20 +1,21 @@
 //! The handle by which an agent writes its segments.
 
 use std::fmt;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::disk::{Disk, FileTable, RealDisk, write_error};
+use super::SegmentRecord;
+use super::disk::FileTable;
 use super::queue::{self, Message, Pending};
 use super::scan::read_block;
+use super::store::{Folder, Store};
 use super::thread::Writer;
-use super::{SETTING, SegmentRecord};
 use crate::causal_log::SpillRef;
 use crate::error::{Error, Result};
 use crate::id::{AgentId, EpochKey};
@@ -26,7 +27,7 @@ const QUEUE: usize = 256;
 ///
 /// Dropping it writes what is queued, then ends the thread.
 pub struct DiskWriter {
-    root: PathBuf,
+    store: Arc<dyn Store>,
     queue: Option<SyncSender<Message>>,
     thread: Option<JoinHandle<()>>,
     table: Arc<FileTable>,
@@ -41,29 +42,31 @@ impl DiskWriter {
     /// # Errors
     /// [`Error::DiskFull`], [`Error::Io`] if the folder or the thread can't be made.
     pub fn start(root: &Path, agent: AgentId, app: u64) -> Result<Self> {
-        Self::start_on(Arc::new(RealDisk), root, agent, app)
+        Self::start_on(Arc::new(Folder::open(root)?), (agent, app), Duration::ZERO)
     }
 
-    /// [`Self::start`] on a given file system.
+    /// [`Self::start`] in a given place. All that was submitted is written together, and not again before `interval`
+    /// has passed.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the thread can't be made.
     pub(in crate::edge) fn start_on(
-        disk: Arc<dyn Disk>,
-        root: &Path,
-        agent: AgentId,
-        app: u64,
+        store: Arc<dyn Store>,
+        (agent, app): (AgentId, u64),
+        interval: Duration,
     ) -> Result<Self> {
-        fs::create_dir_all(root).map_err(|e| write_error(root, SETTING, &e))?;
         let table = Arc::new(FileTable::default());
         let (incarnation, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let writer = Writer {
-            root: root.to_owned(),
+            store: Arc::clone(&store),
             agent,
             app,
-            disk,
             table: Arc::clone(&table),
             files: std::collections::HashMap::new(),
             incarnation: Arc::clone(&incarnation),
             poison: None,
             failed: Arc::clone(&failed),
+            interval,
         };
         let (queue, requests) = sync_channel(QUEUE);
         let thread = thread::Builder::new()
@@ -71,7 +74,7 @@ impl DiskWriter {
             .spawn(move || writer.run(&requests))
             .map_err(|e| Error::io("starting the writer of segments", &e))?;
         let (queue, thread) = (Some(queue), Some(thread));
-        Ok(Self { root: root.to_owned(), queue, thread, table, incarnation, failed })
+        Ok(Self { store, queue, thread, table, incarnation, failed })
     }
 
     /// From now on the writer writes for one of the applications that share the folder, and only in epochs
@@ -156,6 +159,6 @@ impl Drop for DiskWriter {
 
 impl fmt::Debug for DiskWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DiskWriter").field("root", &self.root).finish_non_exhaustive()
+        f.debug_struct("DiskWriter").field("store", &self.store).finish_non_exhaustive()
     }
 }

@@ -20,8 +20,7 @@ mod rebuilding;
 mod tests;
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::{self, IoSlice};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,19 +32,18 @@ use self::format::{Head, Kind};
 use self::names::{Base, Begun, Written};
 pub(in crate::edge) use self::rebuilding::found_states;
 use super::segment::claim::{self, Claim};
-use super::segment::{Disk, RawFile, RealDisk, layout, write_error};
+use super::segment::store::{Entry, Filling, Store};
+use super::segment::{layout, write_error};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation};
 use crate::state::{Delta, RangeSet, StateId, Version, View};
 
 /// The setting whose path is written to, for error messages.
 const SETTING: &str = "checkpoint_dir";
-/// Ending of the name of a file that is being written.
-const UNFINISHED: &str = "unfinished";
 
 /// All states in a checkpoint folder.
 pub(in crate::edge) struct StateFolder {
-    root: PathBuf,
+    store: Arc<dyn Store>,
     /// Who writes, for names that nobody else uses.
     agent: AgentId,
     written: AtomicU64,
@@ -65,12 +63,12 @@ pub(in crate::edge) struct Kept<'a> {
 }
 
 impl StateFolder {
-    pub(in crate::edge) fn new(root: &Path, agent: AgentId) -> Self {
-        Self { root: root.to_owned(), agent, written: AtomicU64::new(0) }
+    pub(in crate::edge) const fn new(store: Arc<dyn Store>, agent: AgentId) -> Self {
+        Self { store, agent, written: AtomicU64::new(0) }
     }
 
     fn dir(&self, id: &StateId) -> PathBuf {
-        names::state_dir(&layout::query_dir(&self.root, &id.query), id)
+        names::state_dir(&layout::query_dir(self.store.root(), &id.query), id)
     }
 
     /// For messages.
@@ -102,14 +100,14 @@ impl StateFolder {
     /// nothing is removed there.
     fn check_claim(&self, id: &StateId, incarnation: u64) -> Result<()> {
         let key = EpochKey { query: id.query.clone(), epoch: Epoch::Batch(0) };
-        match claim::newest(&self.root, &key)? {
+        match claim::newest(self.store.as_ref(), &key)? {
             Some(Claim { incarnation: newest, .. }) if newest > incarnation => Err(Error::Config {
                 setting: SETTING.to_owned(),
                 reason: format!(
                     "query {} in {} was taken over by an application that attached later; this one decides nothing \
                      more in it: stop one of the two",
                     id.query,
-                    self.root.display()
+                    self.store.root().display()
                 ),
             }),
             _ => Ok(()),
@@ -128,8 +126,8 @@ impl StateFolder {
     }
 
     fn read(&self, id: &StateId, path: &Path) -> Result<Bytes> {
-        match fs::read(path) {
-            Ok(bytes) => Ok(bytes.into()),
+        match self.store.read(path) {
+            Ok(bytes) => Ok(bytes),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Err(damaged(id, path, "it is gone")),
             Err(e) => Err(Error::io(format!("reading {}", path.display()), &e)),
         }
@@ -143,12 +141,12 @@ impl StateFolder {
         let dir = self.dir(id);
         let failed = |dir: &Path, e: &io::Error| Error::io(format!("listing {}", dir.display()), e);
         let mut survey = Survey::default();
-        for path in layout::entries(&dir).map_err(|e| failed(&dir, &e))? {
+        for Entry { path, .. } in self.store.entries(&dir).map_err(|e| failed(&dir, &e))? {
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
             if let Some(begun) = Begun::parse(name) {
                 survey.begun.push(begun);
             } else if let Ok(epoch) = name.parse() {
-                for path in layout::entries(&path).map_err(|e| failed(&path, &e))? {
+                for Entry { path, .. } in self.store.entries(&path).map_err(|e| failed(&path, &e))? {
                     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
                     if let Some(written) = Written::parse(name) {
                         survey.deltas.entry(epoch).or_default().push(written);
@@ -167,15 +165,11 @@ impl StateFolder {
     /// # Errors
     /// [`Error::DiskFull`]; [`Error::Io`].
     pub(in crate::edge) fn begin(&self, id: &StateId, after: Generation, epoch: u64) -> Result<()> {
-        let dir = self.dir(id);
-        let path = dir.join(Begun { after, epoch }.to_string());
-        let made = layout::in_dir(&RealDisk, &self.root, &dir, || {
-            match claim::create(&RealDisk, &path, &id.to_string()) {
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-                created => created,
-            }
-        });
-        made.map_err(|e| write_error(&path, SETTING, &e))
+        let path = self.dir(id).join(Begun { after, epoch }.to_string());
+        match self.store.create(&path, id.to_string().as_bytes()) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            made => made.map_err(|e| write_error(&path, SETTING, &e)),
+        }
     }
 
     /// What the operator said of its variables, as the newest file of a chain has it.
@@ -212,7 +206,7 @@ impl StateFolder {
             Some((epoch, tasks)) => {
                 for written in tasks {
                     let path = self.dir(id).join(epoch.to_string()).join(written.to_string());
-                    note(pages::open(id, path, Kind::Delta, *epoch)?.due_ms());
+                    note(self.open(id, path, Kind::Delta, *epoch)?.due_ms());
                 }
             }
             None => {
@@ -265,66 +259,48 @@ impl StateFolder {
             let path = dir.join(epoch.to_string());
             // Each time: this process may have been stopped since the last.
             self.check_claim(id, incarnation)?;
-            for file in layout::entries(&path).map_err(|e| failed(&path, &e))? {
+            for Entry { path: file, .. } in self.store.entries(&path).map_err(|e| failed(&path, &e))? {
                 let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
                 // The bases of the last are what is gone on from.
                 if epoch < last || Base::parse(name).is_none() {
-                    RealDisk.remove(&file).map_err(|e| failed(&file, &e))?;
+                    self.store.remove(&file).map_err(|e| failed(&file, &e))?;
                 }
             }
-            let _in_use = fs::remove_dir(&path);
+            let _in_use = self.store.discard(&[], &[path]);
         }
         Ok(())
     }
 
     /// Writes a file, which has its name when all of it is on disk; its bytes.
-    fn write(&self, path: &Path, fill: impl Fn(&mut Filling) -> Result<()>) -> Result<u64> {
-        let dir = path.parent().unwrap_or(&self.root);
+    fn write(&self, path: &Path, fill: impl Fn(&mut File) -> Result<()>) -> Result<u64> {
         let number = self.written.fetch_add(1, Ordering::Relaxed);
-        let unfinished = dir.join(format!("{:016x}-{number}.{UNFINISHED}", self.agent.0));
         let failed = |e: &io::Error| write_error(path, SETTING, e);
-        let create = || RealDisk.create(&unfinished, 0o666);
-        let raw = layout::in_dir(&RealDisk, &self.root, dir, create).map_err(|e| failed(&e))?;
-        let mut file = Filling { raw, end: 0, failed: None };
+        let writer = format!("{:016x}-{number}", self.agent.0);
+        let filling = self.store.fill(path, &writer).map_err(|e| failed(&e))?;
+        let mut file = File { filling, failed: None };
         let filled = fill(&mut file);
-        if filled.is_err() {
-            let _rubbish = RealDisk.remove(&unfinished);
-        }
-        if let Some(e) = file.failed.take() {
+        if let Some(e) = file.failed {
             return Err(failed(&e));
         }
         filled?;
-        let named = || {
-            file.raw.sync()?;
-            fs::rename(&unfinished, path)?;
-            RealDisk.sync_dir(dir)
-        };
-        named().map_err(|e| failed(&e))?;
-        Ok(file.end)
+        file.filling.finish().map_err(|e| failed(&e))
     }
 }
 
 /// A file that is being written.
-struct Filling {
-    raw: Arc<dyn RawFile>,
-    end: u64,
+struct File {
+    filling: Box<dyn Filling>,
     failed: Option<io::Error>,
 }
 
-impl Filling {
+impl File {
     /// Appends bytes. What the system says is kept for whoever knows the path.
     fn push(&mut self, bytes: &[u8]) -> Result<()> {
-        match self.raw.write_at(&mut [IoSlice::new(bytes)], self.end) {
-            Ok(()) => {
-                self.end += bytes.len() as u64;
-                Ok(())
-            }
-            Err(e) => {
-                let told = Error::io("writing state", &e);
-                self.failed = Some(e);
-                Err(told)
-            }
-        }
+        self.filling.push(bytes).map_err(|e| {
+            let told = Error::io("writing state", &e);
+            self.failed = Some(e);
+            told
+        })
     }
 }
 

@@ -1,6 +1,5 @@
 //! Bases: ranges as they were, page by page.
 
-use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::PathBuf;
 
@@ -8,7 +7,7 @@ use bytes::Bytes;
 
 use super::format::{Head, Kind};
 use super::names::Base;
-use super::{Filling, StateFolder, damaged};
+use super::{File, StateFolder, damaged};
 use crate::error::{Error, Result};
 use crate::state::{Entries, Page, Range, RangeSet, StateId, Version, View};
 
@@ -24,13 +23,7 @@ const PAGE_HEAD: usize = 8 + 1;
 pub(super) const HEAD_BYTES_MAX: usize = 64 << 20;
 
 /// Writes ranges of a view.
-pub(super) fn write(
-    file: &mut Filling,
-    id: &StateId,
-    epoch: u64,
-    ranges: &RangeSet,
-    view: &View,
-) -> Result<()> {
+pub(super) fn write(file: &mut File, id: &StateId, epoch: u64, ranges: &RangeSet, view: &View) -> Result<()> {
     let mut has_head = false;
     let due_ms = view.next_due()?;
     for range in ranges.iter() {
@@ -103,7 +96,7 @@ pub(in crate::edge::disk) fn read_page(
 pub(in crate::edge) struct BaseReader {
     id: StateId,
     path: PathBuf,
-    file: BufReader<File>,
+    file: BufReader<Box<dyn Read + Send>>,
     version: Version,
     catalog: Bytes,
     due_ms: Option<i64>,
@@ -116,35 +109,35 @@ impl StateFolder {
     /// [`Error::StateLost`] if it is not there, or damaged.
     pub(in crate::edge) fn base(&self, id: &StateId, epoch: u64, base: &Base) -> Result<BaseReader> {
         let path = self.dir(id).join(epoch.to_string()).join(base.to_string());
-        open(id, path, Kind::Base, epoch)
+        self.open(id, path, Kind::Base, epoch)
     }
-}
 
-/// Opens a file of state and reads what it begins with.
-pub(super) fn open(id: &StateId, path: PathBuf, kind: Kind, epoch: u64) -> Result<BaseReader> {
-    let file = File::open(&path).map_err(|e| damaged(id, &path, &e.to_string()))?;
-    let mut reader = BaseReader {
-        id: id.clone(),
-        path,
-        file: BufReader::with_capacity(BUFFER_BYTES, file),
-        version: Version(Some(epoch)),
-        catalog: Bytes::new(),
-        due_ms: None,
-    };
-    let mut head = vec![0; 12];
-    reader.fill(&mut head)?;
-    let len = head.get(4..8).and_then(|len| len.try_into().ok()).map_or(0, u32::from_le_bytes) as usize;
-    if len > HEAD_BYTES_MAX {
-        return Err(reader.damaged("its head has no end"));
+    /// Opens a file of state and reads what it begins with.
+    pub(super) fn open(&self, id: &StateId, path: PathBuf, kind: Kind, epoch: u64) -> Result<BaseReader> {
+        let file = self.store.stream(&path).map_err(|e| damaged(id, &path, &e.to_string()))?;
+        let mut reader = BaseReader {
+            id: id.clone(),
+            path,
+            file: BufReader::with_capacity(BUFFER_BYTES, file),
+            version: Version(Some(epoch)),
+            catalog: Bytes::new(),
+            due_ms: None,
+        };
+        let mut head = vec![0; 12];
+        reader.fill(&mut head)?;
+        let len = head.get(4..8).and_then(|len| len.try_into().ok()).map_or(0, u32::from_le_bytes) as usize;
+        if len > HEAD_BYTES_MAX {
+            return Err(reader.damaged("its head has no end"));
+        }
+        let mut rest = vec![0; len];
+        reader.fill(&mut rest)?;
+        head.extend_from_slice(&rest);
+        let (head, _) = Head::decode(&head).map_err(|why| reader.damaged(&why))?;
+        head.check(kind, id, epoch).map_err(|why| reader.damaged(&why))?;
+        reader.catalog = head.catalog;
+        reader.due_ms = head.due_ms;
+        Ok(reader)
     }
-    let mut rest = vec![0; len];
-    reader.fill(&mut rest)?;
-    head.extend_from_slice(&rest);
-    let (head, _) = Head::decode(&head).map_err(|why| reader.damaged(&why))?;
-    head.check(kind, id, epoch).map_err(|why| reader.damaged(&why))?;
-    reader.catalog = head.catalog;
-    reader.due_ms = head.due_ms;
-    Ok(reader)
 }
 
 impl BaseReader {

@@ -1,16 +1,15 @@
 //! States as they are at a version, out of their files; and which states there are.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use super::chain::{Chain, Survey};
 use super::format::Head;
 use super::names::{Base, Written};
 use super::pages::HEAD_BYTES_MAX;
 use super::{StateFolder, names};
-use crate::edge::disk::segment::layout;
+use crate::edge::disk::segment::store::Store;
 use crate::error::{Error, Result};
 use crate::state::{Advanced, DeltaPart, RangeSet, StateId, StateStore, Version, View, partition_ranges};
 
@@ -82,19 +81,22 @@ impl StateFolder {
 ///
 /// # Errors
 /// [`Error::Io`].
-pub(in crate::edge) fn found_states(root: &Path) -> Result<Vec<Result<StateId, String>>> {
+pub(in crate::edge) fn found_states(store: &dyn Store) -> Result<Vec<Result<StateId, String>>> {
     let failed = |path: &Path, e: &io::Error| Error::io(format!("listing {}", path.display()), e);
-    let list = |path: &Path| layout::entries(path).map_err(|e| failed(path, &e));
+    let list = |path: &Path| -> Result<Vec<PathBuf>> {
+        let found = store.entries(path).map_err(|e| failed(path, &e))?;
+        Ok(found.into_iter().map(|entry| entry.path).collect())
+    };
+    let folders = |path: &Path| -> Result<Vec<PathBuf>> {
+        let found = store.entries(path).map_err(|e| failed(path, &e))?.into_iter();
+        Ok(found.filter(|entry| entry.is_folder).map(|entry| entry.path).collect())
+    };
     let mut found = Vec::new();
-    for query in list(root)?.iter().filter(|path| path.is_dir()) {
-        let states = query.join(names::FOLDER);
-        if !states.is_dir() {
-            continue;
-        }
-        for dir in list(&states)? {
+    for query in folders(store.root())? {
+        for dir in folders(&query.join(names::FOLDER))? {
             let mut heads = Vec::new();
-            for epoch in list(&dir)?.iter().filter(|path| path.is_dir()) {
-                for file in list(epoch)? {
+            for epoch in folders(&dir)? {
+                for file in list(&epoch)? {
                     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
                     if Written::parse(name).is_some() || Base::parse(name).is_some() {
                         heads.push(file);
@@ -102,7 +104,7 @@ pub(in crate::edge) fn found_states(root: &Path) -> Result<Vec<Result<StateId, S
                 }
             }
             let mut problem = None;
-            let id = heads.iter().find_map(|file| match head(file) {
+            let id = heads.iter().find_map(|file| match head(store, file) {
                 Ok(head) => Some(head.id),
                 Err(why) => {
                     problem = Some(format!("{} cannot be read: {why}", file.display()));
@@ -121,8 +123,8 @@ pub(in crate::edge) fn found_states(root: &Path) -> Result<Vec<Result<StateId, S
 }
 
 /// What a file begins with.
-fn head(path: &Path) -> Result<Head, String> {
-    let mut file = File::open(path).map_err(|e| e.to_string())?;
+fn head(store: &dyn Store, path: &Path) -> Result<Head, String> {
+    let mut file = store.stream(path).map_err(|e| e.to_string())?;
     let mut bytes = vec![0; 12];
     file.read_exact(&mut bytes).map_err(|e| e.to_string())?;
     let len = bytes.get(4..8).and_then(|len| len.try_into().ok()).map_or(0, u32::from_le_bytes) as usize;

@@ -1,10 +1,13 @@
 //! What makes up a version, and files that are torn.
 
+use std::fs;
+
 use bytes::Bytes;
 
 use super::chain::Survey;
 use super::names::{Base, Begun, Written};
 use super::*;
+use crate::edge::disk::segment::store::Folder;
 use crate::id::AgentId;
 use crate::state::{
     CommitPoint, DeltaPart, EntriesBuilder, EntryKey, KeyPrefix, Op, Range, Slot, StateStore,
@@ -121,7 +124,7 @@ fn each_range_goes_on_from_its_own_base_and_what_nobody_needs_is_known() {
 #[test]
 fn a_file_of_another_state_or_with_a_wrong_byte_is_refused() {
     let root = tempfile::tempdir().unwrap();
-    let folder = StateFolder::new(root.path(), AgentId(1));
+    let folder = StateFolder::new(Arc::new(Folder::at(root.path())), AgentId(1));
     let id = StateId { query: "q".into(), operator: "f".into() };
     let delta = Delta {
         epoch: 3,
@@ -178,7 +181,7 @@ fn at_epoch_3(id: &StateId) -> StateStore {
 #[test]
 fn a_base_that_is_cut_off_or_has_a_wrong_byte_is_refused() {
     let root = tempfile::tempdir().unwrap();
-    let folder = StateFolder::new(root.path(), AgentId(1));
+    let folder = StateFolder::new(Arc::new(Folder::at(root.path())), AgentId(1));
     let id = StateId { query: "q".into(), operator: "f".into() };
     let store = at_epoch_3(&id);
     let ranges: RangeSet = [1, 2].map(Range).into_iter().collect();
@@ -222,7 +225,7 @@ fn ten_epochs(folder: &StateFolder, id: &StateId) {
 #[test]
 fn what_can_be_gone_back_to_is_kept_and_the_rest_removed() {
     let root = tempfile::tempdir().unwrap();
-    let folder = StateFolder::new(root.path(), AgentId(1));
+    let folder = StateFolder::new(Arc::new(Folder::at(root.path())), AgentId(1));
     let id = StateId { query: "q".into(), operator: "f".into() };
     ten_epochs(&folder, &id);
     for epoch in [1, 3, 8] {
@@ -245,15 +248,16 @@ fn who_was_cut_off_writes_and_removes_nothing_where_another_application_goes_on(
     let root = tempfile::tempdir().unwrap();
     let id = StateId { query: "q".into(), operator: "f".into() };
     let key = EpochKey { query: id.query.clone(), epoch: Epoch::Batch(0) };
-    let [older, newer] = [1, 2].map(|agent| StateFolder::new(root.path(), AgentId(agent)));
-    claim::take(&RealDisk, root.path(), &key, 1, ("older", 1)).unwrap();
+    let [older, newer] =
+        [1, 2].map(|agent| StateFolder::new(Arc::new(Folder::at(root.path())), AgentId(agent)));
+    claim::take(&Folder::at(root.path()), &key, 1, ("older", 1)).unwrap();
     ten_epochs(&older, &id);
     fs::write(older.dir(&id).join(format!("8/{}", base(0, &RangeSet::ALL))), "a base").unwrap();
     let store = at_epoch_3(&id);
     let view = store.view(&id).unwrap();
     older.write_base(1, &id, Generation(0), &RangeSet::ALL, &view).unwrap();
     // The other one goes back to epoch 5.
-    claim::take(&RealDisk, root.path(), &key, 2, ("newer", 2)).unwrap();
+    claim::take(&Folder::at(root.path()), &key, 2, ("newer", 2)).unwrap();
     newer.begin(&id, Generation(10), 5).unwrap();
     let before = newer.survey(&id).unwrap();
     assert_eq!(older.prune(1, &id, 9, 1).unwrap_err().condition(), "CONFIG");

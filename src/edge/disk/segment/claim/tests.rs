@@ -1,10 +1,12 @@
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::super::rubbish::{RUBBISH_AGE, prune};
+use super::super::store::{Folder, Store};
 use super::super::testing::{APP, FaultyDisk, faulty_writer, record, writer};
-use super::super::{DiskWriter, RealDisk, SegmentRecord, segment_files};
+use super::super::{DiskWriter, SegmentRecord, segment_files};
 use super::*;
 use crate::edge::disk::recovery::recover_claimed;
 use crate::id::{AgentId, Epoch, Generation, Partition, TaskId};
@@ -19,31 +21,36 @@ fn of(key: &EpochKey, offset: u64, block: &[u8]) -> SegmentRecord {
     SegmentRecord { task, ..plain }
 }
 
+/// A folder whose disk fails when told to.
+fn on(disk: &FaultyDisk, root: &Path) -> Folder {
+    Folder::on(Arc::new(disk.clone()), root).unwrap()
+}
+
 /// Bytes of logs that whoever claims the epoch finds.
 fn found(root: &Path, key: &EpochKey, claim: Claim) -> u64 {
-    let found = recover_claimed(root, key, claim.used).unwrap();
+    let found = recover_claimed(&(Arc::new(Folder::at(root)) as Arc<dyn Store>), key, claim.used).unwrap();
     found.tasks.iter().flat_map(|task| &task.blocks).map(|block| u64::from(block.len)).sum()
 }
 
 /// An application that has attached, with its writer.
 fn attached(root: &Path, app: &str) -> (u64, DiskWriter) {
     std::fs::create_dir_all(root).unwrap();
-    let incarnation = attach(&RealDisk, root, app).unwrap();
+    let incarnation = attach(&Folder::at(root), app).unwrap();
     let writer = DiskWriter::start(root, AgentId(100 + incarnation), APP + incarnation).unwrap();
     writer.own(incarnation);
     (incarnation, writer)
 }
 
 fn claimed(root: &Path, key: &EpochKey, incarnation: u64) -> Claim {
-    take(&RealDisk, root, key, incarnation, ("app", APP + incarnation)).unwrap()
+    take(&Folder::at(root), key, incarnation, ("app", APP + incarnation)).unwrap()
 }
 
 #[test]
 fn each_application_has_a_higher_incarnation_than_those_before() {
     let root = tempfile::tempdir().unwrap();
-    let drawn: Vec<u64> = (0..3).map(|_| attach(&RealDisk, root.path(), "app").unwrap()).collect();
+    let drawn: Vec<u64> = (0..3).map(|_| attach(&Folder::at(root.path()), "app").unwrap()).collect();
     assert_eq!(drawn, [1, 2, 3]);
-    assert_eq!(layout::entries(root.path()).unwrap().len(), 1);
+    assert_eq!(Folder::at(root.path()).entries(root.path()).unwrap().len(), 1);
 }
 
 #[test]
@@ -57,19 +64,19 @@ fn who_claims_later_finds_what_was_acknowledged_before_and_the_other_is_told() {
     first.submit(of(&other, 0, b"abc")).wait().unwrap();
 
     let (new, second) = attached(root.path(), "app-2");
-    let claim = take(&RealDisk, root.path(), &key, new, ("app-2", APP + new)).unwrap();
+    let claim = take(&Folder::at(root.path()), &key, new, ("app-2", APP + new)).unwrap();
     assert_eq!((claim.used, claim.incarnation), (before.used, new));
     assert_eq!(found(root.path(), &key, claim), 3);
 
     let told = first.submit(of(&key, 3, b"d")).wait().unwrap_err();
     let Error::Config { setting, reason } = &told else { panic!("{told}") };
     assert!(setting == "checkpoint_dir" && reason.contains("app-2"), "{told}");
-    assert!(take(&RealDisk, root.path(), &key, old, ("app-1", APP + old)).is_err());
+    assert!(take(&Folder::at(root.path()), &key, old, ("app-1", APP + old)).is_err());
     // It removes nothing of what is another's now.
-    assert!(give_up(&RealDisk, root.path(), &key, before).is_err());
+    assert!(give_up(&Folder::at(root.path()), &key, before).is_err());
     assert!(first.drop_epoch(&key).is_err());
     assert!(first.drop_epoch_all(&key, before.used).is_err());
-    assert_eq!(newest(root.path(), &key).unwrap(), Some(claim));
+    assert_eq!(newest(&Folder::at(root.path()), &key).unwrap(), Some(claim));
     assert!(found(root.path(), &key, claim) >= 3);
 
     // What nobody took goes on, and so does who took.
@@ -89,11 +96,11 @@ fn an_older_claim_that_stays_keeps_the_epoch_from_being_claimed_anew() {
     disk.0.fail_removes(true);
     for _ in 0..2 {
         // Its writer finds its claim, and would go on.
-        assert!(take(&disk, root.path(), &key, new, ("app-2", APP + new)).is_err());
+        assert!(take(&on(&disk, root.path()), &key, new, ("app-2", APP + new)).is_err());
     }
     disk.0.fail_removes(false);
-    let claim = take(&disk, root.path(), &key, new, ("app-2", APP + new)).unwrap();
-    assert_eq!(claims(root.path(), &key).unwrap(), [claim]);
+    let claim = take(&on(&disk, root.path()), &key, new, ("app-2", APP + new)).unwrap();
+    assert_eq!(claims(&Folder::at(root.path()), &key).unwrap(), [claim]);
     assert!(first.submit(of(&key, 3, b"d")).wait().is_err());
 }
 
@@ -106,7 +113,7 @@ fn a_late_writer_brings_no_committed_name_back() {
     late.own(incarnation);
     let claim = claimed(root.path(), &key, incarnation);
     late.submit(of(&key, 0, b"abc")).wait().unwrap();
-    give_up(&RealDisk, root.path(), &key, claim).unwrap();
+    give_up(&Folder::at(root.path()), &key, claim).unwrap();
     writer.drop_epoch_all(&key, claim.used).unwrap();
     // Its file is gone, but open; and another has none yet.
     for (writer, offset) in [(&late, 3), (&writer, 0)] {
@@ -114,10 +121,10 @@ fn a_late_writer_brings_no_committed_name_back() {
         assert!(matches!(refused, Error::Fenced { newer: Generation::NONE, .. }), "{refused}");
     }
     // What it wrote when it died before it looked.
-    let path = layout::segment_path(root.path(), AgentId(7), APP, claim.used, &key);
+    let path = layout::segment_path(root.path(), (AgentId(7), APP, None), claim.used, &key);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(&path, b"whatever").unwrap();
-    assert_eq!(newest(root.path(), &key).unwrap(), None);
+    assert_eq!(newest(&Folder::at(root.path()), &key).unwrap(), None);
     let again = claimed(root.path(), &key, incarnation);
     assert_ne!(again.used, claim.used, "a name used again is another epoch");
     assert_eq!(found(root.path(), &key, again), 0);
@@ -132,15 +139,15 @@ fn a_commit_that_cannot_be_made_durable_is_an_error_and_can_be_made_again() {
     writer.submit(of(&key, 0, b"abc")).wait().unwrap();
     let disk = FaultyDisk::default();
     disk.0.fail_removes(true);
-    assert!(give_up(&disk, root.path(), &key, claim).is_err());
-    assert_eq!(newest(root.path(), &key).unwrap(), Some(claim));
+    assert!(give_up(&on(&disk, root.path()), &key, claim).is_err());
+    assert_eq!(newest(&Folder::at(root.path()), &key).unwrap(), Some(claim));
     assert_eq!(found(root.path(), &key, claim), 3);
     disk.0.fail_removes(false);
     disk.0.fail_dir_syncs(true);
-    let unsure = give_up(&disk, root.path(), &key, claim).unwrap_err();
+    let unsure = give_up(&on(&disk, root.path()), &key, claim).unwrap_err();
     assert!(unsure.to_string().contains("checkpoint_dir"), "{unsure}");
     disk.0.fail_dir_syncs(false);
-    give_up(&disk, root.path(), &key, claim).unwrap();
+    give_up(&on(&disk, root.path()), &key, claim).unwrap();
     assert_eq!(*disk.0.dirs.lock().unwrap(), [layout::claim_dir(root.path(), &key)]);
 }
 
@@ -156,7 +163,7 @@ fn folders_are_synced_when_something_was_removed_from_them() {
     faults.fail_removes(true);
     assert!(writer.drop_epoch_all(&record(0, 1, 0, b"x").task.epoch_key(), 0).is_err());
     assert_eq!(faults.syncs.load(Ordering::Relaxed), 2);
-    assert_eq!(segment_files(root.path()).unwrap().len(), 1);
+    assert_eq!(segment_files(&Folder::at(root.path())).unwrap().len(), 1);
 }
 
 #[test]
@@ -191,15 +198,15 @@ fn what_is_written_behind_a_takeover_counts_for_nobody() {
     second.submit(other(0, b"defg")).wait().unwrap();
     first.submit(other(0, b"late, too")).wait().unwrap_err();
     // As if it had just been about to create a file when the epoch was taken over.
-    let path = |agent| layout::segment_path(root.path(), agent, APP + old, claim.used, &key);
+    let path = |agent| layout::segment_path(root.path(), (agent, APP + old, None), claim.used, &key);
     std::fs::copy(path(AgentId(100 + old)), path(AgentId(99))).unwrap();
     assert_eq!(found(root.path(), &key, claim), 3 + 4);
     for _ in 0..2 {
         let (third, _writer) = attached(root.path(), "app-3");
         let claim = claimed(root.path(), &key, third);
         assert_eq!(found(root.path(), &key, claim), 3 + 4, "also for who comes later");
-        let seals = layout::entries(&layout::claim_dir(root.path(), &key)).unwrap();
-        assert_eq!(seals.iter().filter(|path| seal::is_seal(path)).count(), 1);
+        let seals = Folder::at(root.path()).entries(&layout::claim_dir(root.path(), &key)).unwrap();
+        assert_eq!(seals.iter().filter(|path| seal::is_seal(&path.path)).count(), 1);
     }
 }
 
@@ -244,13 +251,13 @@ fn what_nobody_will_ask_for_goes_once_it_is_old() {
         writer.submit(of(key, 0, b"abc")).wait().unwrap();
     }
     let claim = claimed(root.path(), &committed, incarnation);
-    give_up(&RealDisk, root.path(), &committed, claim).unwrap();
-    assert_eq!(prune(&RealDisk, root.path(), RUBBISH_AGE).unwrap(), 0, "it may be written just now");
-    assert_eq!(segment_files(root.path()).unwrap().len(), 4);
-    assert_eq!(prune(&RealDisk, root.path(), Duration::ZERO).unwrap(), 3);
-    assert_eq!(segment_files(root.path()).unwrap().len(), 2);
+    give_up(&Folder::at(root.path()), &committed, claim).unwrap();
+    assert_eq!(prune(&Folder::at(root.path()), RUBBISH_AGE).unwrap(), 0, "it may be written just now");
+    assert_eq!(segment_files(&Folder::at(root.path())).unwrap().len(), 4);
+    assert_eq!(prune(&Folder::at(root.path()), Duration::ZERO).unwrap(), 3);
+    assert_eq!(segment_files(&Folder::at(root.path())).unwrap().len(), 2);
     for key in &kept {
-        let claim = newest(root.path(), key).unwrap().unwrap();
+        let claim = newest(&Folder::at(root.path()), key).unwrap().unwrap();
         assert_eq!(found(root.path(), key, claim), 3);
     }
 }

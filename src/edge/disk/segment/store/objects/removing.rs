@@ -1,0 +1,38 @@
+//! Removing what nobody needs, in the background.
+
+use std::path::{Path, PathBuf};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::client::Bucket;
+use super::object;
+use crate::edge::disk::segment::layout::is_segment;
+
+/// Removes what it is told to until nobody can tell it more.
+pub(super) async fn remove_all(bucket: Bucket, mut queue: UnboundedReceiver<PathBuf>) {
+    while let Some(path) = queue.recv().await {
+        let removed = match is_segment(&path) {
+            true => remove_segment(&bucket, &path).await,
+            false => bucket.remove(&path).await,
+        };
+        if let Err(error) = removed {
+            // It is found again: by who commits the next epoch, or as rubbish.
+            tracing::warn!(path = %path.display(), %error, "what nobody needs could not be removed");
+        }
+    }
+}
+
+async fn remove_segment(bucket: &Bucket, segment: &Path) -> std::io::Result<()> {
+    // Without it there is no segment for those who read meanwhile.
+    bucket.remove(&object(segment, 0)).await?;
+    let rest = bucket.list(segment).await?;
+    let names = stream::iter(rest).map(|found| Ok(found.location)).boxed();
+    let removed = bucket.store.delete_stream(names).try_for_each(|_| async { Ok(()) }).await;
+    match removed {
+        Err(object_store::Error::NotFound { .. }) => Ok(()),
+        removed => {
+            removed.map_err(|error| std::io::Error::other(bucket.told("DELETE", segment, &error.to_string())))
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! A store in memory that fails when told to.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::stream::BoxStream;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+
+/// What becomes of the next puts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It is not made: 503.
+    Refused,
+    /// It is made, and the answer is an error.
+    AnswerLost,
+    /// It is made when [`Faulty::deliver`] says so, and the answer is an error.
+    Late,
+}
+
+/// A store in memory with faults.
+#[derive(Debug, Default)]
+pub(crate) struct Faulty {
+    pub(crate) inner: InMemory,
+    faults: Mutex<Vec<Fault>>,
+    late: Mutex<Vec<(Path, PutPayload, PutOptions)>>,
+    /// All requests but puts are refused.
+    is_down: AtomicBool,
+    /// Milliseconds that a put takes.
+    slow: AtomicU64,
+    /// Puts that were made.
+    pub(crate) puts: AtomicU64,
+}
+
+impl Faulty {
+    /// The next puts go like this, one after the other; those after them well.
+    pub(crate) fn next_puts(&self, faults: &[Fault]) {
+        *self.faults.lock().unwrap() = faults.iter().rev().copied().collect();
+    }
+
+    /// No request is answered well, or all are again.
+    pub(crate) fn is_down(&self, is_down: bool) {
+        self.is_down.store(is_down, Ordering::Relaxed);
+        self.next_puts(&vec![Fault::Refused; if is_down { 10_000 } else { 0 }]);
+    }
+
+    /// Puts take so long.
+    pub(crate) fn slow(&self, time: Duration) {
+        self.slow.store(u64::try_from(time.as_millis()).unwrap(), Ordering::Relaxed);
+    }
+
+    /// Makes the puts that are late.
+    pub(crate) fn deliver(&self) {
+        let late = std::mem::take(&mut *self.late.lock().unwrap());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        for (path, payload, options) in late {
+            let _nobody_hears = runtime.block_on(self.inner.put_opts(&path, payload, options));
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.is_down.load(Ordering::Relaxed) { Err(unavailable()) } else { Ok(()) }
+    }
+}
+
+fn unavailable() -> Error {
+    Error::Generic { store: "test", source: "503 Slow Down, says hunter2-secret".into() }
+}
+
+impl fmt::Display for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("faulty")
+    }
+}
+
+#[async_trait::async_trait]
+impl ObjectStore for Faulty {
+    async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        tokio::time::sleep(Duration::from_millis(self.slow.load(Ordering::Relaxed))).await;
+        let fault = self.faults.lock().unwrap().pop();
+        match fault {
+            Some(Fault::Refused) => return Err(unavailable()),
+            Some(Fault::Late) => {
+                self.late.lock().unwrap().push((path.clone(), payload, options));
+                return Err(unavailable());
+            }
+            _ => {}
+        }
+        let done = self.inner.put_opts(path, payload, options).await?;
+        self.puts.fetch_add(1, Ordering::Relaxed);
+        if fault == Some(Fault::AnswerLost) { Err(unavailable()) } else { Ok(done) }
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        path: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.inner.put_multipart_opts(path, options).await
+    }
+
+    async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
+        self.check()?;
+        self.inner.get_opts(path, options).await
+    }
+
+    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.inner.delete_stream(paths)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.check()?;
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.inner.copy_opts(from, to, options).await
+    }
+}
+
+/// What speaks to a store that fails when told to.
+pub(crate) fn faulty() -> (Arc<super::Objects>, Arc<Faulty>) {
+    let bucket = Arc::new(Faulty::default());
+    (Arc::new(over(&bucket)), bucket)
+}
+
+/// Another that speaks to the same.
+pub(crate) fn over(bucket: &Arc<Faulty>) -> super::Objects {
+    let bucket = Arc::clone(bucket) as Arc<dyn ObjectStore>;
+    let (root, prefix) = ("s3://bucket/prefix".into(), "prefix".into());
+    let secrets = vec!["hunter2-secret".to_owned()];
+    let client =
+        super::client::Client::start(bucket, root, prefix, Duration::from_millis(400), secrets).unwrap();
+    super::Objects { client: Arc::new(client) }
+}
