@@ -1,7 +1,8 @@
 """A driver to be killed whole: ``python driver.py '<json>'``; writes its rows at the end.
 
 Keys of the JSON: kind ("batch" or "stream"), folder, master, partitions, die (whether to say where
-it is and then wait to be killed).
+it is and then wait to be killed); attach (arguments of attach, unless there is a folder for logs),
+pause (seconds that each call takes), again (whether a batch job reads its rows a second time).
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def main() -> None:
     """Run what the argument says."""
     plan = json.loads(sys.argv[1])
     spark = scene.start(plan["master"])
-    with clonos.attach(spark, checkpoint_dir=Path(plan["folder"]) / "logs") as session:
+    settings = plan.get("attach") or {"checkpoint_dir": Path(plan["folder"]) / "logs"}
+    with clonos.attach(spark, **settings) as session:
         (batch if plan["kind"] == "batch" else stream)(spark, session, plan)
     spark.stop()
 
@@ -34,9 +36,11 @@ def main() -> None:
 def score(plan: dict[str, Any]) -> Any:
     """The function under test; the same code in every driver."""
     record = str(Path(plan["folder"]) / "calls.txt")
+    pause = plan.get("pause", 0.0)
 
     @causal("double", uid="score")
     def score_of(row: int) -> float:
+        time.sleep(pause)
         return scene.ask(record, row)
 
     return score_of
@@ -47,7 +51,12 @@ def batch(spark: Any, session: Any, plan: dict[str, Any]) -> None:
     folder = Path(plan["folder"])
     with session.epoch("nightly"):
         rows = spark.range(0, scene.ROWS, 1, plan["partitions"])
-        rows = rows.select("id", score(plan)("id").alias("v")).collect()
+        scored = rows.select("id", score(plan)("id").alias("v"))
+        rows = scored.collect()
+        if plan.get("again"):
+            asked = (folder / "calls.txt").read_text()
+            assert sorted(scored.collect()) == sorted(rows)
+            assert (folder / "calls.txt").read_text() == asked
         if plan["die"]:
             wait_to_die(folder)
     write(folder, rows)

@@ -133,7 +133,8 @@ def main() -> None:
     folder = Path(plan["folder"])
 
     told, spark = told_to(plan), session_of(3)
-    with clonos.attach(spark, checkpoint_dir=folder / "logs") as session:
+    settings = plan.get("attach") or {"checkpoint_dir": folder / "logs"}
+    with clonos.attach(spark, **settings) as session:
         files = spark.readStream.schema("id string, n long").option("maxFilesPerTrigger", 1)
         drawn = clonos.transform_with_state(
             files.json(str(folder / "in")).groupBy("id"),

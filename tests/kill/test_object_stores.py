@@ -1,0 +1,179 @@
+"""Everything killed, and the store itself, with the checkpoint in a real S3 server."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import s3_server
+import scene
+import state_driver
+from dying import PATIENCE_SECONDS, await_mark, driver, log_of
+from scene import ROWS, Record
+
+import clonos
+from clonos import testing
+
+pytestmark = pytest.mark.timeout(1200)
+FILES = 3
+FILE_ROWS = 100
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[s3_server.Server]:
+    with s3_server.running(tmp_path / "s3") as server:
+        yield server
+
+
+def run(folder: Path, server: s3_server.Server, **plan: Any) -> None:
+    """Run a driver; kill it when it says so, if it is to die."""
+    with driver("driver.py", folder, attach=server.settings(), **plan) as process:
+        await_mark(folder / ("kill me" if plan["die"] else "done"), process)
+        if not plan["die"]:
+            process.wait(PATIENCE_SECONDS)
+
+
+def check_rows(folder: Path, record: Record) -> None:
+    """Every row is there once, with the first answer that was given for it."""
+    rows = json.loads((folder / "rows.json").read_text())
+    assert sorted(row for row, _ in rows) == list(range(ROWS))
+    assert all(value == record.first[str(row)] for row, value in rows)
+
+
+def test_a_batch_job_goes_on_where_it_was_from_an_object_store(
+    tmp_path: Path, server: s3_server.Server
+) -> None:
+    run(tmp_path, server, kind="batch", master="local-cluster[3,1,1024]", partitions=6, die=True)
+    record = Record(tmp_path / "calls.txt").read()
+    assert len(record.calls) == ROWS
+    assert any(".seg" in str(file) for file in server.files)
+    # Fewer executors, other partitions: rows are found by fingerprint, in whichever log they are.
+    run(tmp_path, server, kind="batch", master="local-cluster[2,1,1024]", partitions=4, die=False)
+    check_rows(tmp_path, record)
+    assert not record.read().twice
+    # Of a claim that was given up, an empty object stays.
+    left = [file for file in server.files if file.stat().st_size and file.suffix != ".incarnation"]
+    assert not left, "what is committed is removed"
+    assert s3_server.SECRET not in log_of(tmp_path).read_text()
+
+
+def test_a_stream_killed_in_a_batch_gives_it_again_from_an_object_store(
+    tmp_path: Path, server: s3_server.Server
+) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(FILES):
+        rows = range(number * FILE_ROWS, (number + 1) * FILE_ROWS)
+        text = "\n".join(json.dumps({"id": row}) for row in rows)
+        (tmp_path / "in" / f"{number}.json").write_text(text)
+    for die in (True, False):
+        plan: dict[str, Any] = {"kind": "stream", "partitions": 0, "die": die}
+        run(tmp_path, server, master="local-cluster[2,1,1024]", **plan)
+    record = Record(tmp_path / "calls.txt").read()
+    seen = {
+        number: (tmp_path / f"batch-{number}.txt").read_text().splitlines()
+        for number in range(FILES)
+    }
+    assert [len(seen[number]) for number in range(FILES)] == [1, 2, 1], "batch 1 came twice"
+    # The same rows, and the same time that the batch function took on the driver.
+    assert seen[1][0] == seen[1][1]
+    values = dict(pair for lines in seen.values() for pair in json.loads(lines[0])[1])
+    assert {str(row): value for row, value in values.items()} == record.first
+    assert not record.twice
+
+
+def test_keyed_state_goes_on_from_an_object_store(tmp_path: Path, server: s3_server.Server) -> None:
+    for batch in range(3):
+        state_driver.put(tmp_path, batch)
+    plan: dict[str, Any] = {"attach": server.settings(), "pause": 0.0}
+    with driver("state_driver.py", tmp_path, hang=(1, "written"), **plan) as process:
+        await_mark(tmp_path / "written 1", process)
+    assert any(file.suffix == ".delta" for file in server.files)
+    with driver("state_driver.py", tmp_path, hang=None, **plan) as process:
+        assert process.wait(PATIENCE_SECONDS) == 0, log_of(tmp_path).read_text()[-3000:]
+    state_driver.check(tmp_path, 3)
+    questions = [what for what, _ in state_driver.asked(tmp_path)]
+    assert len(set(questions)) == len(questions)
+
+
+def test_a_store_that_dies_and_comes_back_costs_nothing_but_time(
+    tmp_path: Path, server: s3_server.Server
+) -> None:
+    plan: dict[str, Any] = {"kind": "batch", "partitions": 6, "die": False, "pause": 0.03}
+    record = Record(tmp_path / "calls.txt")
+
+    def wait_for(rows: int) -> None:
+        def are_asked() -> bool:
+            return record.path.exists() and record.path.read_text().count("\n") > rows
+
+        testing.wait_until(are_asked, f"{rows} rows to be asked about", PATIENCE_SECONDS)
+
+    plan |= {"attach": server.settings(io_timeout=20.0), "again": True}
+    with driver("driver.py", tmp_path, master="local-cluster[2,1,1024]", **plan) as process:
+        wait_for(ROWS // 6)
+        server.away(2.0)
+        wait_for(ROWS // 3)
+        assert not record.read().twice, "a publish waits that long"
+        # Longer than that: tasks fail, and are run again.
+        server.away(8.0)
+        await_mark(tmp_path / "done", process)
+    given = {tuple(line.split(" ")) for line in record.path.read_text().splitlines()}
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert sorted(row for row, _ in rows) == list(range(ROWS))
+    assert {(str(row), repr(value)) for row, value in rows} <= given
+    # What a task was answered while it could record nothing went with it, and nobody has seen it.
+    # That what was seen is not asked again, the driver has checked.
+
+
+def test_what_is_wrong_with_a_store_is_said_when_a_session_attaches(
+    tmp_path: Path, server: s3_server.Server
+) -> None:
+    spark = scene.start("local[2]")
+    try:
+        wrong = {**server.options, "secret_access_key": "another-secret"}
+        with pytest.raises(clonos.errors.ClonosError) as told:
+            clonos.attach(spark, **server.settings(storage_options=wrong))
+        for part in ("checkpoint_dir", f"s3://{s3_server.BUCKET}/logs"):
+            assert part in str(told.value)
+        assert "another-secret" not in str(told.value)
+        with pytest.raises(clonos.errors.ConfigError, match="acces_key_id"):
+            clonos.attach(spark, **server.settings(storage_options={"acces_key_id": "x"}))
+        with pytest.raises(clonos.errors.ConfigError, match="storage_options"):
+            clonos.attach(spark, checkpoint_dir=tmp_path, storage_options=server.options)
+        with clonos.attach(spark, **server.settings()) as session:
+            shown = [
+                repr(session),
+                repr(session.config),
+                str(spark.sparkContext.getConf().getAll()),
+            ]
+            assert not any(s3_server.SECRET in text for text in shown)
+            with pytest.raises(clonos.errors.ConfigError, match="savepoint"):
+                session.savepoint("query", "s3://bucket/savepoint")
+        server.kill()
+        with pytest.raises(clonos.errors.ClonosError, match=f"s3://{s3_server.BUCKET}/logs"):
+            clonos.attach(spark, **server.settings(io_timeout=2.0))
+    finally:
+        spark.stop()
+
+
+def test_doctor_tries_the_store(server: s3_server.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from clonos.cli.commands import app
+
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in server.options.items():
+        monkeypatch.setenv(f"AWS_{name.upper()}", value)
+    url = f"s3://{s3_server.BUCKET}/doctor"
+    done = CliRunner().invoke(app, ["doctor", "--checkpoint-dir", url])
+    text = " ".join(done.output.split())
+    assert f"ok checkpoint_dir {url}: a put takes" in text, text
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-secret")
+    done = CliRunner().invoke(app, ["doctor", "--checkpoint-dir", url])
+    assert f"fail checkpoint_dir {url}" in " ".join(done.output.split())
+    assert "another-secret" not in done.output
+    assert not server.files
