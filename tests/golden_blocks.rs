@@ -89,8 +89,14 @@ fn rows() -> Vec<Wanted> {
     vec![header(), Same(Determinant::Rows { numbers: &[14, 7] }), Results(vec![1, 2], some)]
 }
 
+fn marks() -> Vec<Wanted> {
+    let some: ArrayRef = Arc::new(BooleanArray::from(vec![true, false]));
+    let marks = [0x0000_0014_0000_0003_u64.to_le_bytes(), 0_u64.to_le_bytes()].concat();
+    vec![header(), Same(Determinant::Marks { marks: marks.leak() }), Results(vec![1, 2], some)]
+}
+
 /// The golden blocks by name.
-fn golden() -> [(&'static str, Vec<Wanted>); 6] {
+fn golden() -> [(&'static str, Vec<Wanted>); 7] {
     [
         ("empty", vec![]),
         ("services", services()),
@@ -98,6 +104,7 @@ fn golden() -> [(&'static str, Vec<Wanted>); 6] {
         ("results", results()),
         ("exchange", exchange()),
         ("rows", rows()),
+        ("marks", marks()),
     ]
 }
 

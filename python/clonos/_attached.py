@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.udf import UserDefinedFunction
 
     from clonos import _core
 
@@ -22,6 +23,8 @@ class Attached(Protocol):
     def stop(self) -> None: ...
 
     def watch(self, spark: SparkSession) -> None: ...
+
+    def mark_rows(self, function: UserDefinedFunction, *, takes_marks: bool) -> None: ...
 
 
 _current: Attached | None = None

@@ -133,8 +133,8 @@ class ResultTask:
     @property
     def lost(self) -> bool:
         """Whether a published log of this task can be read nowhere."""
-    def offer(self, columns: Sequence[pa.Array]) -> Plan:
-        """Fingerprint the rows of a batch and match them with the log."""
+    def offer(self, columns: Sequence[pa.Array], marks: pa.Array | None = None) -> Plan:
+        """Fingerprint the rows of a batch and match them with the log; `marks` are int64."""
     def complete(self, plan: Plan, live: pa.Array | None) -> pa.Array:
         """Record the values of the live rows; all values of the batch, in its order."""
     def abandon(self, plan: Plan) -> None:

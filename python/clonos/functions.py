@@ -36,8 +36,8 @@ def now(*, row_key: RowKey | Sequence[RowKey] | None = None, uid: str = "clonos.
     Parameters
     ----------
     row_key : column, name, "*", or a list of them, optional
-        Columns that identify a row; needed downstream of a shuffle, where rows may come back in
-        another order.
+        Columns that identify a row. Downstream of a shuffle, where rows may come back in another
+        order, `rand` and `uuid` need them; `now` goes by what else is read of a row.
     uid : str
         Operator name; give each its own where a query has several.
 

@@ -115,6 +115,10 @@ impl BlockBuilder {
                 out.push(14);
                 put_bytes(out, numbers);
             }
+            Determinant::Marks { marks } => {
+                out.push(16);
+                put_bytes(out, marks);
+            }
         }
         self.count += 1;
         Ok(())
@@ -317,6 +321,7 @@ impl<'a> BlockReader<'a> {
             13 => Determinant::TimeAgain { count: fields.small()? },
             14 => Determinant::Rows { numbers: fields.bytes()? },
             15 => Determinant::Service { name: fields.fixed()?, text: fields.text()? },
+            16 => Determinant::Marks { marks: fields.bytes()? },
             12 => Determinant::Resume { segment: fields.small()? },
             kind => return Err(corrupt(&format!("kind {kind} of determinant is unknown"))),
         })

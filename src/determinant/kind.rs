@@ -128,6 +128,11 @@ pub enum Determinant<'a> {
         /// One number per row; see [`row_numbers`](super::row_numbers).
         numbers: &'a [u8],
     },
+    /// What can be seen, besides a function's arguments, of the rows that the results after this belong to.
+    Marks {
+        /// One per row; see [`marks`](super::marks).
+        marks: &'a [u8],
+    },
     /// What follows goes on with a row segment that an earlier generation left incomplete.
     Resume {
         /// Number of Row and Resume determinants before the segment's own; 0 before the first.

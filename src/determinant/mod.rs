@@ -25,6 +25,7 @@
 //! | 13 | `TimeAgain` | count `v`; the Time before came so many times more |
 //! | 14 | Rows | `bytes`: per row of the Results after it, its number in the input, `z`, less the one before |
 //! | 15 | Service | name u64, text `bytes`; what people call the service of this name |
+//! | 16 | Marks | `bytes`: per row of the Results after it, u64; what can be seen of it besides arguments, 0: nothing |
 
 mod block;
 pub(crate) mod codec;
@@ -42,4 +43,4 @@ pub use fingerprint::{batch_fingerprint, bytes_fingerprint, row_fingerprints};
 pub(crate) use fingerprint_map::FingerprintMap;
 pub use kind::{Determinant, FORMAT, Fingerprints};
 pub use results::{decode_results, encode_results};
-pub use rows::{encode_row_numbers, row_numbers};
+pub use rows::{encode_marks, encode_row_numbers, marks, row_numbers};

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use arrow_array::{ArrayRef, UInt32Array};
+use arrow_array::{Array, ArrayRef, Int64Array, UInt32Array};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3_arrow::PyArray;
@@ -81,12 +81,20 @@ impl PyResultTask {
 
 impl PyResultTask {
     /// Finds the rows of a batch: in logs of others only where there are such, and the own one lacks some.
-    fn found(&self, columns: &[ArrayRef]) -> Result<Plan> {
+    fn found(&self, columns: &[ArrayRef], marks: Option<&ArrayRef>) -> Result<Plan> {
         let mut fingerprints = Vec::with_capacity(columns.first().map_or(0, |column| column.len()));
         row_fingerprints(columns, &mut fingerprints)?;
         let ask = |questions: &[PoolQuestion], ambiguous| self.publisher.pool(&self.id, questions, ambiguous);
-        lock(&self.task).find(fingerprints, ask)
+        lock(&self.task).find(fingerprints, marks.map_or_else(|| Ok(Vec::new()), marks_of)?, ask)
     }
+}
+
+/// Marks as Spark hands them over.
+fn marks_of(column: &ArrayRef) -> Result<Vec<u64>> {
+    let marks = column.as_any().downcast_ref::<Int64Array>();
+    let marks =
+        marks.ok_or_else(|| Error::Misuse { what: "marks of rows that are not whole numbers".into() })?;
+    Ok(marks.iter().map(|mark| mark.unwrap_or_default().cast_unsigned()).collect())
 }
 
 #[pymethods]
@@ -108,9 +116,10 @@ impl PyResultTask {
         self.lost
     }
 
-    fn offer(&self, py: Python<'_>, columns: Vec<PyArray>) -> PyResult<PyPlan> {
-        let columns = arrays(columns);
-        let plan = enter(py, || self.found(&columns))?;
+    #[pyo3(signature = (columns, marks=None))]
+    fn offer(&self, py: Python<'_>, columns: Vec<PyArray>, marks: Option<PyArray>) -> PyResult<PyPlan> {
+        let (columns, marks) = (arrays(columns), marks.map(array));
+        let plan = enter(py, || self.found(&columns, marks.as_ref()))?;
         let live_count = plan.live.len();
         if live_count > 0 {
             self.publisher.work.begin();

@@ -159,7 +159,10 @@ impl Attempt {
         let mut fingerprints = Vec::new();
         row_fingerprints(std::slice::from_ref(batch), &mut fingerprints)?;
         let Self { task, others, .. } = self;
-        task.find(fingerprints, |questions, checks_ambiguity| others.answer(questions, checks_ambiguity))
+        let marks = Vec::new();
+        task.find(fingerprints, marks, |questions, checks_ambiguity| {
+            others.answer(questions, checks_ambiguity)
+        })
     }
 
     /// Calls the function for a plan's live rows and publishes the block.

@@ -1,16 +1,27 @@
 //! Finds the recorded rows of a task in result mode: by order, and once order fails, by
-//! fingerprint.
+//! fingerprint, or by what tells rows with equal fingerprints apart.
 
 use arrow_array::{Array, ArrayRef};
 
 use super::divergence::misuse;
 use super::header;
+use super::marks::{self, Likeness};
 use super::matching::{Found, Index};
 use super::plan::{Plan, Run, Runs};
 use super::pool::{Asked, PoolQuestion, PoolRows};
 use super::recorded::RecordedRows;
 use crate::determinant::row_fingerprints;
 use crate::error::Result;
+
+impl Matching {
+    /// In recorded order.
+    fn of(recorded: &RecordedRows) -> Self {
+        let Some(numbers) = recorded.numbers() else { return Self::Positional { next: 0 } };
+        let mut rows: Vec<_> = numbers.iter().copied().zip(0..).collect();
+        rows.sort_unstable();
+        Self::Numbered(Numbered { rows, next: 0 })
+    }
+}
 
 /// Equal rows that can't be told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,10 +62,20 @@ struct Numbered {
     next: usize,
 }
 
+/// By what recorded rows are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keys {
+    /// No row came yet that is like a recorded one.
+    Open,
+    Arguments,
+    Marks,
+}
+
 /// The recorded rows and which of them are used.
 #[derive(Debug)]
 pub(super) struct Matcher {
     pub(super) recorded: RecordedRows,
+    keys: Keys,
     matching: Matching,
     before: Before,
     /// Rows of other partitions that are among the recorded ones.
@@ -65,20 +86,54 @@ pub(super) struct Matcher {
 impl Matcher {
     /// `any_order`: the task's rows are not expected in recorded order.
     pub(super) fn new(recorded: RecordedRows, any_order: bool, checks_ambiguity: bool) -> Self {
-        let matching = match recorded.numbers() {
-            None => Matching::Positional { next: 0 },
-            Some(numbers) => {
-                let mut rows: Vec<_> = numbers.iter().copied().zip(0..).collect();
-                rows.sort_unstable();
-                Matching::Numbered(Numbered { rows, next: 0 })
-            }
-        };
         let (before, asked) = (Before::default(), Asked::default());
-        let mut matcher = Self { recorded, matching, before, asked, checks_ambiguity };
+        let (keys, matching) = (Keys::Open, Matching::of(&recorded));
+        let mut matcher = Self { recorded, keys, matching, before, asked, checks_ambiguity };
         if any_order {
             matcher.give_up_order();
         }
         matcher
+    }
+
+    /// By what the rows of a batch are found; nothing if that is their fingerprints. Must be known before rows of
+    /// others are added.
+    pub(super) fn keys(&mut self, fingerprints: &[u64], marks: &[u64]) -> Vec<u64> {
+        if self.keys == Keys::Open && !fingerprints.is_empty() {
+            self.choose(fingerprints, marks);
+        }
+        if self.keys != Keys::Marks {
+            return Vec::new();
+        }
+        fingerprints.iter().zip(marks).map(|(fingerprint, mark)| marks::key(*fingerprint, *mark)).collect()
+    }
+
+    /// Chooses by what rows are found: by marks, if one of a recorded row comes again.
+    fn choose(&mut self, fingerprints: &[u64], marks: &[u64]) {
+        if let Matching::Indexed(index) = &self.matching {
+            // Most batches of a long input that came in another order have nothing in common with a short log.
+            if !fingerprints.iter().any(|fingerprint| index.knows(*fingerprint)) {
+                return;
+            }
+        }
+        match self.recorded.likeness(fingerprints, marks) {
+            Likeness::Nothing => {}
+            Likeness::Arguments => {
+                self.keys = Keys::Arguments;
+                self.recorded.forget_marks();
+            }
+            Likeness::Rows => {
+                self.keys = Keys::Marks;
+                self.recorded
+                    .tell_apart(marks.iter().copied().find(|mark| *mark != marks::NONE).unwrap_or_default());
+                // No row was found yet, so none is used.
+                if let Matching::Indexed(_) =
+                    std::mem::replace(&mut self.matching, Matching::of(&self.recorded))
+                {
+                    self.give_up_order();
+                    self.keep_order_given_up();
+                }
+            }
+        }
     }
 
     /// What to ask of other partitions' rows before a batch is decided.
@@ -154,7 +209,7 @@ impl Matcher {
         };
         let own = self.recorded.own();
         let recorded = self.recorded.fingerprints(*next..own.min(*next + plan.rows));
-        let same = common_prefix(&plan.fingerprints, recorded);
+        let same = common_prefix(plan.keys(), recorded);
         plan.runs.push(Run::Recorded { position: *next, len: same });
         *next += same;
         if same == plan.rows {
@@ -186,7 +241,7 @@ impl Matcher {
             let at = number.checked_sub(plan.first_row).and_then(|at| usize::try_from(at).ok());
             let recorded = self.recorded.fingerprints(position..position + 1).first().copied();
             match at {
-                Some(at) if at >= row && plan.fingerprint(at) == recorded => {
+                Some(at) if at >= row && plan.keys().get(at).copied() == recorded => {
                     runs.push(Run::Live { len: at - row });
                     runs.push(Run::Recorded { position, len: 1 });
                     row = at + 1;
@@ -195,7 +250,7 @@ impl Matcher {
             }
         }
         // Rows with a key may have come in another order by the same right.
-        let proven = here > 0 && self.checks_ambiguity;
+        let proven = here > 0 && self.checks_ambiguity && self.keys != Keys::Marks;
         if !in_order || (here < plan.rows && here < left.len() && !proven) {
             self.give_up_order();
             return 0;
@@ -269,20 +324,30 @@ impl Matcher {
         }
     }
 
-    /// Finds one row by its fingerprint.
+    /// Finds one row by its key; by its fingerprint then, among those that are known by that only.
     fn look_up(&mut self, plan: &mut Plan, row: usize) -> Result<Option<Ambiguous>> {
-        let (Matching::Indexed(index), Some(fingerprint)) = (&mut self.matching, plan.fingerprint(row))
+        let (fingerprint, key) = (plan.fingerprint(row), plan.keys().get(row).copied());
+        let (Matching::Indexed(index), Some(fingerprint), Some(key)) = (&mut self.matching, fingerprint, key)
         else {
             return misuse("a lookup without an index".to_owned());
         };
         let recorded = &mut self.recorded;
-        let same = self.checks_ambiguity.then_some(|a, b| recorded.same_value(a, b));
-        match index.take(fingerprint, same)? {
+        let mut same = |a, b| recorded.same_value(a, b);
+        // Rows that are equal in all that can be seen of them may have each other's answers.
+        let mut checks = self.checks_ambiguity && plan.is_partial(row);
+        let mut found = index.take(key, checks.then_some(&mut same))?;
+        if key != fingerprint && !matches!(found, Found::At(_)) {
+            let by_arguments = index.take(fingerprint, self.checks_ambiguity.then_some(&mut same))?;
+            if by_arguments != Found::Unknown {
+                (found, checks) = (by_arguments, self.checks_ambiguity);
+            }
+        }
+        match found {
             Found::At(position) => {
                 plan.runs.push(Run::Recorded { position, len: 1 });
                 return Ok(None);
             }
-            Found::Exhausted(position) if self.checks_ambiguity => {
+            Found::Exhausted(position) if checks => {
                 plan.doubtful.push((plan.live.len(), position));
             }
             Found::Exhausted(_) | Found::Unknown => {}

@@ -93,6 +93,11 @@ impl Index {
         }
     }
 
+    /// Whether rows of this fingerprint are recorded.
+    pub(super) fn knows(&self, fingerprint: u64) -> bool {
+        self.queues.contains_key(&fingerprint)
+    }
+
     /// The oldest position not used, over all fingerprints. Walks the whole index: for messages
     /// only.
     pub(super) fn first_unused(&self) -> Option<usize> {

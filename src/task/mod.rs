@@ -16,6 +16,7 @@ mod assemble;
 mod divergence;
 mod header;
 mod key;
+mod marks;
 mod matcher;
 mod matching;
 mod options;

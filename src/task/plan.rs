@@ -1,5 +1,8 @@
 //! What is to be done for one batch: which rows are recorded, which must be run.
 
+use super::marks;
+use crate::determinant::encode_marks;
+
 /// A run of consecutive input rows with the same origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Run {
@@ -73,6 +76,10 @@ pub struct Plan {
     /// Number of the batch's first row in this attempt's input.
     pub(super) first_row: u64,
     pub(super) fingerprints: Vec<u64>,
+    /// What can be seen of each row besides its arguments; empty if nothing was said of any.
+    pub(super) marks: Vec<u64>,
+    /// By what recorded rows are found, if that is not the fingerprints.
+    pub(super) keys: Vec<u64>,
     /// Per row, if they are counted.
     pub(super) occurrences: Vec<u64>,
     pub(super) runs: Runs,
@@ -84,6 +91,25 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// A plan for rows with these fingerprints, of which nothing is decided.
+    pub(super) fn of(fingerprints: Vec<u64>) -> Self {
+        Self {
+            rows: fingerprints.len(),
+            live: Vec::new(),
+            replayed: 0,
+            needs_pool: false,
+            sequence: 0,
+            first_row: 0,
+            fingerprints,
+            marks: Vec::new(),
+            keys: Vec::new(),
+            occurrences: Vec::new(),
+            runs: Runs::default(),
+            doubtful: Vec::new(),
+            kept: Vec::new(),
+        }
+    }
+
     /// Number of the batch's first row in this attempt's input, from 0.
     #[must_use]
     pub const fn first_row(&self) -> u64 {
@@ -94,6 +120,25 @@ impl Plan {
     #[must_use]
     pub fn fingerprint(&self, row: usize) -> Option<u64> {
         self.fingerprints.get(row).copied()
+    }
+
+    /// By what recorded rows are found.
+    pub(super) fn keys(&self) -> &[u64] {
+        if self.keys.is_empty() { &self.fingerprints } else { &self.keys }
+    }
+
+    /// Whether rows that are found by the same key as this one may differ in what can be seen of them.
+    pub(super) fn is_partial(&self, row: usize) -> bool {
+        self.keys.is_empty() || self.marks.get(row).is_none_or(|mark| marks::is_partial(*mark))
+    }
+
+    /// The marks of some rows as they are recorded; `None`: of all.
+    pub(super) fn encoded_marks(&self, rows: Option<&[u32]>) -> Vec<u8> {
+        let mark = |row: &u32| self.marks.get(*row as usize).copied().unwrap_or_default();
+        match rows {
+            None => encode_marks(self.marks.iter().copied()),
+            Some(rows) => encode_marks(rows.iter().map(mark)),
+        }
     }
 
     /// How many equal rows this attempt took before the row at `row` (index in the batch). `None`

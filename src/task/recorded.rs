@@ -7,9 +7,12 @@ use arrow_schema::DataType;
 use bytes::Bytes;
 
 use super::header;
+use super::marks::{Likeness, Marks};
 use super::matching::POSITIONS_MAX;
 use super::options::TaskMode;
-use crate::determinant::{BlockReader, Determinant, decode_results, row_fingerprints, row_numbers};
+use crate::determinant::{
+    BlockReader, Determinant, decode_results, marks as read_marks, row_fingerprints, row_numbers,
+};
 use crate::error::{Error, Result};
 
 /// One recorded Results determinant.
@@ -32,12 +35,16 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct RecordedRows {
     entries: Vec<Entry>,
+    /// By what rows are found: fingerprints of arguments, until [`RecordedRows::tell_apart`].
     fingerprints: Vec<u64>,
     own: usize,
     /// Per row of the own log, its number in the input, unless each follows the one before.
     numbers: Option<Vec<u64>>,
     /// Numbers stated for the next results.
     stated: Option<Vec<u64>>,
+    marks: Marks,
+    /// Marks stated for the next results.
+    marked: Option<Vec<u64>>,
 }
 
 /// A run of values inside one entry.
@@ -94,8 +101,13 @@ impl RecordedRows {
                             self.entries.push(Entry { start, rows, arrow, values: None, compared: None });
                         }
                         self.number(start, rows)?;
+                        if let Some(marks) = self.marked.take() {
+                            check_count("marks", marks.len(), rows)?;
+                            self.marks.put(start, &marks);
+                        }
                     }
                     Determinant::Rows { numbers } => self.stated = Some(row_numbers(numbers)?),
+                    Determinant::Marks { marks } => self.marked = Some(read_marks(marks)?),
                     Determinant::EpochMark => {}
                     other => {
                         let what = format!("{other:?} in a log of results");
@@ -116,10 +128,7 @@ impl RecordedRows {
             }
             return Ok(());
         };
-        if stated.len() != rows {
-            let what = format!("{} numbers for {rows} rows", stated.len());
-            return Err(Error::CorruptLog { what });
-        }
+        check_count("numbers", stated.len(), rows)?;
         self.numbers.get_or_insert_with(|| (0..start as u64).collect()).extend(stated);
         Ok(())
     }
@@ -135,6 +144,26 @@ impl RecordedRows {
     /// Numbers of the own rows, by position; `None` if the number of each is its position.
     pub(super) fn numbers(&self) -> Option<&[u64]> {
         self.numbers.as_deref()
+    }
+
+    /// What the own rows have in common with those of a batch. Without marks of theirs they are known by
+    /// arguments.
+    pub(super) fn likeness(&self, fingerprints: &[u64], marks: &[u64]) -> Likeness {
+        if self.marks.is_empty() || self.own == 0 {
+            return Likeness::Arguments;
+        }
+        self.marks.likeness(self.fingerprints(0..self.own), fingerprints, marks)
+    }
+
+    /// From here on own rows are found by their marks, too, where these are of the same columns as `like`.
+    pub(super) fn tell_apart(&mut self, like: u64) {
+        let own = self.fingerprints.get_mut(..self.own).unwrap_or_default();
+        std::mem::take(&mut self.marks).tell_apart(own, like);
+    }
+
+    /// Marks are of no use.
+    pub(super) fn forget_marks(&mut self) {
+        self.marks = Marks::default();
     }
 
     /// Rows in the task's own log.
@@ -264,4 +293,11 @@ impl RecordedRows {
         let values = entry.compared.as_ref().and_then(Option::as_ref);
         Ok(values.and_then(|v| v.get(position.saturating_sub(entry.start)).copied()))
     }
+}
+
+fn check_count(what: &str, stated: usize, rows: usize) -> Result<()> {
+    if stated == rows {
+        return Ok(());
+    }
+    Err(Error::CorruptLog { what: format!("{stated} {what} for {rows} rows") })
 }

@@ -95,23 +95,29 @@ impl ResultTask {
         })
     }
 
-    /// Finds the recorded values of a batch, whose fingerprints the caller has; also those that other
-    /// partitions recorded under another layout, for which it asks with `ask`: its arguments are the questions,
-    /// and whether rows with one fingerprint cannot be told apart. Their headers are checked as the own log's
-    /// are. Rows found there are recorded again, as copies, in this task's log.
+    /// Finds the recorded values of a batch, whose fingerprints the caller has, and per row a mark of all that can
+    /// be seen of it (0: nothing), or none. Also those that other partitions recorded under another layout, for
+    /// which it asks with `ask`: its arguments are the questions, and whether rows with one fingerprint cannot be
+    /// told apart. Their headers are checked as the own log's are. Rows found there are recorded again, as
+    /// copies, in this task's log.
     ///
     /// # Errors
     /// As [`ResultTask::new`] and [`ResultTask::offer`]; what `ask` fails with.
     pub fn find(
         &mut self,
         fingerprints: Vec<u64>,
+        marks: Vec<u64>,
         mut ask: impl FnMut(&[PoolQuestion], bool) -> Result<PoolRows>,
     ) -> Result<Plan> {
         self.standing.check()?;
+        if !marks.is_empty() && marks.len() != fingerprints.len() {
+            return misuse(format!("{} marks for {} rows", marks.len(), fingerprints.len()));
+        }
+        let keys = self.matcher.keys(&fingerprints, &marks);
         if self.has_pool {
             self.ask_pool(fingerprints.iter().copied(), &mut ask)?;
         }
-        let plan = self.offer_fingerprints(fingerprints)?;
+        let plan = self.decide(Plan { marks, keys, ..Plan::of(fingerprints) })?;
         if !plan.needs_pool {
             return Ok(plan);
         }
@@ -139,8 +145,7 @@ impl ResultTask {
     }
 
     /// Fingerprints the rows of a batch (the function's arguments, or the key columns if the user
-    /// gave `row_key=`) and finds their recorded values. A batch without columns:
-    /// [`ResultTask::offer_rows`].
+    /// gave `row_key=`) and finds their recorded values.
     ///
     /// # Errors
     /// Columns of a type without fingerprints; [`Error::Divergence`] if equal rows with different
@@ -151,41 +156,25 @@ impl ResultTask {
         self.offer_fingerprints(fingerprints)
     }
 
-    /// A batch of `rows` rows that have no arguments: only their order tells them apart.
-    ///
-    /// # Errors
-    /// As [`ResultTask::offer`].
-    pub fn offer_rows(&mut self, rows: usize) -> Result<Plan> {
-        self.offer_fingerprints(vec![0; rows])
-    }
-
     /// A batch whose fingerprints the caller has already.
     ///
     /// # Errors
     /// As [`ResultTask::offer`].
     pub fn offer_fingerprints(&mut self, fingerprints: Vec<u64>) -> Result<Plan> {
+        let keys = self.matcher.keys(&fingerprints, &[]);
+        self.decide(Plan { keys, ..Plan::of(fingerprints) })
+    }
+
+    fn decide(&mut self, mut plan: Plan) -> Result<Plan> {
         self.standing.check()?;
-        let rows = fingerprints.len();
-        let mut plan = Plan {
-            rows,
-            live: Vec::new(),
-            replayed: 0,
-            needs_pool: false,
-            sequence: self.plans_offered,
-            first_row: self.rows_offered,
-            occurrences: Vec::new(),
-            runs: Runs::default(),
-            doubtful: Vec::new(),
-            kept: Vec::new(),
-            fingerprints,
-        };
+        (plan.sequence, plan.first_row) = (self.plans_offered, self.rows_offered);
         if self.options.count_occurrences {
             plan.occurrences = plan.fingerprints.iter().map(|&f| self.occurrences.next(f)).collect();
         }
         let ambiguous = self.matcher.decide(&mut plan)?;
         self.seal(&mut plan, ambiguous)?;
         self.plans_offered += 1;
-        self.rows_offered += rows as u64;
+        self.rows_offered += plan.rows as u64;
         Ok(plan)
     }
 
@@ -424,6 +413,9 @@ impl ResultTask {
         } else {
             self.matcher.keep_order_given_up();
             self.next_number += count;
+        }
+        if !plan.marks.is_empty() {
+            self.builder.push(&Determinant::Marks { marks: &plan.encoded_marks(rows) })?;
         }
         self.builder.push_results(fingerprints.as_ref().unwrap_or(&plan.fingerprints), &arrow)
     }

@@ -18,6 +18,7 @@ from clonos._driver.adopt import Adoption
 from clonos._driver.foreach_batch import causal_batch_function
 from clonos._driver.listener import progress_listener
 from clonos._driver.metrics import serve
+from clonos._driver.row_marks import RowMarks
 from clonos._driver.stats import Stats
 from clonos._driver.strays import Strays
 from clonos._temporary import SESSION_FILE
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.udf import UserDefinedFunction
 
 _log = logging.getLogger("clonos")
 
@@ -93,6 +95,7 @@ class Session:
         self._iterated: set[int] = set()
         self._closing: list[Callable[[], None]] = []
         self._adoption: Adoption | None = None
+        self._marks = RowMarks(spark)
         # Of the epochs that are open, on whichever threads.
         self._strays: list[Strays] = []
         self._smaller_batches = not spark_private.is_set(spark, BATCH_BYTES_SETTING)
@@ -326,6 +329,7 @@ class Session:
         self._stopped.set()
         if self._adoption is not None:
             self._adoption.end()
+        self._marks.end()
         if _attached.latest() is self:
             _attached.set_current(None)
         with contextlib.suppress(Exception):
@@ -340,6 +344,10 @@ class Session:
         (self._folder / SESSION_FILE).unlink(missing_ok=True)
         self._agent.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def mark_rows(self, function: UserDefinedFunction, *, takes_marks: bool) -> None:
+        """Note a causal function, which may be handed a mark of each row; see `RowMarks`."""
+        self._marks.add(function, takes_marks=takes_marks)
 
     def watch(self, spark: SparkSession) -> None:
         """Listen to the streaming queries of a session of the application: each has its own.

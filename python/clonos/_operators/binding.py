@@ -42,6 +42,15 @@ class Binding:
         return self.arguments, self.keywords, self.keyed, self.types
 
 
+def name_columns(arguments: list[Any]) -> bool:
+    """Whether arguments name columns, as those of PySpark's functions: none are, or one is."""
+    from pyspark.sql import Column
+
+    return all(isinstance(argument, str) for argument in arguments) or any(
+        isinstance(argument, Column) for argument in arguments
+    )
+
+
 def bind_columns(
     args: Sequence[ColumnOrName], kwargs: dict[str, ColumnOrName], row_key: Any
 ) -> Binding:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 
 from clonos import _services
 from clonos._asks import asks_for_keys
+from clonos._attached import current, current_config
 from clonos._calls import Calls, signature_of, telling_of_setup
 from clonos._code import fingerprint, label
 from clonos._config import Flush, OnError, Per, Record
+from clonos._operators.binding import Binding, bind_columns, name_columns
 from clonos._operators.declaration import (
     ASYNC,
     ROW,
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
     from pyspark.sql.udtf import UserDefinedTableFunction
 
-    from clonos._operators.binding import Binding
     from clonos._operators.options import CausalOptions
     from clonos._operators.udtf import CausalUDTF
     from clonos._worker.pieces import Pieces
@@ -107,7 +108,6 @@ class CausalUDF(Generic[P, R]):
 
     def _pieces(self) -> Pieces | None:
         """What a worker needs to record groups, if this is used where PySpark takes a function."""
-        from clonos._attached import current_config
         from clonos._worker.pieces import Pieces
 
         if current_config() is None:
@@ -159,8 +159,8 @@ class CausalUDF(Generic[P, R]):
             there is no Spark session. Defaults of the function are values.
         row_key : column, name, "*", or a list of them, optional
             Columns that tell rows with equal arguments apart. They are not passed to the function.
-            Needed where such rows may come back in another order, that is after a shuffle.
-            ``"*"`` stands for all columns.
+            Needed where such rows may come back in another order, that is after a shuffle, and
+            nothing that is read above the function tells. ``"*"`` stands for all columns.
         """
         if _in_task():
             if self._groups is not None and not kwargs and not _services.in_scope():
@@ -169,10 +169,8 @@ class CausalUDF(Generic[P, R]):
                 if groups.is_group(args):
                     return groups.call_group(self._groups, self.func, args)
             return _services.call(self.func, *self._client(), *args, **kwargs)
-        if _no_session() or (row_key is None and not _name_columns([*args, *kwargs.values()])):
+        if _no_session() or (row_key is None and not name_columns([*args, *kwargs.values()])):
             return _services.call(self.func, *self._client(), *args, **kwargs)
-        from clonos._operators.binding import bind_columns
-
         binding = bind_columns(args, kwargs, row_key)
         with telling_of_setup(self.uid):
             return self._udf(binding)(*binding.columns)
@@ -231,8 +229,6 @@ class CausalUDF(Generic[P, R]):
         CausalUDF
             The same function under that name.
         """
-        from clonos._attached import current_config
-        from clonos._operators.binding import bind_columns
         from clonos._operators.columns import register_function
 
         named = self._copy(__name__=name)
@@ -279,7 +275,6 @@ class CausalUDF(Generic[P, R]):
         warnings.warn(message, NotRecordedWarning, stacklevel=stacklevel)
 
     def _spec(self, **of_use: Any) -> UdfSpec:
-        from clonos._attached import current_config
         from clonos._worker.udf import UdfSpec
 
         config = current_config()
@@ -316,23 +311,19 @@ class CausalUDF(Generic[P, R]):
 
         returned = self.returnType
         check_recordable(returned, self.uid)
+        is_value = self._is_value(binding.arguments, binding.keyed)
         # One for each call: what Spark pickles says which use it is, and equal pickles are one UDF.
-        return UserDefinedFunction(
+        function = UserDefinedFunction(
             self._body(binding, returned),
             returnType=returned,
             name=self.__name__,
             evalType=self._declared.run_eval_type(),
-            deterministic=self._is_value(binding.arguments, binding.keyed),
+            deterministic=is_value,
         )
-
-
-def _name_columns(arguments: list[Any]) -> bool:
-    """Whether arguments name columns, as those of PySpark's functions: none are, or one is."""
-    from pyspark.sql import Column
-
-    return all(isinstance(argument, str) for argument in arguments) or any(
-        isinstance(argument, Column) for argument in arguments
-    )
+        if (session := current()) is not None and self._declared.kind not in AGGREGATES:
+            by_row = self._options.record == "result" and not (is_value or binding.keyed)
+            session.mark_rows(function, takes_marks=by_row)
+        return function
 
 
 def _in_task() -> bool:
@@ -481,11 +472,11 @@ def _causal(fn: Any, declared: DataTypeOrString | None, options: Options) -> Any
         from clonos._operators.udtf import causal_udtf
 
         return causal_udtf(fn, declared, options)
-    if isinstance(fn, CausalUDF) and fn._is_adopted:
-        plain: Any = replace(fn._declared, declared_type=declared or fn._declared.declared_type)
-        return CausalUDF(plain, None, options)
     if isinstance(fn, CausalUDF):
         name = fn.__name__
+        if fn._is_adopted:
+            plain: Any = replace(fn._declared, declared_type=declared or fn._declared.declared_type)
+            return CausalUDF(plain, None, options)
         refused(f"{name} is causal already: give causal() the plain function, {name}.func")
     # `int` and `str` are functions to whoever maps with them.
     if isinstance(fn, type) and (hasattr(fn, "eval") or "__call__" in vars(fn)):

@@ -32,6 +32,9 @@ class ResultRunner:
         The opened task.
     arguments : int
         How many leading columns are passed to the function; the rest identify the row.
+    keyed : bool
+        Whether there are others by the user's `row_key`. If not, one that follows is Spark's mark
+        of the row; see `clonos._driver.row_marks`.
     flush : {"auto", "batch", "call"}
         How much becomes stable together.
     one_at_a_time : bool
@@ -42,11 +45,14 @@ class ResultRunner:
         self,
         task: _core.ResultTask,
         arguments: int,
+        keyed: bool,
         flush: str = "batch",
         one_at_a_time: bool = True,
     ) -> None:
         self._task = task
         self._arguments = arguments
+        # Where nothing is passed there is a column to count rows by.
+        self._marks_at = None if keyed else max(arguments, 1)
         self._flush = flush
         self._settle = task.settle if flush == "call" and one_at_a_time else None
         self._answers: Answers | None = None
@@ -71,7 +77,7 @@ class ResultRunner:
 
     def _one(self, columns: Columns, kind: Kind) -> pa.Array:
         task = self._task
-        plan = task.offer(arrow_of(columns))
+        plan = self._offer(columns)
         live = None
         # An empty batch goes through the function for the type of its result.
         if plan.live_count or not plan.rows:
@@ -107,6 +113,12 @@ class ResultRunner:
             return self._one(columns, kind)
         return pa.concat_arrays(outputs)
 
+    def _offer(self, columns: Columns) -> _core.Plan:
+        arrays, at = arrow_of(columns), self._marks_at
+        if at is None or len(arrays) <= at:
+            return self._task.offer(arrays)
+        return self._task.offer(arrays[:at], arrays[at])
+
     def _live_columns(self, plan: _core.Plan, columns: Columns) -> Columns:
         columns = columns[: self._arguments] or columns[:1]
         rows = plan.live
@@ -128,7 +140,7 @@ class ResultRunner:
         task = self._task
         waiting: deque[_core.Plan] = deque()
         for columns in batches:
-            plan = task.offer(arrow_of(columns))
+            plan = self._offer(columns)
             if not plan.live_count:
                 yield task.complete(plan, None)
                 continue
@@ -145,7 +157,7 @@ class ResultRunner:
     def _feed(self, first: Columns, batches: Batches, waiting: deque[_core.Plan]) -> Iterator[Any]:
         yield one_or_tuple(first)
         for columns in batches:
-            plan = self._task.offer(arrow_of(columns))
+            plan = self._offer(columns)
             waiting.append(plan)
             if plan.live_count:
                 self._given += plan.live_count

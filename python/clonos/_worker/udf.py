@@ -35,7 +35,8 @@ class UdfSpec:
     """All that a worker must know of one use of a causal function; travels with its pickle.
 
     `arguments` counts the columns passed to the function, the last of them under the names in
-    `keywords`; columns after them identify the row. `types` are Spark's, as JSON, of arguments that
+    `keywords`; columns after them identify the row: those of `row_key`, if it is `keyed`, else a
+    mark that the optimizer may add. `types` are Spark's, as JSON, of arguments that
     Arrow does not tell all of; `return_type` is Spark's too, ``None`` where Spark keeps it itself.
     `pickled` says which coercions a row function's results get, `conf` is the session's.
     `config` is ``None`` where nothing is recorded.
@@ -160,7 +161,8 @@ def _results(
     spec = function.spec
     task = connection.open_task(_core.ResultTask, config, open_arguments(spec, config, place))
     check_lost(task.lost, config, spec.uid, place)
-    runner = ResultRunner(task, spec.arguments, spec.flush, one_at_a_time=spec.concurrency == 1)
+    at_once = spec.concurrency == 1
+    runner = ResultRunner(task, spec.arguments, spec.keyed, spec.flush, one_at_a_time=at_once)
     if spec.kind in (ARROW_ITER, PANDAS_ITER):
         return runner.run_iterator(columns, function.started, function.element)
     return runner.run(columns, function.kind())

@@ -214,10 +214,10 @@ fn batches_without_rows_and_without_columns_work() {
     let declared = TaskOptions { value_type: Some(DataType::Int64), ..result_options() };
     let mut first = Attempt::with(declared, Vec::new(), 1);
     assert!(first.run(&words(&[])).unwrap().is_empty());
-    let plan = first.task.offer_rows(2).unwrap();
+    let plan = first.task.offer_fingerprints(vec![0; 2]).unwrap();
     assert_eq!(first.complete(plan).unwrap(), [1, 2]);
     let mut second = Attempt::new(first.log, 100);
-    let plan = second.task.offer_rows(3).unwrap();
+    let plan = second.task.offer_fingerprints(vec![0; 3]).unwrap();
     assert_eq!(second.complete(plan).unwrap(), [1, 2, 100]);
 }
 
@@ -243,6 +243,7 @@ fn occurrences_count_equal_rows_whether_replayed_or_live() {
 
 mod given_back;
 mod layout;
+mod marks;
 
 /// Offers four rows, keeps the values of some of them, and dies.
 fn kept(places: &[u32], rows: &[&str]) -> Vec<Bytes> {

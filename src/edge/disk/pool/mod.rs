@@ -178,8 +178,9 @@ impl Builder {
                         self.add_rows(log, numbers, &values.slice(first, numbers.len()))?;
                     }
                 }
-                // Where rows came in their partition tells a task nothing that reads another.
-                Determinant::Rows { .. } | Determinant::EpochMark => {}
+                // Where rows came in their partition tells a task nothing that reads another. Of those with equal
+                // arguments some are given, so marks would not find the right ones among them.
+                Determinant::Rows { .. } | Determinant::Marks { .. } | Determinant::EpochMark => {}
                 other => return Err(Error::CorruptLog { what: format!("{other:?} in a log of results") }),
             }
         }

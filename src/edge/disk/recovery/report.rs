@@ -140,6 +140,7 @@ const fn name(determinant: &Determinant<'_>) -> &'static str {
         Determinant::EpochMark => "epoch_mark",
         Determinant::Resume { .. } => "resume",
         Determinant::Rows { .. } => "row numbers",
+        Determinant::Marks { .. } => "row marks",
         Determinant::Order { .. } => "order",
         Determinant::Output { .. } => "output",
         Determinant::TimeAgain { .. } => "time again",

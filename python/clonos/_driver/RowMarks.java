@@ -1,0 +1,337 @@
+package io.clonos;
+
+import java.lang.ref.Reference;
+import java.lang.ref.ReferenceQueue;
+import java.lang.ref.WeakReference;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.spark.ShuffleDependency;
+import org.apache.spark.rdd.RDD;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.BitwiseAnd;
+import org.apache.spark.sql.catalyst.expressions.BitwiseOr;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.PythonUDF;
+import org.apache.spark.sql.catalyst.expressions.XxHash64;
+import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
+import org.apache.spark.sql.catalyst.plans.logical.ArrowEvalPython;
+import org.apache.spark.sql.catalyst.plans.logical.BaseEvalPython;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.catalyst.plans.logical.Repartition;
+import org.apache.spark.sql.catalyst.plans.logical.Window;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.catalyst.trees.TreeNodeTag;
+import org.apache.spark.sql.execution.LogicalRDD;
+import org.apache.spark.sql.types.ArrayType;
+import org.apache.spark.sql.types.BinaryType;
+import org.apache.spark.sql.types.BooleanType;
+import org.apache.spark.sql.types.ByteType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DateType;
+import org.apache.spark.sql.types.DayTimeIntervalType;
+import org.apache.spark.sql.types.DecimalType;
+import org.apache.spark.sql.types.IntegerType;
+import org.apache.spark.sql.types.LongType;
+import org.apache.spark.sql.types.LongType$;
+import org.apache.spark.sql.types.ShortType;
+import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.types.TimestampNTZType;
+import org.apache.spark.sql.types.TimestampType;
+import org.apache.spark.sql.types.YearMonthIntervalType;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import scala.jdk.javaapi.CollectionConverters;
+import scala.runtime.AbstractPartialFunction;
+
+/**
+ * Hands causal functions behind a shuffle a mark of each row: a hash of all columns that are read above them, as
+ * the last of their arguments. Rows with equal arguments may trade places there, and the mark tells which is which.
+ *
+ * <p>An optimizer rule, as columns are known to be read when the optimizer has pruned the others. It runs in the
+ * driver only: in the plan there are nothing but Spark's own expressions. {@code row_marks.py} compiles it with the
+ * compiler that Spark compiles queries with, which knows no generics, lambdas or loops over iterables.
+ *
+ * <p>The bits of a mark are those of {@code src/task/marks.rs}.
+ */
+public class RowMarks extends Rule {
+    private static final Logger LOG = LoggerFactory.getLogger("clonos");
+    private static final long HASH = ~0x1ffffffL;
+    private static final int COLUMNS = 0xffffff;
+    private static final TreeNodeTag MARKED = new TreeNodeTag("clonos.marked");
+    /** Nodes that leave rows in the order of their input, if that is one file, or one partition of a source. */
+    private static final Set IN_ORDER = new HashSet();
+
+    static {
+        String[] names = {
+            "Project", "Filter", "LocalLimit", "Union", "Range", "LocalRelation", "LogicalRelation", "OneRowRelation",
+            "DataSourceV2ScanRelation", "StreamingDataSourceV2ScanRelation", "HiveTableRelation", "Generate",
+            "Expand", "Sample", "EventTimeWatermark", "SubqueryAlias", "View", "ArrowEvalPython", "BatchEvalPython",
+            "MapInPandas", "MapInArrow", "PythonMapInArrow", "DeserializeToObject", "SerializeFromObject",
+            "MapPartitions", "MapElements"
+        };
+        for (int i = 0; i < names.length; i++) {
+            IN_ORDER.add(names[i]);
+        }
+    }
+
+    /** By identity: whether a function takes marks. Those that are not here are not ours. */
+    private final Map functions = new ConcurrentHashMap();
+    private final ReferenceQueue gone = new ReferenceQueue();
+
+    /** A causal function, as long as some column has it. */
+    public void add(Object function, boolean takesMarks) {
+        for (Reference reference = gone.poll(); reference != null; reference = gone.poll()) {
+            functions.remove(reference);
+        }
+        functions.put(new Identity(function, gone), Boolean.valueOf(takesMarks));
+    }
+
+    /** Functions that some column has. */
+    public int size() {
+        return functions.size();
+    }
+
+    public TreeNode apply(TreeNode plan) {
+        if (functions.isEmpty()) {
+            return plan;
+        }
+        try {
+            return ((LogicalPlan) plan).transformUp(new AbstractPartialFunction() {
+                public boolean isDefinedAt(Object node) {
+                    return node instanceof ArrowEvalPython;
+                }
+
+                public Object applyOrElse(Object node, scala.Function1 orElse) {
+                    return node instanceof ArrowEvalPython ? marked((ArrowEvalPython) node) : orElse.apply(node);
+                }
+            });
+        } catch (RuntimeException error) {
+            return unmarked(plan, error);
+        } catch (LinkageError error) {
+            return unmarked(plan, error);
+        }
+    }
+
+    /** A query must not fail by what another Spark has otherwise. */
+    private static TreeNode unmarked(TreeNode plan, Throwable error) {
+        LOG.warn("rows of a query are not marked: give row_key= where equal arguments have several answers", error);
+        return plan;
+    }
+
+    private LogicalPlan marked(ArrowEvalPython node) {
+        Expression mark = null;
+        List udfs = new ArrayList();
+        for (Iterator each = list(node.udfs()).iterator(); each.hasNext();) {
+            PythonUDF udf = (PythonUDF) each.next();
+            if (takesMarks(udf)) {
+                if (mark == null) {
+                    mark = isReordered(node.child()) ? mark(node.child()) : null;
+                    if (mark == null) {
+                        return node;
+                    }
+                }
+                List arguments = new ArrayList(list(udf.children()));
+                arguments.add(mark);
+                udf = new PythonUDF(udf.name(), udf.func(), udf.dataType(), seq(arguments), udf.evalType(),
+                    udf.udfDeterministic(), udf.resultId());
+                udf.setTagValue(MARKED, Boolean.TRUE);
+            }
+            udfs.add(udf);
+        }
+        return mark == null ? node : new ArrowEvalPython(seq(udfs), node.resultAttrs(), node.child(), node.evalType());
+    }
+
+    private boolean takesMarks(PythonUDF udf) {
+        return Boolean.TRUE.equals(known(udf)) && udf.getTagValue(MARKED).isEmpty();
+    }
+
+    private Boolean known(PythonUDF udf) {
+        return (Boolean) functions.get(new Identity(udf.func(), null));
+    }
+
+    /** The mark of a row of this plan; nothing if no column can be in it. */
+    private Expression mark(LogicalPlan plan) {
+        Set unstable = new HashSet();
+        findUnstable(plan, unstable);
+        List columns = new ArrayList();
+        boolean partial = false;
+        for (Iterator each = list(plan.output()).iterator(); each.hasNext();) {
+            Attribute column = (Attribute) each.next();
+            if (isHashed(column.dataType()) && !unstable.contains(column.exprId())) {
+                columns.add(column);
+            } else {
+                partial = true;
+            }
+        }
+        if (columns.isEmpty()) {
+            return null;
+        }
+        StringBuilder shape = new StringBuilder();
+        describe(plan, shape);
+        long rest = (long) (shape.toString().hashCode() & COLUMNS) << 1 | (partial ? 1 : 0);
+        Expression hash = new XxHash64(seq(columns), 42L);
+        return new BitwiseOr(new BitwiseAnd(hash, number(HASH)), number(rest));
+    }
+
+    private static Expression number(long value) {
+        return new Literal(Long.valueOf(value), LongType$.MODULE$);
+    }
+
+    /** Which columns there are: the same in another run of the program, and another where others are read. */
+    private static void describe(LogicalPlan plan, StringBuilder shape) {
+        shape.append(plan.nodeName());
+        for (Iterator each = list(plan.output()).iterator(); each.hasNext();) {
+            Attribute column = (Attribute) each.next();
+            shape.append('\n').append(column.name()).append('\t').append(column.dataType().json());
+        }
+        for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
+            shape.append('(');
+            describe((LogicalPlan) each.next(), shape);
+            shape.append(')');
+        }
+    }
+
+    /** Whether rows may come in another order when this is computed again. */
+    private static boolean isReordered(LogicalPlan plan) {
+        if (plan instanceof LogicalRDD) {
+            return isShuffled(((LogicalRDD) plan).rdd());
+        }
+        boolean inOrder = plan instanceof Repartition
+            ? !((Repartition) plan).shuffle() : IN_ORDER.contains(plan.getClass().getSimpleName());
+        if (!inOrder) {
+            return true;
+        }
+        for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
+            if (isReordered((LogicalPlan) each.next())) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private static boolean isShuffled(RDD rdd) {
+        for (Iterator each = list(rdd.dependencies()).iterator(); each.hasNext();) {
+            org.apache.spark.Dependency on = (org.apache.spark.Dependency) each.next();
+            if (on instanceof ShuffleDependency || isShuffled(on.rdd())) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** Finds columns whose values may be others when a row is computed again. */
+    private void findUnstable(LogicalPlan plan, Set unstable) {
+        for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
+            findUnstable((LogicalPlan) each.next(), unstable);
+        }
+        if (plan instanceof BaseEvalPython) {
+            Iterator results = list(((BaseEvalPython) plan).resultAttrs()).iterator();
+            for (Iterator each = list(((BaseEvalPython) plan).udfs()).iterator(); each.hasNext();) {
+                PythonUDF udf = (PythonUDF) each.next();
+                Attribute result = (Attribute) results.next();
+                boolean answersAgain = known(udf) != null || udf.udfDeterministic();
+                if (!answersAgain || readsOneOf(udf, unstable)) {
+                    unstable.add(result.exprId());
+                }
+            }
+            return;
+        }
+        if (plan instanceof Project || plan instanceof Aggregate) {
+            for (Iterator each = list(plan.expressions()).iterator(); each.hasNext();) {
+                Object expression = each.next();
+                if (expression instanceof Alias && isUnstable((Expression) expression, unstable)) {
+                    unstable.add(((Alias) expression).exprId());
+                }
+            }
+            return;
+        }
+        // Of rows that are equal to a window's order, each may be the first.
+        boolean all = plan instanceof Window;
+        for (Iterator each = list(plan.expressions()).iterator(); each.hasNext() && !all;) {
+            all = isUnstable((Expression) each.next(), unstable);
+        }
+        if (all) {
+            for (Iterator each = list(plan.producedAttributes().toSeq()).iterator(); each.hasNext();) {
+                unstable.add(((Attribute) each.next()).exprId());
+            }
+        }
+    }
+
+    private static boolean isUnstable(Expression expression, Set unstable) {
+        return !expression.deterministic() || readsOneOf(expression, unstable);
+    }
+
+    private static boolean readsOneOf(Expression expression, Set unstable) {
+        if (unstable.isEmpty()) {
+            return false;
+        }
+        for (Iterator each = list(expression.references().toSeq()).iterator(); each.hasNext();) {
+            if (unstable.contains(((Attribute) each.next()).exprId())) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** Types whose values are the same to the last bit; sums of floats are not, and Spark hashes no maps. */
+    private static boolean isHashed(DataType type) {
+        if (type instanceof ArrayType) {
+            return isHashed(((ArrayType) type).elementType());
+        }
+        if (type instanceof StructType) {
+            StructField[] fields = ((StructType) type).fields();
+            for (int i = 0; i < fields.length; i++) {
+                if (!isHashed(fields[i].dataType())) {
+                    return false;
+                }
+            }
+            return true;
+        }
+        return type instanceof StringType || type instanceof LongType || type instanceof IntegerType
+            || type instanceof ShortType || type instanceof ByteType || type instanceof BooleanType
+            || type instanceof DecimalType || type instanceof BinaryType || type instanceof DateType
+            || type instanceof TimestampType || type instanceof TimestampNTZType
+            || type instanceof DayTimeIntervalType || type instanceof YearMonthIntervalType;
+    }
+
+    private static List list(scala.collection.Seq elements) {
+        return CollectionConverters.asJava(elements);
+    }
+
+    private static scala.collection.immutable.Seq seq(List elements) {
+        return CollectionConverters.asScala(elements).toSeq();
+    }
+
+    /** A function that is kept by nobody else is not kept by this either. */
+    private static class Identity extends WeakReference {
+        private final int hash;
+
+        Identity(Object function, ReferenceQueue gone) {
+            super(function, gone);
+            hash = System.identityHashCode(function);
+        }
+
+        public int hashCode() {
+            return hash;
+        }
+
+        public boolean equals(Object other) {
+            if (this == other) {
+                return true;
+            }
+            Object function = get();
+            return function != null && other instanceof Identity && ((Identity) other).get() == function;
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Rows with equal arguments that trade places, and what else is seen of them tells which is which.
+
+use super::*;
+
+/// Marks of the columns numbered `columns`, for rows whose other columns hold these.
+fn marks(columns: u64, rows: &[u64]) -> Vec<u64> {
+    rows.iter().map(|row| (row + 1) << 25 | columns << 1).collect()
+}
+
+/// The same where a column is not in them.
+fn partial(rows: &[u64]) -> Vec<u64> {
+    marks(1, rows).into_iter().map(|mark| mark | 1).collect()
+}
+
+impl Attempt {
+    fn run_marked(&mut self, batch: &[&str], marks: Vec<u64>) -> Result<Vec<i64>> {
+        let mut fingerprints = Vec::new();
+        row_fingerprints(&[words(batch)], &mut fingerprints)?;
+        let Self { task, others, .. } = self;
+        let plan = task.find(fingerprints, marks, |questions, checks| others.answer(questions, checks))?;
+        self.complete(plan)
+    }
+}
+
+/// The log of an attempt that took this batch.
+fn recorded_marked(batch: &[&str], marks: Vec<u64>) -> Vec<Bytes> {
+    let mut first = Attempt::new(Vec::new(), 1);
+    first.run_marked(batch, marks).unwrap();
+    first.log
+}
+
+#[test]
+fn each_row_gets_its_own_answer_where_arguments_come_in_the_recorded_order() {
+    let log = recorded_marked(&["a", "a", "b", "a"], marks(1, &[10, 20, 30, 40]));
+    let mut second = Attempt::new(log, 100);
+    assert_eq!(second.run_marked(&["a", "a", "b", "a"], marks(1, &[20, 40, 30, 10])).unwrap(), [2, 4, 3, 1]);
+    assert_eq!(second.finish().unwrap().live, 0);
+}
+
+#[test]
+fn in_another_order_they_are_not_ambiguous() {
+    let log = recorded_marked(&["a", "b", "a"], marks(1, &[10, 20, 30]));
+    let mut second = Attempt::new(log, 100);
+    assert_eq!(second.run_marked(&["b"], marks(1, &[20])).unwrap(), [2]);
+    assert_eq!(second.run_marked(&["a", "a"], marks(1, &[30, 10])).unwrap(), [3, 1]);
+    second.finish().unwrap();
+}
+
+#[test]
+fn rows_that_an_attempt_did_not_come_to_do_not_take_the_answers_of_others() {
+    // It died after two of four rows with equal arguments.
+    let log = recorded_marked(&["a", "a"], marks(1, &[10, 20]));
+    let mut second = Attempt::new(log, 100);
+    assert_eq!(
+        second.run_marked(&["a", "a", "a", "a"], marks(1, &[40, 20, 30, 10])).unwrap(),
+        [100, 2, 101, 1]
+    );
+    let mut third = Attempt::new(second.log.clone(), 500);
+    assert_eq!(
+        third.run_marked(&["a", "a", "a", "a"], marks(1, &[10, 20, 30, 40])).unwrap(),
+        [1, 2, 101, 100]
+    );
+    assert_eq!(third.finish().unwrap().live, 0);
+}
+
+#[test]
+fn rows_that_are_equal_in_all_that_is_seen_may_have_each_others_answers() {
+    let log = recorded_marked(&["a", "b", "a"], marks(1, &[10, 20, 10]));
+    let mut second = Attempt::new(log.clone(), 100);
+    assert_eq!(
+        second.run_marked(&["b", "a", "a", "a"], marks(1, &[20, 10, 10, 10])).unwrap(),
+        [2, 1, 3, 100]
+    );
+    let mut in_part = Attempt::new(recorded_marked(&["a", "b", "a"], partial(&[10, 20, 10])), 100);
+    let error = in_part.run_marked(&["b", "a", "a"], partial(&[20, 10, 10]));
+    assert_diverged(error, Kind::AmbiguousRows, Some(1));
+}
+
+#[test]
+fn a_query_that_shows_other_columns_finds_rows_by_arguments() {
+    let log = recorded_marked(&["a", "b", "a"], marks(1, &[10, 20, 30]));
+    let mut second = Attempt::new(log.clone(), 100);
+    assert_eq!(second.run_marked(&["a", "b", "a"], marks(2, &[11, 21, 31])).unwrap(), [1, 2, 3]);
+    let mut unmarked = Attempt::new(log.clone(), 100);
+    assert_eq!(unmarked.run(&words(&["a", "b", "a"])).unwrap(), [1, 2, 3]);
+    let mut other_order = Attempt::new(log, 100);
+    let error = other_order.run_marked(&["b", "a", "a"], marks(2, &[21, 31, 11]));
+    assert_diverged(error, Kind::AmbiguousRows, Some(1));
+}
+
+#[test]
+fn answers_of_a_query_that_shows_other_columns_are_found_beside_those_of_the_first() {
+    let mut first = Attempt::new(recorded_marked(&["a", "b"], marks(1, &[10, 20])), 100);
+    assert_eq!(first.run_marked(&["a", "b", "c"], marks(2, &[11, 21, 31])).unwrap(), [1, 2, 100]);
+    let mut again = Attempt::new(first.log, 500);
+    assert_eq!(again.run_marked(&["c", "b", "a"], marks(1, &[30, 20, 10])).unwrap(), [100, 2, 1]);
+    assert_eq!(again.finish().unwrap().live, 0);
+}
+
+#[test]
+fn marks_that_are_others_in_each_run_are_of_no_use_and_do_no_harm() {
+    let log = recorded_marked(&["a", "b", "a"], marks(1, &[10, 20, 30]));
+    let mut second = Attempt::new(log, 100);
+    assert_eq!(second.run_marked(&["a", "b"], marks(1, &[11, 21])).unwrap(), [1, 2]);
+    // Found out once: a chance likeness later on changes nothing.
+    assert_eq!(second.run_marked(&["a"], marks(1, &[10])).unwrap(), [3]);
+    second.finish().unwrap();
+}
+
+#[test]
+fn batches_that_are_new_leave_it_open_how_rows_are_found() {
+    let log = recorded_marked(&["a", "b", "a"], marks(1, &[10, 20, 30]));
+    let mut second = Attempt::new(log, 100);
+    assert_eq!(second.run_marked(&["x", "y"], marks(1, &[50, 60])).unwrap(), [100, 101]);
+    assert_eq!(second.run_marked(&["z"], marks(1, &[70])).unwrap(), [102]);
+    assert_eq!(second.run_marked(&["a", "b", "a"], marks(1, &[30, 20, 10])).unwrap(), [3, 2, 1]);
+    second.finish().unwrap();
+}
+
+#[test]
+fn rows_of_other_partitions_are_found_by_arguments() {
+    let options = || TaskOptions { layout_changed: true, ..result_options() };
+    let others = recorded_marked(&["c", "d"], marks(1, &[30, 40]));
+    let mut second = Attempt::with(options(), recorded_marked(&["a", "a"], marks(1, &[10, 20])), 100);
+    second.others = Others::of(&others, &options());
+    let found = second.run_marked(&["d", "a", "c", "a", "e"], marks(1, &[40, 20, 30, 10, 50])).unwrap();
+    assert_eq!(found, [2, 2, 1, 1, 100]);
+    second.finish().unwrap();
+}
+
+#[test]
+fn gaps_that_calls_under_way_left_are_known_by_the_rows_around_them() {
+    let mut first = Attempt::new(Vec::new(), 1);
+    let mut fingerprints = Vec::new();
+    row_fingerprints(&[words(&["a", "a", "a"])], &mut fingerprints).unwrap();
+    let nobody = |_: &[PoolQuestion], _: bool| Ok(PoolRows::default());
+    let mut plan = first.task.find(fingerprints, marks(1, &[10, 20, 30]), nobody).unwrap();
+    first.task.keep(&mut plan, &[0, 2], &numbers([1, 3])).unwrap();
+    let log = vec![first.task.take_block().unwrap()];
+    let mut same = Attempt::new(log.clone(), 100);
+    assert_eq!(same.run_marked(&["a", "a", "a"], marks(1, &[10, 20, 30])).unwrap(), [1, 100, 3]);
+    let mut traded = Attempt::new(log, 100);
+    assert_eq!(traded.run_marked(&["a", "a", "a"], marks(1, &[30, 20, 10])).unwrap(), [3, 100, 1]);
+}
+
+#[test]
+fn a_plan_that_is_given_back_gives_its_rows_back() {
+    let log = recorded_marked(&["a", "a"], marks(1, &[10, 20]));
+    let mut second = Attempt::new(log, 100);
+    let mut fingerprints = Vec::new();
+    row_fingerprints(&[words(&["a", "a", "b"])], &mut fingerprints).unwrap();
+    let nobody = |_: &[PoolQuestion], _: bool| Ok(PoolRows::default());
+    let plan = second.task.find(fingerprints, marks(1, &[20, 10, 30]), nobody).unwrap();
+    second.task.abandon(&plan).unwrap();
+    assert_eq!(second.run_marked(&["b", "a", "a"], marks(1, &[30, 10, 20])).unwrap(), [100, 1, 2]);
+}
+
+#[test]
+fn as_many_marks_as_rows_are_needed() {
+    let mut task = Attempt::new(Vec::new(), 1).task;
+    let nobody = |_: &[PoolQuestion], _: bool| Ok(PoolRows::default());
+    assert_eq!(task.find(vec![1, 2], vec![3], nobody).unwrap_err().condition(), "MISUSE");
+    let mut builder = BlockBuilder::new();
+    builder.push(&header::ours(&result_options())).unwrap();
+    builder.push(&Determinant::Marks { marks: &[0; 16] }).unwrap();
+    builder.push_results(&[1], &encode_results(&numbers([7])).unwrap()).unwrap();
+    let log = vec![builder.finish()];
+    assert_eq!(ResultTask::new(result_options(), log, true).unwrap_err().condition(), "CORRUPT_LOG");
+}

@@ -1,0 +1,260 @@
+"""Rows with equal arguments that trade places when they are computed again keep their answers."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from clonos import causal
+
+# Rows, most of which share their text with others.
+ROWS = [(number, f"text {number % 4}") for number in range(24)]
+
+
+def shuffled(spark: Any) -> Any:
+    """The rows in one task, in another order each time, which no plan tells."""
+
+    def shuffle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            order = list(range(batch.num_rows))
+            random.SystemRandom().shuffle(order)
+            yield batch.take(pa.array(order))
+
+    rows = spark.createDataFrame(ROWS, "id int, text string").repartition(1)
+    return rows.mapInArrow(shuffle, rows.schema)
+
+
+def in_order_of_arguments(spark: Any) -> Any:
+    """The same, where a function is given the same arguments in the same order."""
+    return shuffled(spark).sortWithinPartitions("text")
+
+
+def counting(calls: Any) -> Callable[[str], int]:
+    def ask(text: str) -> int:
+        calls.add(1)
+        return random.SystemRandom().randrange(2**31)
+
+    return ask
+
+
+def drawing() -> Callable[[str], int]:
+    return lambda _text: random.SystemRandom().randrange(2**31)
+
+
+def twice(session: Any, rows: Callable[[], Any], name: str = "twice") -> list[tuple[Any, ...]]:
+    """The rows of a query that is run twice in an epoch, if both are the same."""
+    with session.epoch(name):
+        first, again = (sorted(map(tuple, rows().collect())) for _ in range(2))
+    assert first == again
+    return first
+
+
+@pytest.mark.parametrize("order", [shuffled, in_order_of_arguments])
+def test_rows_keep_their_answers(session: Any, spark: Any, order: Callable[[Any], Any]) -> None:
+    calls = spark.sparkContext.accumulator(0)
+    ask = causal("int", per="row")(counting(calls))
+    rows = order(spark).withColumn("answer", ask("text"))
+    answers = twice(session, lambda: rows)
+    assert calls.value == len(ROWS) == len({answer for *_, answer in answers})
+
+
+def test_they_do_in_sql_and_in_filters(session: Any, spark: Any) -> None:
+    calls = spark.sparkContext.accumulator(0)
+    spark.udf.register("ask", causal("int", per="row")(counting(calls)))
+    in_order_of_arguments(spark).createOrReplaceTempView("shuffled")
+    twice(session, lambda: spark.sql("select id, ask(text) % 2 as odd from shuffled"), "select")
+    twice(session, lambda: spark.sql("select id from shuffled where ask(text) % 2 = 1"), "where")
+    assert calls.value == 2 * len(ROWS)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "arrow", "arrow_iter", "none", "two", "keyword"])
+def test_functions_of_all_kinds_are_given_their_arguments_only(
+    session: Any, spark: Any, kind: str
+) -> None:
+    from pyspark.sql import functions
+
+    def draw(count: int) -> list[int]:
+        return [random.SystemRandom().randrange(2**31) for _ in range(count)]
+
+    def pandas(text: Any) -> Any:
+        return text.map(lambda _: draw(1)[0])
+
+    def arrow(text: pa.Array) -> pa.Array:
+        return pa.array(draw(len(text)), pa.int32())
+
+    def arrow_iter(texts: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        return map(arrow, texts)
+
+    def plain(text: str = "", another: int = 0) -> int:
+        assert (text[:4] or "text", another) in {("text", 0), ("text", 1), ("text", 2)}
+        return draw(1)[0]
+
+    by_row = causal("int", per="row")(plain)
+    arrow_types = {"text": pa.Array, "return": pa.Array}
+    iter_types = {"texts": Iterator[pa.Array], "return": Iterator[pa.Array]}
+    arrow.__annotations__, arrow_iter.__annotations__ = arrow_types, iter_types
+    pandas.__annotations__ = {"text": "pd.Series", "return": "pd.Series"}
+    makers: dict[str, Callable[[], Any]] = {
+        "pandas": lambda: causal(
+            functions.pandas_udf("int", functions.PandasUDFType.SCALAR)(pandas)
+        )("text"),
+        "arrow": lambda: causal(functions.arrow_udf(arrow, "int"))("text"),
+        "arrow_iter": lambda: causal(functions.arrow_udf(arrow_iter, "int"))("text"),
+        "none": by_row,
+        "two": lambda: by_row("text", functions.lit(1)),
+        "keyword": lambda: by_row("text", another=functions.lit(2)),
+    }
+    rows = in_order_of_arguments(spark).withColumn("answer", makers[kind]())
+    assert len({answer for *_, answer in twice(session, lambda: rows)}) == len(ROWS)
+
+
+def test_what_an_attempt_had_not_answered_takes_no_answer_of_others(
+    session: Any, spark: Any, tmp_path: Any
+) -> None:
+    mark = tmp_path / "failed"
+
+    def ask(text: str) -> int:
+        if random.SystemRandom().random() < 0.3 and not mark.exists():
+            mark.touch()
+            raise RuntimeError("the first attempt ends here")
+        return random.SystemRandom().randrange(2**31)
+
+    rows = in_order_of_arguments(spark).withColumn("answer", causal("int", per="row")(ask)("text"))
+    assert len({answer for *_, answer in twice(session, lambda: rows)}) == len(ROWS)
+
+
+def test_a_query_that_shows_other_columns_gets_the_same_answers(session: Any, spark: Any) -> None:
+    ask = causal("int", per="row")(drawing())
+    rows = spark.createDataFrame(ROWS, "id int, text string").repartition(1).sort("id")
+    rows = rows.withColumn("answer", ask("text"))
+    with session.epoch("columns"):
+        answers = [row.answer for row in rows.collect()]
+        assert [row.answer for row in rows.select("answer").collect()] == answers
+        assert [row.answer for row in rows.select("text", "answer").collect()] == answers
+        assert [row.answer for row in rows.collect()] == answers
+
+
+def test_values_that_are_others_each_time_do_no_harm(session: Any, spark: Any) -> None:
+    from pyspark.sql import functions
+
+    calls = spark.sparkContext.accumulator(0)
+    ask = causal("int", per="row")(counting(calls))
+    rows = spark.range(12, numPartitions=1).repartition(1).sort("id")
+    with session.epoch("clock"):
+        answers = [
+            [
+                row.answer
+                for row in rows.withColumn("at", functions.lit(number))
+                .select(
+                    "id", "at", (functions.col("id") * 0.1).alias("f"), ask("id").alias("answer")
+                )
+                .collect()
+            ]
+            for number in (1, 1)
+        ]
+    assert answers[0] == answers[1]
+    assert calls.value == 12
+
+
+def mark_arguments(rows: Any) -> str:
+    """Text of the plan that Spark runs."""
+    return str(rows._jdf.queryExecution().optimizedPlan().toString())
+
+
+def test_only_rows_that_may_trade_places_are_marked(session: Any, spark: Any) -> None:
+    from pyspark.sql import functions
+
+    ask, keyed = causal("int", per="row")(len), causal("int", per="row")(len)
+    by_value = causal("int", per="value")(len)
+    plain = spark.createDataFrame(ROWS, "id int, text string")
+    apart = plain.repartition(2)
+    assert "xxhash64" in mark_arguments(apart.select("id", ask("text")))
+    unmarked = [
+        plain.select("id", ask("text")),
+        plain.where("id > 3").select("id", functions.explode(functions.array(ask("text")))),
+        apart.select("id", keyed("text", row_key="id")),
+        apart.select("id", by_value("text")),
+        apart.select("id", functions.udf(len, "int").asNondeterministic()("text")),
+    ]
+    for rows in unmarked:
+        assert "xxhash64" not in mark_arguments(rows)
+    apart.select("id", functions.udf(len, "int").asNondeterministic()("text")).collect()
+
+
+def test_floats_and_what_is_drawn_by_spark_are_not_in_a_mark(session: Any, spark: Any) -> None:
+    from pyspark.sql import functions
+
+    ask = causal("int", per="row")(len)
+    rows = spark.createDataFrame(ROWS, "id int, text string").withColumn("drawn", functions.rand())
+    rows = rows.withColumn("number", functions.monotonically_increasing_id()).repartition(2)
+    rows = rows.withColumn("later", functions.col("number") + 1).withColumn("answer", ask("text"))
+    plan = mark_arguments(rows)
+    start = plan.index("xxhash64(")
+    hashed = plan[start : plan.index(")", start)]
+    assert "id#" in hashed
+    assert "text#" in hashed
+    assert not any(name in hashed for name in ("drawn#", "number#", "later#"))
+    rows.collect()
+
+
+def test_the_rule_goes_with_the_session(plain_spark: Any) -> None:
+    import clonos
+
+    for _ in range(2):
+        with clonos.attach(plain_spark):
+            ask = causal("int", per="row")(len)
+            rows = plain_spark.range(3).selectExpr("cast(id as string) as text").repartition(2)
+            assert "xxhash64" in mark_arguments(rows.select("text", ask("text")))
+        assert plain_spark._jsparkSession.experimental().extraOptimizations().isEmpty()
+
+
+def test_functions_that_no_column_has_are_forgotten(session: Any, spark: Any) -> None:
+    import gc
+
+    def build() -> None:
+        spark.range(3).repartition(2).select(causal("int", per="row")(lambda n: n)("id")).collect()
+
+    sizes = []
+    for _ in itertools.repeat(None, 40):
+        build()
+        gc.collect()
+        spark._jvm.System.gc()
+        sizes.append(session._marks._rule.size())
+    assert sizes[-1] < 30, sizes
+
+
+@pytest.mark.whole
+def test_rows_of_a_join_keep_their_answers_on_executors(cluster: Any) -> None:
+    session, spark = cluster
+    ask = causal("int", per="row")(drawing())
+    rows = spark.createDataFrame([(n, f"text {n % 7}") for n in range(20)], "id int, text string")
+    spark.udf.register("ask", ask)
+    rows.createOrReplaceTempView("reviews")
+    query = """select /*+ merge(b) */ a.id, b.id, ask(b.text)
+               from reviews a join reviews b on a.text = b.text"""
+    for number in range(5):
+        assert len(twice(session, lambda: spark.sql(query), f"join {number}")) == 58
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    import clonos
+
+    builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("row marks")
+    for name, value in {
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.log.level": "OFF",
+    }.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    with clonos.attach(spark) as session:
+        yield session, spark
+    spark.stop()
