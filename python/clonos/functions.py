@@ -37,7 +37,7 @@ def now(*, row_key: RowKey | Sequence[RowKey] | None = None, uid: str = "clonos.
     ----------
     row_key : column, name, "*", or a list of them, optional
         Columns that identify a row. Downstream of a shuffle, where rows may come back in another
-        order, `rand` and `uuid` need them; `now` goes by what else is read of a row.
+        order, they go by what else is read of a row, if nothing is given.
     uid : str
         Operator name; give each its own where a query has several.
 
@@ -60,7 +60,9 @@ def rand(
     row_key: RowKey | Sequence[RowKey] | None = None,
     uid: str = "clonos.rand",
 ) -> Column:
-    """Random doubles in [0, 1): the same when a task runs again. One seed per task is recorded.
+    """Random doubles in [0, 1): the same when a task runs again.
+
+    One seed per task is recorded; behind a shuffle, where rows come in another order, each number.
 
     Parameters
     ----------
@@ -138,10 +140,10 @@ def _made(name: str, uid: str) -> Any:
         vectorised = Declaration(_now, "arrow", "timestamp", "now")
         return causal(uid=uid)(vectorised)
     if name == "uuid":
-        return causal("string", uid=uid, record="services")(_new_uuid)
+        return causal("string", uid=uid, record="services")(_new_uuid)._copy(_draws=True)
     _, _, seed = name.partition(" ")
     if not seed:
-        return causal("double", uid=uid, record="services")(_rand)
+        return causal("double", uid=uid, record="services")(_rand)._copy(_draws=True)
     vectorised = Declaration(_Seeded(int(seed)), "arrow_iter", "double", "rand")
     return causal(uid=uid, record="services")(vectorised)
 

@@ -113,6 +113,16 @@ def test_functions_of_all_kinds_are_given_their_arguments_only(
     assert len({answer for *_, answer in twice(session, lambda: rows)}) == len(ROWS)
 
 
+def test_columns_that_are_drawn_need_no_key(session: Any, spark: Any) -> None:
+    from clonos import functions
+
+    names, numbers = functions.uuid().alias("name"), functions.rand().alias("number")
+    for order in (shuffled, in_order_of_arguments):
+        rows = order(spark).select("id", names, numbers)
+        answers = twice(session, lambda rows=rows: rows, order.__name__)
+        assert len({answer[1:] for answer in answers}) == len(ROWS)
+
+
 def test_what_an_attempt_had_not_answered_takes_no_answer_of_others(
     session: Any, spark: Any, tmp_path: Any
 ) -> None:

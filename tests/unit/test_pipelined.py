@@ -51,7 +51,7 @@ OUTPUTS = ["rr", "rn", "rnn", "nr", "rnrnn", "nnr", "n", ""]
 
 @pytest.mark.parametrize("flush", ["auto", "batch"])
 @pytest.mark.parametrize(
-    "runner", [ServiceRunner, lambda task, flush: ResultRunner(task, 1, False, flush)]
+    "runner", [ServiceRunner, lambda task, flush: ResultRunner(task, 1, None, flush)]
 )
 @pytest.mark.parametrize("outputs", OUTPUTS)
 def test_an_output_leaves_when_all_before_it_is_stable(

@@ -74,6 +74,8 @@ class CausalUDF(Generic[P, R]):
     """
 
     _is_adopted = False
+    # Whether all that it does is to draw random numbers: there is nothing to pay twice for.
+    _draws = False
 
     def __init__(
         self, fn: Callable[P, R], return_type: DataTypeOrString | None, options: Options
@@ -263,6 +265,7 @@ class CausalUDF(Generic[P, R]):
             keywords=binding.keywords,
             types=binding.types,
             pickled=self._declared.pickled(),
+            draws=self._draws,
             conf=session_conf(),
         )
         if spec.config is None:
@@ -321,7 +324,8 @@ class CausalUDF(Generic[P, R]):
             deterministic=is_value,
         )
         if (session := current()) is not None and self._declared.kind not in AGGREGATES:
-            by_row = self._options.record == "result" and not (is_value or binding.keyed)
+            by_row = not (is_value or binding.keyed)
+            by_row &= self._options.record == "result" or self._draws
             session.mark_rows(function, takes_marks=by_row)
         return function
 

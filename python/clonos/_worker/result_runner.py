@@ -32,9 +32,8 @@ class ResultRunner:
         The opened task.
     arguments : int
         How many leading columns are passed to the function; the rest identify the row.
-    keyed : bool
-        Whether there are others by the user's `row_key`. If not, one that follows is Spark's mark
-        of the row; see `clonos._driver.row_marks`.
+    marks_at : int, optional
+        Which column is a mark of the row, if there is one; see `clonos._driver.row_marks`.
     flush : {"auto", "batch", "call"}
         How much becomes stable together.
     one_at_a_time : bool
@@ -45,14 +44,13 @@ class ResultRunner:
         self,
         task: _core.ResultTask,
         arguments: int,
-        keyed: bool,
+        marks_at: int | None = None,
         flush: str = "batch",
         one_at_a_time: bool = True,
     ) -> None:
         self._task = task
         self._arguments = arguments
-        # Where nothing is passed there is a column to count rows by.
-        self._marks_at = None if keyed else max(arguments, 1)
+        self._marks_at = marks_at
         self._flush = flush
         self._settle = task.settle if flush == "call" and one_at_a_time else None
         self._answers: Answers | None = None

@@ -38,6 +38,7 @@ class UdfSpec:
     `keywords`; columns after them identify the row: those of `row_key`, if it is `keyed`, else a
     mark that the optimizer may add. `types` are Spark's, as JSON, of arguments that
     Arrow does not tell all of; `return_type` is Spark's too, ``None`` where Spark keeps it itself.
+    What only draws (`draws`) has its results recorded where rows may trade places.
     `pickled` says which coercions a row function's results get, `conf` is the session's.
     `config` is ``None`` where nothing is recorded.
     """
@@ -59,7 +60,14 @@ class UdfSpec:
     keywords: tuple[str, ...] = ()
     types: tuple[str | None, ...] = ()
     pickled: bool = False
+    draws: bool = False
     conf: TaskConf = DEFAULTS
+
+    @property
+    def marks_at(self) -> int | None:
+        """Where the optimizer's mark of a row is among its columns, if there is one."""
+        # Where nothing is passed there is a column to count rows by.
+        return None if self.keyed else max(self.arguments, 1)
 
     @property
     def uid(self) -> str:
@@ -134,8 +142,10 @@ def _recorded(
         return _plain(function, columns)
     # The log is opened when there is input: of two uses that feed each other in one task, the one
     # that is first in the data is then always the first to ask.
-    columns = itertools.chain(list(itertools.islice(columns, 1)), columns)
-    if spec.record == "services":
+    first = list(itertools.islice(columns, 1))
+    columns = itertools.chain(first, columns)
+    is_marked = bool(first) and len(first[0]) > (spec.marks_at or len(first[0]))
+    if spec.record == "services" and not (spec.draws and is_marked):
         return _services(function, columns, config, place)
     if spec.per == "value":
         return _values(function, columns, config, place)
@@ -162,7 +172,7 @@ def _results(
     task = connection.open_task(_core.ResultTask, config, open_arguments(spec, config, place))
     check_lost(task.lost, config, spec.uid, place)
     at_once = spec.concurrency == 1
-    runner = ResultRunner(task, spec.arguments, spec.keyed, spec.flush, one_at_a_time=at_once)
+    runner = ResultRunner(task, spec.arguments, spec.marks_at, spec.flush, one_at_a_time=at_once)
     if spec.kind in (ARROW_ITER, PANDAS_ITER):
         return runner.run_iterator(columns, function.started, function.element)
     return runner.run(columns, function.kind())

@@ -98,7 +98,8 @@ impl Connections {
                 return Ok(connection);
             }
         }
-        let mut connection = Connection::tcp_before(addr, &self.ours, deadline)?;
+        let mut connection =
+            Connection::tcp_before(addr, &self.ours, deadline).map_err(|error| of_another(addr, error))?;
         connection.write(request)?;
         Ok(connection)
     }
@@ -130,6 +131,19 @@ impl Connections {
         } else {
             failed.insert(addr.to_owned(), Instant::now());
         }
+    }
+}
+
+/// An agent that ended leaves its port to whoever comes next, such as an agent of another application: it is as
+/// silent as one whose port nobody has.
+fn of_another(addr: &str, error: Error) -> Error {
+    match error {
+        Error::AuthRefused { .. } | Error::EncryptionDiffers { .. } => Error::AgentUnreachable {
+            agent: addr.to_owned(),
+            reason: "who listens there is no agent of this application: the address may be another's by now"
+                .into(),
+        },
+        error => error,
     }
 }
 
@@ -179,6 +193,25 @@ mod tests {
         let asked = connections.send(&addr, &Request::Stats, Deadline::within(timeout)).unwrap();
         assert!(matches!(second.read().unwrap(), Request::Stats));
         drop(asked);
+    }
+
+    #[test]
+    fn whoever_has_the_address_of_an_agent_that_ended_is_not_that_agent() {
+        let timeout = Duration::from_secs(5);
+        let others = [
+            (Credentials { secret: [8; 32], encrypt: false }, "AUTH_REFUSED"),
+            (Credentials { secret: [8; 32], encrypt: true }, "ENCRYPTION_DIFFERS"),
+        ];
+        for (theirs, said) in others {
+            let another = peer(move |stream| {
+                let accepted = Connection::accept(Stream::Tcp(stream), "us".into(), &theirs, timeout);
+                assert_eq!(accepted.unwrap_err().condition(), said);
+            });
+            let connections = Connections::new(OURS, timeout);
+            let told = connections.call(&another, &Request::Stats).unwrap_err();
+            assert!(told.is_silence() && told.to_string().contains("another's by now"), "{told}");
+            assert!(connections.failed_lately(&another));
+        }
     }
 
     /// How long a peer in these tests is listened to. It speaks more often than that, and for longer.
