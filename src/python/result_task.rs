@@ -166,7 +166,7 @@ impl PyResultTask {
             // Where equal rows are not counted, the row's number keeps keys apart; it is the same in
             // another attempt as long as rows come in the same order.
             // The key of a row tells it apart by itself.
-            let number = if self.keyed { 0 } else { plan.first_row() + row as u64 };
+            let number = if self.keyed { 0 } else { plan.number(row) };
             let occurrence = plan.occurrence(row).unwrap_or(number | 1 << 63);
             Ok(idempotency_key(caller, CallPosition { fingerprint, occurrence, ordinal }))
         })

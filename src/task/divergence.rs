@@ -1,5 +1,8 @@
 //! How a machine ends: finished, or diverged for good.
 
+use arrow_schema::DataType;
+
+use super::matcher::Ambiguous;
 use crate::error::{Divergence, DivergenceKind, Error, Result};
 use crate::id::TaskId;
 
@@ -10,11 +13,11 @@ pub(super) const CODE_ADVICE: &str = "finish this epoch with the code it was rec
      new code's";
 pub(super) const KEY_ADVICE: &str =
     "give row_key= columns that tell the rows apart, or set on_ambiguous=\"any\"";
-pub(super) const USES_ADVICE: &str = "which use of this function had which log is not known, so all were searched: \
+const USES_ADVICE: &str = "which use of this function had which log is not known, so all were searched: \
      give each use a name of its own with .with_uid(...), and each query a call of its own";
 pub(super) const ROWS_ADVICE: &str = "the input of an epoch must be the same at replay: make its \
      source and what runs before this operator deterministic or causal";
-pub(super) const TYPE_ADVICE: &str = "finish this epoch with the return type it was recorded with";
+const TYPE_ADVICE: &str = "finish this epoch with the return type it was recorded with";
 pub(super) const SERVICE_ADVICE: &str = "between the services it asks, the function must decide by \
      its arguments and what the services gave only; take other input from a causal service";
 pub(super) const LAYOUT_ADVICE: &str =
@@ -28,6 +31,33 @@ pub(super) struct Claim {
     pub(super) recorded: String,
     pub(super) asked: String,
     pub(super) advice: &'static str,
+}
+
+/// Equal rows had other values, and which is which is not known.
+pub(super) fn ambiguous_rows(found: Ambiguous, pooled: bool) -> Claim {
+    let row = row_name(found.row, found.fingerprint);
+    Claim {
+        kind: DivergenceKind::AmbiguousRows,
+        row: Some(found.row),
+        recorded: format!("equal rows with different values, one at {} of the log", found.position),
+        asked: if pooled {
+            format!("{row}, of one of several uses")
+        } else {
+            format!("{row}, in another order")
+        },
+        advice: if pooled { USES_ADVICE } else { KEY_ADVICE },
+    }
+}
+
+/// A function's results are of another type than those that are recorded.
+pub(super) fn type_changed(row: u64, recorded: &DataType, asked: &DataType) -> Claim {
+    Claim {
+        kind: DivergenceKind::TypeChanged,
+        row: Some(row),
+        recorded: format!("values of type {recorded}"),
+        asked: format!("values of type {asked}"),
+        advice: TYPE_ADVICE,
+    }
 }
 
 /// Whether a machine may go on. A machine that diverged repeats its error on every later call, so

@@ -5,21 +5,21 @@
 //! columns that anything above the function reads:
 //!
 //! ```text
-//!  63            25 24      1  0
-//! ┌────────────────┬─────────┬─┐
-//! │ hash of values │ columns │p│   p: some columns are not in the hash, as they may differ by themselves
-//! └────────────────┴─────────┴─┘
+//!  63                  17 16      1  0
+//! ┌──────────────────────┬─────────┬─┐
+//! │    hash of values    │ columns │p│   p: some columns are not in the hash, as they may differ by themselves
+//! └──────────────────────┴─────────┴─┘
 //! ```
 //!
-//! Marks compare where they are of the same columns. They tell recorded rows apart once one of them was met again:
-//! in a plan with a clock in a column, none is.
+//! Marks compare where they are of the same columns. They are hints: a row whose mark nobody knows, as one of its
+//! columns is another in each run, is looked for by its arguments.
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::determinant::FingerprintMap;
 
 const PARTIAL: u64 = 1;
-const COLUMNS: u64 = 0x01ff_fffe;
+const COLUMNS: u64 = 0x0001_fffe;
 
 /// No mark: nothing is known of the row but its arguments.
 pub(super) const NONE: u64 = 0;
@@ -57,11 +57,6 @@ pub(super) enum Likeness {
 pub(super) struct Marks(Vec<u64>);
 
 impl Marks {
-    /// Whether no row has one.
-    pub(super) const fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Adds those of the rows from `start` on.
     pub(super) fn put(&mut self, start: usize, marks: &[u64]) {
         self.0.resize(start, NONE);
@@ -72,6 +67,12 @@ impl Marks {
     fn comparable(&self, row: usize, like: u64) -> Option<u64> {
         let mark = self.0.get(row).copied().filter(|mark| *mark != NONE)?;
         ((mark ^ like) & COLUMNS == 0).then_some(mark)
+    }
+
+    /// Whether some row has a mark of the same columns as these.
+    pub(super) fn are_comparable(&self, marks: &[u64]) -> bool {
+        let like = marks.iter().copied().find(|mark| *mark != NONE);
+        like.is_some_and(|like| (0..self.0.len()).any(|row| self.comparable(row, like).is_some()))
     }
 
     /// Compares recorded rows with those of a batch. In one pass over the recorded ones, of which there may be

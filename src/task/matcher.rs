@@ -1,15 +1,16 @@
 //! Finds the recorded rows of a task in result mode: by order, and once order fails, by
 //! fingerprint, or by what tells rows with equal fingerprints apart.
 
+mod lookup;
+
 use arrow_array::{Array, ArrayRef};
 
-use super::divergence::misuse;
 use super::header;
-use super::marks::{self, Likeness};
-use super::matching::{Found, Index};
+use super::matching::Index;
 use super::plan::{Plan, Run, Runs};
 use super::pool::{Asked, PoolQuestion, PoolRows};
 use super::recorded::RecordedRows;
+use super::told::ToldApart;
 use crate::determinant::row_fingerprints;
 use crate::error::Result;
 
@@ -17,7 +18,7 @@ impl Matching {
     /// In recorded order.
     fn of(recorded: &RecordedRows) -> Self {
         let Some(numbers) = recorded.numbers() else { return Self::Positional { next: 0 } };
-        let mut rows: Vec<_> = numbers.iter().copied().zip(0..).collect();
+        let mut rows: Vec<_> = numbers.iter().copied().zip(0..recorded.own()).collect();
         rows.sort_unstable();
         Self::Numbered(Numbered { rows, next: 0 })
     }
@@ -63,12 +64,12 @@ struct Numbered {
 }
 
 /// By what recorded rows are found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum Keys {
     /// No row came yet that is like a recorded one.
     Open,
     Arguments,
-    Marks,
+    Marks(ToldApart),
 }
 
 /// The recorded rows and which of them are used.
@@ -81,59 +82,25 @@ pub(super) struct Matcher {
     /// Rows of other partitions that are among the recorded ones.
     asked: Asked,
     pub(super) checks_ambiguity: bool,
+    /// No attempt came to its end: rows may be missing in the log.
+    may_lack_rows: bool,
 }
 
 impl Matcher {
     /// `any_order`: the task's rows are not expected in recorded order.
-    pub(super) fn new(recorded: RecordedRows, any_order: bool, checks_ambiguity: bool) -> Self {
+    pub(super) fn new(
+        recorded: RecordedRows,
+        any_order: bool,
+        checks_ambiguity: bool,
+        may_lack_rows: bool,
+    ) -> Self {
         let (before, asked) = (Before::default(), Asked::default());
         let (keys, matching) = (Keys::Open, Matching::of(&recorded));
-        let mut matcher = Self { recorded, keys, matching, before, asked, checks_ambiguity };
+        let mut matcher = Self { recorded, keys, matching, before, asked, checks_ambiguity, may_lack_rows };
         if any_order {
             matcher.give_up_order();
         }
         matcher
-    }
-
-    /// By what the rows of a batch are found; nothing if that is their fingerprints. Must be known before rows of
-    /// others are added.
-    pub(super) fn keys(&mut self, fingerprints: &[u64], marks: &[u64]) -> Vec<u64> {
-        if self.keys == Keys::Open && !fingerprints.is_empty() {
-            self.choose(fingerprints, marks);
-        }
-        if self.keys != Keys::Marks {
-            return Vec::new();
-        }
-        fingerprints.iter().zip(marks).map(|(fingerprint, mark)| marks::key(*fingerprint, *mark)).collect()
-    }
-
-    /// Chooses by what rows are found: by marks, if one of a recorded row comes again.
-    fn choose(&mut self, fingerprints: &[u64], marks: &[u64]) {
-        if let Matching::Indexed(index) = &self.matching {
-            // Most batches of a long input that came in another order have nothing in common with a short log.
-            if !fingerprints.iter().any(|fingerprint| index.knows(*fingerprint)) {
-                return;
-            }
-        }
-        match self.recorded.likeness(fingerprints, marks) {
-            Likeness::Nothing => {}
-            Likeness::Arguments => {
-                self.keys = Keys::Arguments;
-                self.recorded.forget_marks();
-            }
-            Likeness::Rows => {
-                self.keys = Keys::Marks;
-                self.recorded
-                    .tell_apart(marks.iter().copied().find(|mark| *mark != marks::NONE).unwrap_or_default());
-                // No row was found yet, so none is used.
-                if let Matching::Indexed(_) =
-                    std::mem::replace(&mut self.matching, Matching::of(&self.recorded))
-                {
-                    self.give_up_order();
-                    self.keep_order_given_up();
-                }
-            }
-        }
     }
 
     /// What to ask of other partitions' rows before a batch is decided.
@@ -168,12 +135,7 @@ impl Matcher {
         };
         self.before = Before { next, order: None };
         let decided = self.in_order(plan);
-        for row in decided..plan.rows {
-            if let Some(ambiguous) = self.look_up(plan, row)? {
-                return Ok(Some(ambiguous));
-            }
-        }
-        Ok(None)
+        self.look_up_all(plan, decided..plan.rows)
     }
 
     /// Looks again for the live rows of a plan.
@@ -190,10 +152,8 @@ impl Matcher {
                 plan.runs.push(run);
                 row = end;
             }
-            for row in row..end {
-                if let Some(ambiguous) = self.look_up(plan, row)? {
-                    return Ok(Some(ambiguous));
-                }
+            if let Some(ambiguous) = self.look_up_all(plan, row..end)? {
+                return Ok(Some(ambiguous));
             }
             row = end;
         }
@@ -250,7 +210,7 @@ impl Matcher {
             }
         }
         // Rows with a key may have come in another order by the same right.
-        let proven = here > 0 && self.checks_ambiguity && self.keys != Keys::Marks;
+        let proven = here > 0 && self.checks_ambiguity && !matches!(self.keys, Keys::Marks(_));
         if !in_order || (here < plan.rows && here < left.len() && !proven) {
             self.give_up_order();
             return 0;
@@ -294,7 +254,26 @@ impl Matcher {
             }
             Matching::Indexed(_) => return,
         }
+        self.note_used();
         self.before.order = Some(std::mem::replace(&mut self.matching, Matching::Indexed(index)));
+    }
+
+    /// Notes the rows that were found by their order.
+    fn note_used(&mut self) {
+        let Keys::Marks(told) = &mut self.keys else { return };
+        match &self.matching {
+            Matching::Positional { next } => {
+                for position in 0..*next {
+                    told.take(position);
+                }
+            }
+            Matching::Numbered(Numbered { rows, next }) => {
+                for (_, position) in rows.iter().take(*next) {
+                    told.take(*position);
+                }
+            }
+            Matching::Indexed(_) => {}
+        }
     }
 
     /// What came of giving up order cannot be undone: from here on a plan that is given back does not bring
@@ -307,6 +286,12 @@ impl Matcher {
     pub(super) fn give_back(&mut self, plan: &Plan) {
         if let Some(order) = self.before.order.take() {
             self.matching = order;
+        }
+        if let Keys::Marks(told) = &mut self.keys {
+            told.give_back(plan.runs.as_slice().iter().filter_map(|run| match *run {
+                Run::Recorded { position, len } => Some(position..position + len),
+                Run::Live { .. } => None,
+            }));
         }
         let index = match &mut self.matching {
             Matching::Positional { next } | Matching::Numbered(Numbered { next, .. }) => {
@@ -322,42 +307,6 @@ impl Matcher {
                 index.give_back(*fingerprint, position);
             }
         }
-    }
-
-    /// Finds one row by its key; by its fingerprint then, among those that are known by that only.
-    fn look_up(&mut self, plan: &mut Plan, row: usize) -> Result<Option<Ambiguous>> {
-        let (fingerprint, key) = (plan.fingerprint(row), plan.keys().get(row).copied());
-        let (Matching::Indexed(index), Some(fingerprint), Some(key)) = (&mut self.matching, fingerprint, key)
-        else {
-            return misuse("a lookup without an index".to_owned());
-        };
-        let recorded = &mut self.recorded;
-        let mut same = |a, b| recorded.same_value(a, b);
-        // Rows that are equal in all that can be seen of them may have each other's answers.
-        let mut checks = self.checks_ambiguity && plan.is_partial(row);
-        let mut found = index.take(key, checks.then_some(&mut same))?;
-        if key != fingerprint && !matches!(found, Found::At(_)) {
-            let by_arguments = index.take(fingerprint, self.checks_ambiguity.then_some(&mut same))?;
-            if by_arguments != Found::Unknown {
-                (found, checks) = (by_arguments, self.checks_ambiguity);
-            }
-        }
-        match found {
-            Found::At(position) => {
-                plan.runs.push(Run::Recorded { position, len: 1 });
-                return Ok(None);
-            }
-            Found::Exhausted(position) if checks => {
-                plan.doubtful.push((plan.live.len(), position));
-            }
-            Found::Exhausted(_) | Found::Unknown => {}
-            Found::Ambiguous(_, position) => {
-                return Ok(Some(Ambiguous { row: plan.first_row + row as u64, fingerprint, position }));
-            }
-        }
-        plan.runs.push(Run::Live { len: 1 });
-        plan.live.push(index_u32(row));
-        Ok(None)
     }
 
     /// Compares the live rows that equal a recorded row with it: where values differ, which of the

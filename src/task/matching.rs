@@ -130,6 +130,35 @@ impl Index {
         }
     }
 
+    /// The positions of `fingerprint` that `is_used` does not name, oldest first; those before are not walked
+    /// again.
+    pub(super) fn unused(
+        &mut self,
+        fingerprint: u64,
+        is_used: impl Fn(usize) -> bool,
+    ) -> impl Iterator<Item = usize> {
+        let next = &self.next;
+        let following = |at: u32| next.get(at as usize).copied().filter(|at| *at != NONE);
+        let is_free = move |at: &u32| !is_used(*at as usize);
+        let first = self.queues.get_mut(&fingerprint).and_then(|queue| {
+            let from = Some(queue.unused).filter(|at| *at != NONE);
+            let free = std::iter::successors(from, |at| following(*at)).find(&is_free);
+            queue.unused = free.unwrap_or(NONE);
+            free
+        });
+        std::iter::successors(first, move |at| following(*at)).filter(is_free).map(|at| at as usize)
+    }
+
+    /// Whether one position has `fingerprint`, and no other.
+    pub(super) fn is_only_one(&self, fingerprint: u64) -> bool {
+        self.queues.get(&fingerprint).is_some_and(|queue| queue.first == queue.last)
+    }
+
+    /// All positions may be unused again.
+    pub(super) fn start_again(&mut self) {
+        self.queues.values_mut().for_each(|queue| queue.unused = queue.first);
+    }
+
     /// The position that was taken last of `fingerprint` is not used after all.
     pub(super) fn give_back(&mut self, fingerprint: u64, position: usize) {
         if let Some(queue) = self.queues.get_mut(&fingerprint) {
@@ -165,6 +194,11 @@ impl Occurrences {
         let occurrence = *count;
         *count += 1;
         occurrence
+    }
+
+    /// So many more rows came before.
+    pub(super) fn add(&mut self, counts: FingerprintMap<u64>) {
+        counts.into_iter().for_each(|(fingerprint, count)| *self.0.entry(fingerprint).or_default() += count);
     }
 
     /// The last row with this fingerprint did not come.

@@ -28,6 +28,7 @@ mod rng;
 mod segments;
 mod service;
 mod summary;
+mod told;
 mod value;
 
 pub use header::{check_values_header, values_header};

@@ -80,6 +80,8 @@ pub struct Plan {
     pub(super) marks: Vec<u64>,
     /// By what recorded rows are found, if that is not the fingerprints.
     pub(super) keys: Vec<u64>,
+    /// How many rows were recorded before, where those that are new come after them.
+    pub(super) recorded_before: u64,
     /// Per row, if they are counted.
     pub(super) occurrences: Vec<u64>,
     pub(super) runs: Runs,
@@ -103,6 +105,7 @@ impl Plan {
             fingerprints,
             marks: Vec::new(),
             keys: Vec::new(),
+            recorded_before: 0,
             occurrences: Vec::new(),
             runs: Runs::default(),
             doubtful: Vec::new(),
@@ -130,6 +133,21 @@ impl Plan {
     /// Whether rows that are found by the same key as this one may differ in what can be seen of them.
     pub(super) fn is_partial(&self, row: usize) -> bool {
         self.keys.is_empty() || self.marks.get(row).is_none_or(|mark| marks::is_partial(*mark))
+    }
+
+    /// A number of the row at `row` (index in the batch) that no other row of the task has, as long as rows come in
+    /// one order; where they do not, none that was answered before.
+    #[must_use]
+    pub const fn number(&self, row: usize) -> u64 {
+        self.recorded_before + self.first_row + row as u64
+    }
+
+    /// Rows that count among equal ones: all, or those that are new.
+    pub(super) fn counted_rows(&self) -> Vec<usize> {
+        match self.keys.is_empty() {
+            true => (0..self.rows).collect(),
+            false => self.live.iter().map(|row| *row as usize).collect(),
+        }
     }
 
     /// The marks of some rows as they are recorded; `None`: of all.

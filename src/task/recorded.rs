@@ -146,19 +146,19 @@ impl RecordedRows {
         self.numbers.as_deref()
     }
 
-    /// What the own rows have in common with those of a batch. Without marks of theirs they are known by
-    /// arguments.
-    pub(super) fn likeness(&self, fingerprints: &[u64], marks: &[u64]) -> Likeness {
-        if self.marks.is_empty() || self.own == 0 {
-            return Likeness::Arguments;
-        }
-        self.marks.likeness(self.fingerprints(0..self.own), fingerprints, marks)
+    /// What the own rows have in common with those of a batch. `None`: their marks do not compare.
+    pub(super) fn likeness(&self, fingerprints: &[u64], marks: &[u64]) -> Option<Likeness> {
+        let compare = self.marks.are_comparable(marks);
+        compare.then(|| self.marks.likeness(self.fingerprints(0..self.own), fingerprints, marks))
     }
 
-    /// From here on own rows are found by their marks, too, where these are of the same columns as `like`.
-    pub(super) fn tell_apart(&mut self, like: u64) {
+    /// From here on own rows are found by their marks, too, where these are of the same columns as `like`. Returns
+    /// the fingerprints by which they were found until now.
+    pub(super) fn tell_apart(&mut self, like: u64) -> Vec<u64> {
         let own = self.fingerprints.get_mut(..self.own).unwrap_or_default();
+        let before = own.to_vec();
         std::mem::take(&mut self.marks).tell_apart(own, like);
+        before
     }
 
     /// Marks are of no use.

@@ -7,9 +7,7 @@ use arrow_select::take::take;
 use bytes::Bytes;
 
 use super::assemble::{AssembleError, assemble};
-use super::divergence::{
-    Claim, KEY_ADVICE, ROWS_ADVICE, Standing, TYPE_ADVICE, USES_ADVICE, misuse, row_name,
-};
+use super::divergence::{Claim, ROWS_ADVICE, Standing, ambiguous_rows, misuse, row_name, type_changed};
 use super::header;
 use super::matcher::{Ambiguous, Matcher};
 use super::matching::Occurrences;
@@ -17,7 +15,7 @@ use super::options::TaskOptions;
 use super::plan::{Plan, Run, Runs};
 use super::pool::{PoolQuestion, PoolRows};
 use super::recorded::RecordedRows;
-use super::summary::Summary;
+use super::summary::{Ended, Summary};
 use crate::determinant::{BlockBuilder, Determinant, encode_results, encode_row_numbers, row_fingerprints};
 use crate::error::{DivergenceKind, Error, Result};
 
@@ -75,6 +73,7 @@ impl ResultTask {
                 recorded,
                 options.layout_changed || options.uncertain,
                 options.checks_ambiguity(),
+                options.ended == Ended::Never,
             ),
             value_type: options.value_type.clone(),
             // Any row may be there.
@@ -113,7 +112,8 @@ impl ResultTask {
         if !marks.is_empty() && marks.len() != fingerprints.len() {
             return misuse(format!("{} marks for {} rows", marks.len(), fingerprints.len()));
         }
-        let keys = self.matcher.keys(&fingerprints, &marks);
+        let has_others = self.options.layout_changed || self.options.pooled || self.options.uncertain;
+        let keys = self.matcher.keys(&fingerprints, &marks, has_others);
         if self.has_pool {
             self.ask_pool(fingerprints.iter().copied(), &mut ask)?;
         }
@@ -161,21 +161,39 @@ impl ResultTask {
     /// # Errors
     /// As [`ResultTask::offer`].
     pub fn offer_fingerprints(&mut self, fingerprints: Vec<u64>) -> Result<Plan> {
-        let keys = self.matcher.keys(&fingerprints, &[]);
+        let keys = self.matcher.keys(&fingerprints, &[], false);
         self.decide(Plan { keys, ..Plan::of(fingerprints) })
     }
 
     fn decide(&mut self, mut plan: Plan) -> Result<Plan> {
         self.standing.check()?;
         (plan.sequence, plan.first_row) = (self.plans_offered, self.rows_offered);
-        if self.options.count_occurrences {
-            plan.occurrences = plan.fingerprints.iter().map(|&f| self.occurrences.next(f)).collect();
-        }
         let ambiguous = self.matcher.decide(&mut plan)?;
         self.seal(&mut plan, ambiguous)?;
+        self.count(&mut plan);
         self.plans_offered += 1;
         self.rows_offered += plan.rows as u64;
         Ok(plan)
+    }
+
+    /// Counts equal rows. Where they may have traded places, those that are new come after those that are recorded.
+    fn count(&mut self, plan: &mut Plan) {
+        if let Some(counts) = self.matcher.counts() {
+            self.occurrences.add(counts);
+        }
+        if !plan.keys.is_empty() {
+            plan.recorded_before = self.matcher.recorded.own() as u64;
+        }
+        if self.options.count_occurrences {
+            plan.occurrences = vec![0; plan.rows];
+            for row in plan.counted_rows() {
+                if let (Some(of), Some(fingerprint)) =
+                    (plan.occurrences.get_mut(row), plan.fingerprints.get(row))
+                {
+                    *of = self.occurrences.next(*fingerprint);
+                }
+            }
+        }
     }
 
     /// Looks for a plan's live rows again, once rows of other partitions were supplied.
@@ -278,7 +296,10 @@ impl ResultTask {
         self.rows_offered = plan.first_row;
         self.matcher.give_back(plan);
         if self.options.count_occurrences {
-            plan.fingerprints.iter().for_each(|fingerprint| self.occurrences.back(*fingerprint));
+            plan.counted_rows()
+                .into_iter()
+                .filter_map(|row| plan.fingerprint(row))
+                .for_each(|of| self.occurrences.back(of));
         }
         Ok(())
     }
@@ -462,26 +483,11 @@ impl ResultTask {
     }
 
     fn ambiguous(&mut self, found: Ambiguous) -> Error {
-        self.standing.diverge(Claim {
-            kind: DivergenceKind::AmbiguousRows,
-            row: Some(found.row),
-            recorded: format!("equal rows with different values, one at {} of the log", found.position),
-            asked: match self.options.pooled {
-                true => format!("{}, of one of several uses", row_name(found.row, found.fingerprint)),
-                false => format!("{}, in another order", row_name(found.row, found.fingerprint)),
-            },
-            advice: if self.options.pooled { USES_ADVICE } else { KEY_ADVICE },
-        })
+        self.standing.diverge(ambiguous_rows(found, self.options.pooled))
     }
 
     fn type_changed(&mut self, row: u64, recorded: &DataType, asked: &DataType) -> Error {
-        self.standing.diverge(Claim {
-            kind: DivergenceKind::TypeChanged,
-            row: Some(row),
-            recorded: format!("values of type {recorded}"),
-            asked: format!("values of type {asked}"),
-            advice: TYPE_ADVICE,
-        })
+        self.standing.diverge(type_changed(row, recorded, asked))
     }
 }
 

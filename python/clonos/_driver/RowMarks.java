@@ -4,6 +4,7 @@ import java.lang.ref.Reference;
 import java.lang.ref.ReferenceQueue;
 import java.lang.ref.WeakReference;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
@@ -14,18 +15,24 @@ import org.apache.spark.ShuffleDependency;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.BitwiseAnd;
 import org.apache.spark.sql.catalyst.expressions.BitwiseOr;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.IsNull;
 import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
 import org.apache.spark.sql.catalyst.expressions.PythonUDF;
 import org.apache.spark.sql.catalyst.expressions.XxHash64;
 import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.catalyst.plans.logical.ArrowEvalPython;
 import org.apache.spark.sql.catalyst.plans.logical.BaseEvalPython;
+import org.apache.spark.sql.catalyst.plans.logical.Filter;
+import org.apache.spark.sql.catalyst.plans.logical.Join;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.Repartition;
+import org.apache.spark.sql.catalyst.plans.logical.Union;
 import org.apache.spark.sql.catalyst.plans.logical.Window;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
@@ -39,9 +46,14 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DateType;
 import org.apache.spark.sql.types.DayTimeIntervalType;
 import org.apache.spark.sql.types.DecimalType;
+import org.apache.spark.sql.types.DoubleType;
+import org.apache.spark.sql.types.FloatType;
 import org.apache.spark.sql.types.IntegerType;
 import org.apache.spark.sql.types.LongType;
 import org.apache.spark.sql.types.LongType$;
+import org.apache.spark.sql.types.MapType;
+import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.NullType;
 import org.apache.spark.sql.types.ShortType;
 import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructField;
@@ -66,8 +78,8 @@ import scala.runtime.AbstractPartialFunction;
  */
 public class RowMarks extends Rule {
     private static final Logger LOG = LoggerFactory.getLogger("clonos");
-    private static final long HASH = ~0x1ffffffL;
-    private static final int COLUMNS = 0xffffff;
+    private static final long HASH = ~0x1ffffL;
+    private static final int COLUMNS = 0xffff;
     private static final TreeNodeTag MARKED = new TreeNodeTag("clonos.marked");
     /** Nodes that leave rows in the order of their input, if that is one file, or one partition of a source. */
     private static final Set IN_ORDER = new HashSet();
@@ -84,6 +96,18 @@ public class RowMarks extends Rule {
             IN_ORDER.add(names[i]);
         }
     }
+
+    private static final Set CHOOSES = new HashSet(
+        Arrays.asList(new String[] {"Filter", "LocalLimit", "GlobalLimit", "Sort", "SubqueryAlias"}));
+    /** Aggregates that take one of several rows that are equal in their order. */
+    private static final Set ANY_OF_EQUALS = new HashSet(Arrays.asList(new String[] {
+        "MaxBy", "MinBy", "MaxMinByK", "Mode", "ApproximatePercentile", "HllSketchAgg", "KllSketchAggBigint"
+    }));
+
+    /** Nodes that keep one of several rows, any of them, or do not show what is below. */
+    private static final Set CHANGES = new HashSet(Arrays.asList(new String[] {
+        "CTERelationRef", "WindowGroupLimit", "Deduplicate", "DeduplicateWithinWatermark"
+    }));
 
     /** By identity: whether a function takes marks. Those that are not here are not ours. */
     private final Map functions = new ConcurrentHashMap();
@@ -116,9 +140,13 @@ public class RowMarks extends Rule {
                     return node instanceof ArrowEvalPython ? marked((ArrowEvalPython) node) : orElse.apply(node);
                 }
             });
-        } catch (RuntimeException error) {
+        } catch (Exception error) {
             return unmarked(plan, error);
         } catch (LinkageError error) {
+            return unmarked(plan, error);
+        } catch (AssertionError error) {
+            return unmarked(plan, error);
+        } catch (StackOverflowError error) {
             return unmarked(plan, error);
         }
     }
@@ -129,58 +157,117 @@ public class RowMarks extends Rule {
         return plan;
     }
 
+    /** Adds marks to the functions of a node, if some take them. */
     private LogicalPlan marked(ArrowEvalPython node) {
-        Expression mark = null;
+        boolean takes = false;
+        for (Iterator each = list(node.udfs()).iterator(); each.hasNext();) {
+            takes |= takesInside((Expression) each.next());
+        }
+        if (!takes || !isReordered(node.child())) {
+            return node;
+        }
+        LogicalPlan child = apart(node);
+        if (child != node.child()) {
+            List columns = new ArrayList(list(node.child().output()));
+            columns.addAll(list(node.resultAttrs()));
+            return new Project(seq(columns), marked((ArrowEvalPython) child));
+        }
+        Expression mark = mark(child);
         List udfs = new ArrayList();
         for (Iterator each = list(node.udfs()).iterator(); each.hasNext();) {
             PythonUDF udf = (PythonUDF) each.next();
             if (takesMarks(udf)) {
-                if (mark == null) {
-                    mark = isReordered(node.child()) ? mark(node.child()) : null;
-                    if (mark == null) {
-                        return node;
-                    }
-                }
                 List arguments = new ArrayList(list(udf.children()));
                 arguments.add(mark);
-                udf = new PythonUDF(udf.name(), udf.func(), udf.dataType(), seq(arguments), udf.evalType(),
-                    udf.udfDeterministic(), udf.resultId());
+                udf = copy(udf, arguments);
                 udf.setTagValue(MARKED, Boolean.TRUE);
             }
             udfs.add(udf);
         }
-        return mark == null ? node : new ArrowEvalPython(seq(udfs), node.resultAttrs(), node.child(), node.evalType());
+        return new ArrowEvalPython(seq(udfs), node.resultAttrs(), child, node.evalType());
+    }
+
+    /**
+     * Spark runs f(g(x)) in one node, where f cannot be given anything but what g gives: puts g into a node below,
+     * if one of them takes marks. The child of the node, if none does.
+     */
+    private LogicalPlan apart(ArrowEvalPython node) {
+        List inner = new ArrayList();
+        List results = new ArrayList();
+        List udfs = new ArrayList();
+        for (Iterator each = list(node.udfs()).iterator(); each.hasNext();) {
+            PythonUDF udf = (PythonUDF) each.next();
+            List arguments = new ArrayList();
+            for (Iterator child = list(udf.children()).iterator(); child.hasNext();) {
+                Expression argument = (Expression) child.next();
+                if (argument instanceof PythonUDF && (takesMarks(udf) || takesInside(argument))) {
+                    AttributeReference result = new AttributeReference("inner" + inner.size(), argument.dataType(),
+                        true, Metadata.empty(), NamedExpression$.MODULE$.newExprId(), seq(new ArrayList()));
+                    inner.add(argument);
+                    results.add(result);
+                    argument = result;
+                }
+                arguments.add(argument);
+            }
+            udfs.add(copy(udf, arguments));
+        }
+        if (inner.isEmpty()) {
+            return node.child();
+        }
+        LogicalPlan below = new ArrowEvalPython(seq(inner), seq(results), node.child(), node.evalType());
+        below = marked((ArrowEvalPython) below);
+        return new ArrowEvalPython(seq(udfs), node.resultAttrs(), below, node.evalType());
+    }
+
+    private static PythonUDF copy(PythonUDF udf, List arguments) {
+        return new PythonUDF(udf.name(), udf.func(), udf.dataType(), seq(arguments), udf.evalType(),
+            udf.udfDeterministic(), udf.resultId());
     }
 
     private boolean takesMarks(PythonUDF udf) {
         return Boolean.TRUE.equals(known(udf)) && udf.getTagValue(MARKED).isEmpty();
     }
 
+    private boolean takesInside(Expression expression) {
+        if (expression instanceof PythonUDF && takesMarks((PythonUDF) expression)) {
+            return true;
+        }
+        for (Iterator each = list(expression.children()).iterator(); each.hasNext();) {
+            if (takesInside((Expression) each.next())) {
+                return true;
+            }
+        }
+        return false;
+    }
+
     private Boolean known(PythonUDF udf) {
         return (Boolean) functions.get(new Identity(udf.func(), null));
     }
 
-    /** The mark of a row of this plan; nothing if no column can be in it. */
+    /** The mark of a row of this plan. */
     private Expression mark(LogicalPlan plan) {
         Set unstable = new HashSet();
         findUnstable(plan, unstable);
-        List columns = new ArrayList();
+        List values = new ArrayList();
         boolean partial = false;
         for (Iterator each = list(plan.output()).iterator(); each.hasNext();) {
             Attribute column = (Attribute) each.next();
-            if (isHashed(column.dataType()) && !unstable.contains(column.exprId())) {
-                columns.add(column);
-            } else {
-                partial = true;
+            DataType type = column.dataType();
+            if (!isHashed(type) || unstable.contains(column.exprId())) {
+                partial |= !(type instanceof NullType);
+                continue;
             }
-        }
-        if (columns.isEmpty()) {
-            return null;
+            values.add(column);
+            // Nulls leave a hash as it is, and so does where an array ends.
+            if (column.nullable()) {
+                values.add(new IsNull(column));
+            }
+            partial |= type instanceof ArrayType || type instanceof StructType;
         }
         StringBuilder shape = new StringBuilder();
         describe(plan, shape);
         long rest = (long) (shape.toString().hashCode() & COLUMNS) << 1 | (partial ? 1 : 0);
-        Expression hash = new XxHash64(seq(columns), 42L);
+        Expression hash = values.isEmpty() ? number(HASH) : new XxHash64(seq(values), 42L);
         return new BitwiseOr(new BitwiseAnd(hash, number(HASH)), number(rest));
     }
 
@@ -190,15 +277,30 @@ public class RowMarks extends Rule {
 
     /** Which columns there are: the same in another run of the program, and another where others are read. */
     private static void describe(LogicalPlan plan, StringBuilder shape) {
-        shape.append(plan.nodeName());
-        for (Iterator each = list(plan.output()).iterator(); each.hasNext();) {
-            Attribute column = (Attribute) each.next();
-            shape.append('\n').append(column.name()).append('\t').append(column.dataType().json());
+        // Which rows there are, and in which order, makes no other columns.
+        boolean chooses = CHOOSES.contains(plan.getClass().getSimpleName());
+        if (!chooses) {
+            shape.append(plan.nodeName());
+            for (Iterator each = list(plan.output()).iterator(); each.hasNext();) {
+                Attribute column = (Attribute) each.next();
+                shape.append('\n').append(column.name()).append('\t').append(column.dataType().json());
+            }
+            for (Iterator each = list(plan.expressions()).iterator(); each.hasNext();) {
+                Expression expression = (Expression) each.next();
+                // Attributes are named above, and their numbers are others in each run.
+                if (!(expression instanceof Attribute)) {
+                    shape.append('\n').append(expression.sql());
+                }
+            }
         }
         for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
-            shape.append('(');
-            describe((LogicalPlan) each.next(), shape);
-            shape.append(')');
+            if (chooses) {
+                describe((LogicalPlan) each.next(), shape);
+            } else {
+                shape.append('(');
+                describe((LogicalPlan) each.next(), shape);
+                shape.append(')');
+            }
         }
     }
 
@@ -245,43 +347,93 @@ public class RowMarks extends Rule {
                     unstable.add(result.exprId());
                 }
             }
-            return;
-        }
-        if (plan instanceof Project || plan instanceof Aggregate) {
+        } else if (plan instanceof Project || plan instanceof Aggregate) {
             for (Iterator each = list(plan.expressions()).iterator(); each.hasNext();) {
                 Object expression = each.next();
                 if (expression instanceof Alias && isUnstable((Expression) expression, unstable)) {
                     unstable.add(((Alias) expression).exprId());
                 }
             }
-            return;
-        }
-        // Of rows that are equal to a window's order, each may be the first.
-        boolean all = plan instanceof Window;
-        for (Iterator each = list(plan.expressions()).iterator(); each.hasNext() && !all;) {
-            all = isUnstable((Expression) each.next(), unstable);
-        }
-        if (all) {
-            for (Iterator each = list(plan.producedAttributes().toSeq()).iterator(); each.hasNext();) {
-                unstable.add(((Attribute) each.next()).exprId());
+        } else if (plan instanceof Union) {
+            for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
+                Iterator columns = list(plan.output()).iterator();
+                for (Iterator of = list(((LogicalPlan) each.next()).output()).iterator(); of.hasNext();) {
+                    Attribute column = (Attribute) columns.next();
+                    if (unstable.contains(((Attribute) of.next()).exprId())) {
+                        unstable.add(column.exprId());
+                    }
+                }
             }
+        } else if (CHANGES.contains(plan.getClass().getSimpleName()) || choosesOther(plan, unstable)) {
+            addAll(plan.output(), unstable);
+        } else if (plan instanceof Window || readsOneOf(plan.expressions(), unstable)) {
+            // Of rows that are equal to a window's order, each may be the first.
+            addAll(plan.producedAttributes().toSeq(), unstable);
         }
     }
 
-    private static boolean isUnstable(Expression expression, Set unstable) {
-        return !expression.deterministic() || readsOneOf(expression, unstable);
+    /** Whether a node keeps rows by what may be another value the next time. */
+    private static boolean choosesOther(LogicalPlan plan, Set unstable) {
+        return (plan instanceof Filter || plan instanceof Join) && readsOneOf(plan.expressions(), unstable);
     }
 
-    private static boolean readsOneOf(Expression expression, Set unstable) {
-        if (unstable.isEmpty()) {
-            return false;
+    private static void addAll(scala.collection.Seq columns, Set unstable) {
+        for (Iterator each = list(columns).iterator(); each.hasNext();) {
+            unstable.add(((Attribute) each.next()).exprId());
         }
-        for (Iterator each = list(expression.references().toSeq()).iterator(); each.hasNext();) {
-            if (unstable.contains(((Attribute) each.next()).exprId())) {
+    }
+
+    private static boolean readsOneOf(scala.collection.Seq expressions, Set unstable) {
+        for (Iterator each = list(expressions).iterator(); each.hasNext();) {
+            if (isUnstable((Expression) each.next(), unstable)) {
                 return true;
             }
         }
         return false;
+    }
+
+    private static boolean isUnstable(Expression expression, Set unstable) {
+        return !expression.deterministic() || takesAny(expression) || readsOneOf(expression, unstable);
+    }
+
+    private static boolean takesAny(Expression expression) {
+        if (ANY_OF_EQUALS.contains(expression.getClass().getSimpleName())) {
+            return true;
+        }
+        for (Iterator each = list(expression.children()).iterator(); each.hasNext();) {
+            if (takesAny((Expression) each.next())) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private static boolean readsOneOf(Expression expression, Set unstable) {
+        for (Iterator each = list(expression.references().toSeq()).iterator(); each.hasNext();) {
+            Attribute column = (Attribute) each.next();
+            if (unstable.contains(column.exprId()) || holdsFloat(column.dataType())) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private static boolean holdsFloat(DataType type) {
+        if (type instanceof ArrayType) {
+            return holdsFloat(((ArrayType) type).elementType());
+        }
+        if (type instanceof MapType) {
+            return holdsFloat(((MapType) type).keyType()) || holdsFloat(((MapType) type).valueType());
+        }
+        if (type instanceof StructType) {
+            StructField[] fields = ((StructType) type).fields();
+            for (int i = 0; i < fields.length; i++) {
+                if (holdsFloat(fields[i].dataType())) {
+                    return true;
+                }
+            }
+        }
+        return type instanceof DoubleType || type instanceof FloatType;
     }
 
     /** Types whose values are the same to the last bit; sums of floats are not, and Spark hashes no maps. */

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from clonos import _services
+from clonos import _attached, _services
 from clonos._asks import asks_for_keys
-from clonos._attached import current, current_config
 from clonos._calls import Calls, signature_of, telling_of_setup
 from clonos._code import fingerprint, label
 from clonos._config import Flush, OnError, Per, Record
@@ -112,7 +111,7 @@ class CausalUDF(Generic[P, R]):
         """What a worker needs to record groups, if this is used where PySpark takes a function."""
         from clonos._worker.pieces import Pieces
 
-        if current_config() is None:
+        if _attached.current_config() is None:
             if not _in_task() and not _no_session():
                 self._warn_unrecorded(stacklevel=4)
             return self._groups
@@ -238,7 +237,7 @@ class CausalUDF(Generic[P, R]):
 
         def call(place: str, /, *args: Column, **kwargs: Column) -> Column:
             binding = bind_columns(args, kwargs, None)
-            config = current_config()
+            config = _attached.current_config()
             attached = None if config is None else config.to_bytes()
             of = (place, binding.shape, attached, session_conf())
             with telling_of_setup(named.uid):
@@ -280,7 +279,7 @@ class CausalUDF(Generic[P, R]):
     def _spec(self, **of_use: Any) -> UdfSpec:
         from clonos._worker.udf import UdfSpec
 
-        config = current_config()
+        config = _attached.current_config()
         options, kind = self._options, self._declared.kind
         shared = of_use.get("per") == "value"
         code, unseen = fingerprint(self._with_options(), options.code_version)
@@ -323,7 +322,7 @@ class CausalUDF(Generic[P, R]):
             evalType=self._declared.run_eval_type(),
             deterministic=is_value,
         )
-        if (session := current()) is not None and self._declared.kind not in AGGREGATES:
+        if (session := _attached.current()) is not None and self._declared.kind not in AGGREGATES:
             by_row = not (is_value or binding.keyed)
             by_row &= self._options.record == "result" or self._draws
             session.mark_rows(function, takes_marks=by_row)

@@ -4,7 +4,7 @@ use super::*;
 
 /// Marks of the columns numbered `columns`, for rows whose other columns hold these.
 fn marks(columns: u64, rows: &[u64]) -> Vec<u64> {
-    rows.iter().map(|row| (row + 1) << 25 | columns << 1).collect()
+    rows.iter().map(|row| (row + 1) << 17 | columns << 1).collect()
 }
 
 /// The same where a column is not in them.
@@ -20,6 +20,11 @@ impl Attempt {
         let plan = task.find(fingerprints, marks, |questions, checks| others.answer(questions, checks))?;
         self.complete(plan)
     }
+}
+
+/// An attempt after others that all failed before their end.
+fn after_failures(log: Vec<Bytes>) -> Attempt {
+    Attempt::with(TaskOptions { ended: Ended::Never, ..result_options() }, log, 100)
 }
 
 /// The log of an attempt that took this batch.
@@ -50,17 +55,80 @@ fn in_another_order_they_are_not_ambiguous() {
 fn rows_that_an_attempt_did_not_come_to_do_not_take_the_answers_of_others() {
     // It died after two of four rows with equal arguments.
     let log = recorded_marked(&["a", "a"], marks(1, &[10, 20]));
-    let mut second = Attempt::new(log, 100);
-    assert_eq!(
-        second.run_marked(&["a", "a", "a", "a"], marks(1, &[40, 20, 30, 10])).unwrap(),
-        [100, 2, 101, 1]
-    );
+    let mut second = after_failures(log.clone());
+    let rows = second.run_marked(&["a", "a", "a", "a"], marks(1, &[40, 20, 30, 10]));
+    assert_eq!(rows.unwrap(), [100, 2, 101, 1]);
     let mut third = Attempt::new(second.log.clone(), 500);
     assert_eq!(
         third.run_marked(&["a", "a", "a", "a"], marks(1, &[10, 20, 30, 40])).unwrap(),
         [1, 2, 101, 100]
     );
     assert_eq!(third.finish().unwrap().live, 0);
+    // In batches, the first of which has no row that is recorded.
+    let mut second = after_failures(log);
+    assert_eq!(second.run_marked(&["a", "a"], marks(1, &[30, 40])).unwrap(), [100, 101]);
+    assert_eq!(second.run_marked(&["a", "a"], marks(1, &[20, 10])).unwrap(), [2, 1]);
+    assert_eq!(second.finish().unwrap().live, 2);
+}
+
+#[test]
+fn a_row_of_which_something_is_another_each_time_is_found_by_its_arguments() {
+    let log = recorded_marked(&["a", "b", "c", "b"], marks(1, &[10, 20, 30, 40]));
+    for mut second in [Attempt::new(log.clone(), 100), after_failures(log.clone())] {
+        // The mark of c is not known, and that of one b.
+        let found = second.run_marked(&["c", "b", "b", "a"], marks(1, &[31, 40, 20, 10]));
+        assert_eq!(found.unwrap(), [3, 4, 2, 1]);
+        assert_eq!(second.finish().unwrap().live, 0);
+    }
+    // Of two that are not known neither can be told, unless they may as well be new.
+    let unknown = |mut attempt: Attempt| attempt.run_marked(&["a", "b", "b"], marks(1, &[10, 21, 41]));
+    assert_diverged(unknown(Attempt::new(log.clone(), 100)), Kind::AmbiguousRows, Some(1));
+    assert_eq!(unknown(after_failures(log.clone())).unwrap(), [1, 100, 101]);
+    let any = TaskOptions { on_ambiguous: OnAmbiguous::Any, ..result_options() };
+    assert_eq!(unknown(Attempt::with(any, log.clone(), 100)).unwrap(), [1, 2, 4]);
+    // One that is not known takes what is left of them.
+    let mut second = Attempt::new(log, 100);
+    assert_eq!(second.run_marked(&["b", "b", "a"], marks(1, &[21, 20, 10])).unwrap(), [4, 2, 1]);
+}
+
+#[test]
+fn a_row_that_comes_after_another_took_its_answer_must_agree() {
+    let log = recorded_marked(&["a", "b"], marks(1, &[10, 20]));
+    let mut second = after_failures(log);
+    assert_eq!(second.run_marked(&["b", "a"], marks(1, &[20, 11])).unwrap(), [2, 1]);
+    assert_diverged(second.run_marked(&["a"], marks(1, &[10])), Kind::AmbiguousRows, Some(2));
+}
+
+#[test]
+fn equal_answers_are_anybodys() {
+    let mut first = Attempt::new(Vec::new(), 1);
+    let mut fingerprints = Vec::new();
+    row_fingerprints(&[words(&["a", "b", "b"])], &mut fingerprints).unwrap();
+    let nobody = |_: &[PoolQuestion], _: bool| Ok(PoolRows::default());
+    let plan = first.task.find(fingerprints, marks(1, &[10, 20, 30]), nobody).unwrap();
+    first.task.complete(plan, Some(numbers([7, 8, 8]))).unwrap();
+    let mut second = Attempt::new(vec![first.task.take_block().unwrap()], 100);
+    assert_eq!(second.run_marked(&["b", "b", "a"], marks(1, &[21, 31, 10])).unwrap(), [8, 8, 7]);
+}
+
+#[test]
+fn no_two_rows_have_one_number_among_equal_ones() {
+    let mut first = Attempt::new(Vec::new(), 1);
+    let mut fingerprints = Vec::new();
+    row_fingerprints(&[words(&["a", "a", "b"])], &mut fingerprints).unwrap();
+    let nobody = |_: &[PoolQuestion], _: bool| Ok(PoolRows::default());
+    let plan = first.task.find(fingerprints, marks(1, &[10, 20, 30]), nobody).unwrap();
+    assert_eq!([0, 1, 2].map(|row| plan.occurrence(row)), [Some(0), Some(1), Some(0)]);
+    first.complete(plan).unwrap();
+    let mut second = after_failures(first.log);
+    let mut fingerprints = Vec::new();
+    row_fingerprints(&[words(&["a", "a", "a", "a"])], &mut fingerprints).unwrap();
+    let plan = second.task.find(fingerprints.clone(), marks(1, &[40, 20, 10, 50]), nobody).unwrap();
+    assert_eq!((plan.occurrence(0), plan.occurrence(3)), (Some(2), Some(3)));
+    assert_eq!((plan.number(0), plan.number(3)), (3, 6));
+    second.task.abandon(&plan).unwrap();
+    let again = second.task.find(fingerprints, marks(1, &[50, 20, 10, 40]), nobody).unwrap();
+    assert_eq!((again.occurrence(0), again.occurrence(3)), (Some(2), Some(3)));
 }
 
 #[test]
@@ -102,7 +170,7 @@ fn marks_that_are_others_in_each_run_are_of_no_use_and_do_no_harm() {
     let log = recorded_marked(&["a", "b", "a"], marks(1, &[10, 20, 30]));
     let mut second = Attempt::new(log, 100);
     assert_eq!(second.run_marked(&["a", "b"], marks(1, &[11, 21])).unwrap(), [1, 2]);
-    // Found out once: a chance likeness later on changes nothing.
+    // Found out once: that one is known later on changes nothing.
     assert_eq!(second.run_marked(&["a"], marks(1, &[10])).unwrap(), [3]);
     second.finish().unwrap();
 }

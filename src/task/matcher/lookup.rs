@@ -1,0 +1,176 @@
+//! How rows are found that did not come in recorded order: by their keys, and by their arguments where nobody
+//! knows these.
+
+use std::ops::Range;
+
+use super::{Ambiguous, Keys, Matcher, Matching, index_u32};
+use crate::determinant::FingerprintMap;
+use crate::error::Result;
+use crate::task::divergence::misuse;
+use crate::task::marks::{self, Likeness};
+use crate::task::matching::Found;
+use crate::task::plan::{Plan, Run};
+use crate::task::told::ToldApart;
+
+impl Matcher {
+    /// By what the rows of a batch are found; nothing if that is their fingerprints. Must be known before rows of
+    /// others are added; `has_others`: they may be.
+    pub(in crate::task) fn keys(
+        &mut self,
+        fingerprints: &[u64],
+        marks: &[u64],
+        has_others: bool,
+    ) -> Vec<u64> {
+        if matches!(self.keys, Keys::Open) && !fingerprints.is_empty() {
+            self.choose(fingerprints, marks, has_others);
+        }
+        if !matches!(self.keys, Keys::Marks(_)) {
+            return Vec::new();
+        }
+        fingerprints.iter().zip(marks).map(|(fingerprint, mark)| marks::key(*fingerprint, *mark)).collect()
+    }
+
+    /// Chooses by what rows are found. By marks, if one of a recorded row comes again; in a log that may lack rows
+    /// also before one does.
+    fn choose(&mut self, fingerprints: &[u64], marks: &[u64], has_others: bool) {
+        if let Matching::Indexed(index) = &self.matching {
+            // Most batches of a long input that came in another order have nothing in common with a short log.
+            if !has_others && !fingerprints.iter().any(|fingerprint| index.knows(*fingerprint)) {
+                return;
+            }
+        }
+        match self.recorded.likeness(fingerprints, marks) {
+            Some(Likeness::Rows) => self.tell_apart(marks),
+            Some(_) if self.may_lack_rows => self.tell_apart(marks),
+            Some(Likeness::Nothing) if !has_others => {}
+            _ => {
+                self.keys = Keys::Arguments;
+                self.recorded.forget_marks();
+            }
+        }
+    }
+
+    fn tell_apart(&mut self, marks: &[u64]) {
+        let like = marks.iter().copied().find(|mark| *mark != marks::NONE).unwrap_or_default();
+        self.keys = Keys::Marks(ToldApart::new(self.recorded.tell_apart(like)));
+        // No row was found yet, so none is used.
+        if let Matching::Indexed(_) = std::mem::replace(&mut self.matching, Matching::of(&self.recorded)) {
+            self.give_up_order();
+            self.keep_order_given_up();
+        }
+    }
+
+    /// How many rows with each arguments are recorded, once, when rows are told apart by more than these.
+    pub(in crate::task) fn counts(&mut self) -> Option<FingerprintMap<u64>> {
+        match &mut self.keys {
+            Keys::Marks(told) => told.counts(),
+            Keys::Open | Keys::Arguments => None,
+        }
+    }
+
+    /// Finds some rows of a plan that are not found by their order.
+    pub(super) fn look_up_all(&mut self, plan: &mut Plan, rows: Range<usize>) -> Result<Option<Ambiguous>> {
+        if plan.keys.is_empty() {
+            for row in rows {
+                let found = self.by_key(plan, row, self.checks_ambiguity)?;
+                if let Some(ambiguous) = Self::place(plan, row, found, self.checks_ambiguity) {
+                    return Ok(Some(ambiguous));
+                }
+            }
+            return Ok(None);
+        }
+        // First those that are known by their marks: the others must not take their answers.
+        let first = rows.start;
+        let mut found = Vec::with_capacity(rows.len());
+        for row in rows.clone() {
+            found.push(self.by_key(plan, row, self.checks_ambiguity && plan.is_partial(row))?);
+        }
+        let mut alone = None;
+        for row in rows {
+            let known = found.get(row - first).copied().unwrap_or(Found::Unknown);
+            let (known, checks) = match known {
+                Found::At(_) | Found::Ambiguous(..) => (known, true),
+                Found::Exhausted(_) | Found::Unknown => {
+                    let alone = alone.get_or_insert_with(|| counted(&plan.fingerprints));
+                    self.by_arguments(plan, row, known, alone)?
+                }
+            };
+            if let Some(ambiguous) = Self::place(plan, row, known, checks && self.checks_ambiguity) {
+                return Ok(Some(ambiguous));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Finds one row by its key.
+    fn by_key(&mut self, plan: &Plan, row: usize, checks: bool) -> Result<Found> {
+        let (Matching::Indexed(index), Some(key)) = (&mut self.matching, plan.keys().get(row).copied())
+        else {
+            return misuse("a lookup without an index".to_owned());
+        };
+        let recorded = &mut self.recorded;
+        let found = index.take(key, checks.then_some(|a, b| recorded.same_value(a, b)))?;
+        let (Found::At(position), Keys::Marks(told)) = (found, &mut self.keys) else { return Ok(found) };
+        // Its answer may have gone to a row that was found by arguments.
+        Ok(if told.take(position) { found } else { Found::Exhausted(position) })
+    }
+
+    /// Finds a row whose mark is not known, or used up, by its arguments: among those that have marks, then among
+    /// those that have none, or not one of the same columns. Also says whether its answer must be that of the row
+    /// it resembles, should it be new.
+    fn by_arguments(
+        &mut self,
+        plan: &Plan,
+        row: usize,
+        known: Found,
+        alone: &FingerprintMap<u32>,
+    ) -> Result<(Found, bool)> {
+        let fingerprint = plan.fingerprint(row).unwrap_or_default();
+        let (Matching::Indexed(index), Keys::Marks(told)) = (&mut self.matching, &mut self.keys) else {
+            return misuse("a lookup without an index".to_owned());
+        };
+        let recorded = &mut self.recorded;
+        let mut same = |a, b| recorded.same_value(a, b);
+        let checks = self.checks_ambiguity;
+        let is_alone = alone.get(&fingerprint) == Some(&1);
+        let marked = told.find(fingerprint, is_alone, self.may_lack_rows, checks.then_some(&mut same))?;
+        if matches!(marked, Found::At(_) | Found::Ambiguous(..)) {
+            return Ok((marked, true));
+        }
+        let unmarked = match plan.keys().get(row) == Some(&fingerprint) {
+            true => Found::Unknown,
+            false => index.take(fingerprint, checks.then_some(&mut same))?,
+        };
+        Ok(match (unmarked, marked) {
+            (Found::Unknown, Found::Unknown) => (known, plan.is_partial(row)),
+            (Found::Unknown, marked) => (marked, true),
+            (unmarked, _) => (unmarked, true),
+        })
+    }
+
+    /// Adds one row to a plan's runs. `checks`: if it is new and resembles a recorded one, their answers must agree.
+    fn place(plan: &mut Plan, row: usize, found: Found, checks: bool) -> Option<Ambiguous> {
+        match found {
+            Found::At(position) => {
+                plan.runs.push(Run::Recorded { position, len: 1 });
+                return None;
+            }
+            Found::Exhausted(position) if checks => plan.doubtful.push((plan.live.len(), position)),
+            Found::Exhausted(_) | Found::Unknown => {}
+            Found::Ambiguous(_, position) => {
+                let fingerprint = plan.fingerprint(row).unwrap_or_default();
+                return Some(Ambiguous { row: plan.first_row + row as u64, fingerprint, position });
+            }
+        }
+        plan.runs.push(Run::Live { len: 1 });
+        plan.live.push(index_u32(row));
+        None
+    }
+}
+
+/// How many rows of a batch have each arguments.
+fn counted(fingerprints: &[u64]) -> FingerprintMap<u32> {
+    let mut counts = FingerprintMap::default();
+    fingerprints.iter().for_each(|fingerprint| *counts.entry(*fingerprint).or_default() += 1);
+    counts
+}
