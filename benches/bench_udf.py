@@ -1,4 +1,5 @@
-"""Each kind of UDF over a million rows, plain and causal; with a checkpoint, and replayed.
+"""Each kind of UDF over a million rows, plain and causal; with a checkpoint, replayed, and behind a
+shuffle, where each row is marked.
 
 Plain and causal run in turns, so that a busy machine slows both; quote the ratios, which are
 printed at the end and kept with each measurement. Plain functions have workers that have run
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 import udf_kinds
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from udf_kinds import KINDS, plain_apart, run, table
 
 import clonos
@@ -65,25 +66,40 @@ def test_replayed(benchmark: Any, spark: SparkSession, ratios: dict[str, float],
         beside_plain(benchmark, spark, ratios, name, "replayed")
 
 
+@pytest.mark.parametrize("name", ["row: boolean", "arrow: doubles"])
+def test_behind_a_shuffle(
+    benchmark: Any, spark: SparkSession, ratios: dict[str, float], name: str
+) -> None:
+    with clonos.attach(spark):
+        rows = table(spark, ROWS).repartition(2)
+        beside_plain(benchmark, spark, ratios, name, "behind a shuffle", rows)
+
+
 def beside_plain(
     benchmark: Any,
     spark: SparkSession,
     ratios: dict[str, float],
     name: str,
     how: str = "recorded",
+    rows: DataFrame | None = None,
 ) -> None:
-    """Measure a causal function, and before each round the plain one."""
-    kind, rows = KINDS[name], table(spark, ROWS)
+    """Measure a causal function, and before each round the plain one.
+
+    All columns of `rows` are read beside the function; of the table, if it is not given, none.
+    """
+    kind = KINDS[name]
+    others = () if rows is None else ("*",)
+    rows = table(spark, ROWS) if rows is None else rows
     function, causal_function = plain_apart(spark, kind), kind.recorded()
     plain_seconds: list[float] = []
 
     def plain() -> None:
         begun = time.perf_counter()
-        run(rows, function, kind.columns)
+        run(rows, function, kind.columns, others)
         plain_seconds.append(time.perf_counter() - begun)
 
     def recorded() -> None:
-        run(rows, causal_function, kind.columns)
+        run(rows, causal_function, kind.columns, others)
 
     # JIT compilers, Python workers and page caches are warm before the first measurement.
     for _ in range(4 if benchmark.enabled else 0):

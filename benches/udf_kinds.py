@@ -165,6 +165,10 @@ def plain_apart(spark: SparkSession, kind: Kind) -> Any:
     return function
 
 
-def run(rows: DataFrame, function: Any, columns: tuple[str, ...]) -> None:
-    """Run the function over all rows; the results go nowhere."""
-    rows.select(function(*columns).alias("x")).write.format("noop").mode("overwrite").save()
+def run(
+    rows: DataFrame, function: Any, columns: tuple[str, ...], others: tuple[str, ...] = ()
+) -> None:
+    """Run the function over all rows, and read `others`; the results go nowhere."""
+    rows.select(*others, function(*columns).alias("x")).write.format("noop").mode(
+        "overwrite"
+    ).save()
