@@ -3,6 +3,7 @@
 use arrow_schema::DataType;
 
 use super::matcher::Ambiguous;
+use super::options::TaskOptions;
 use crate::error::{Divergence, DivergenceKind, Error, Result};
 use crate::id::TaskId;
 
@@ -13,6 +14,9 @@ pub(super) const CODE_ADVICE: &str = "finish this epoch with the code it was rec
      new code's";
 pub(super) const KEY_ADVICE: &str =
     "give row_key= columns that tell the rows apart, or set on_ambiguous=\"any\"";
+const PARTITIONS_ADVICE: &str = "Spark has cut the rows into another number of partitions than was recorded, as \
+     spark.sql.adaptive.enabled lets it do by itself: give row_key= columns that tell the rows apart, keep the \
+     number (spark.sql.adaptive.coalescePartitions.enabled=false), or set on_ambiguous=\"any\"";
 const USES_ADVICE: &str = "which use of this function had which log is not known, so all were searched: \
      give each use a name of its own with .with_uid(...), and each query a call of its own";
 pub(super) const ROWS_ADVICE: &str = "the input of an epoch must be the same at replay: make its \
@@ -34,18 +38,18 @@ pub(super) struct Claim {
 }
 
 /// Equal rows had other values, and which is which is not known.
-pub(super) fn ambiguous_rows(found: Ambiguous, pooled: bool) -> Claim {
-    let row = row_name(found.row, found.fingerprint);
+pub(super) fn ambiguous_rows(found: Ambiguous, options: &TaskOptions) -> Claim {
+    let (how, advice) = match options {
+        TaskOptions { pooled: true, .. } => ("of one of several uses", USES_ADVICE),
+        TaskOptions { layout_changed: true, .. } => ("of another number of partitions", PARTITIONS_ADVICE),
+        _ => ("in another order", KEY_ADVICE),
+    };
     Claim {
         kind: DivergenceKind::AmbiguousRows,
         row: Some(found.row),
         recorded: format!("equal rows with different values, one at {} of the log", found.position),
-        asked: if pooled {
-            format!("{row}, of one of several uses")
-        } else {
-            format!("{row}, in another order")
-        },
-        advice: if pooled { USES_ADVICE } else { KEY_ADVICE },
+        asked: format!("{}, {how}", row_name(found.row, found.fingerprint)),
+        advice,
     }
 }
 

@@ -483,7 +483,7 @@ impl ResultTask {
     }
 
     fn ambiguous(&mut self, found: Ambiguous) -> Error {
-        self.standing.diverge(ambiguous_rows(found, self.options.pooled))
+        self.standing.diverge(ambiguous_rows(found, &self.options))
     }
 
     fn type_changed(&mut self, row: u64, recorded: &DataType, asked: &DataType) -> Error {
