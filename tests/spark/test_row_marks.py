@@ -310,6 +310,23 @@ def test_the_rule_goes_with_the_session(plain_spark: Any) -> None:
         assert plain_spark._jsparkSession.experimental().extraOptimizations().isEmpty()
 
 
+def test_a_function_that_cannot_be_pickled_fails_alone(session: Any, spark: Any) -> None:
+    import threading
+
+    from clonos.errors import ConfigError
+
+    lock = threading.Lock()
+
+    def locked(_n: int) -> int:
+        with lock:
+            return 1
+
+    rows = spark.range(3).repartition(2)
+    with pytest.raises(ConfigError, match="lock"):
+        rows.select(causal("int", per="row")(locked)("id"))
+    assert "xxhash64" in mark_arguments(rows.select("id", causal("int", per="row")(len)("id")))
+
+
 def test_functions_that_no_column_has_are_forgotten(session: Any, spark: Any) -> None:
     import gc
 

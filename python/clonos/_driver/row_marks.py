@@ -55,11 +55,12 @@ class RowMarks:
         with self._lock:
             if self._failed or (self._rule is None and not takes_marks):
                 return
+            # Pickled here for the first time: what cannot be is no fault of Spark's.
+            judf: Any = function._judf
             try:
                 if self._rule is None:
                     self._rule = _made(self._spark)
                 self._stand_in(self._active())
-                judf: Any = function._judf
                 self._rule.add(judf.func(), takes_marks)
             except Exception as error:
                 if not spark_private.is_running(self._spark):
