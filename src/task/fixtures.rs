@@ -5,11 +5,13 @@ use std::sync::Arc;
 use arrow_array::{Array, ArrayRef, Int64Array, StringArray};
 use bytes::Bytes;
 
+use super::marks;
 use super::{
     Plan, PoolAnswer, PoolQuestion, PoolRows, ResultTask, Summary, TaskMode, TaskOptions, values_header,
 };
 use crate::determinant::{
-    BlockBuilder, BlockReader, Determinant, decode_results, encode_results, row_fingerprints,
+    BlockBuilder, BlockReader, Determinant, decode_results, encode_results, marks as read_marks,
+    row_fingerprints,
 };
 use crate::error::{Divergence, DivergenceKind, Error, Result};
 use crate::id::{Epoch, Partition, TaskId};
@@ -90,12 +92,19 @@ pub(super) struct Others {
 impl Others {
     /// The rows of a log that `options` recorded.
     pub(super) fn of(log: &[Bytes], options: &TaskOptions) -> Self {
-        let mut rows = Vec::new();
+        let (mut rows, mut marked) = (Vec::new(), Vec::new());
         for determinant in log.iter().flat_map(|block| BlockReader::new(block).unwrap()) {
-            if let Determinant::Results { fingerprints, arrow } = determinant.unwrap() {
-                let mut keys = Vec::new();
-                fingerprints.extend_into(&mut keys);
-                rows.extend(keys.into_iter().zip(values(&decode_results(arrow).unwrap())));
+            match determinant.unwrap() {
+                Determinant::Marks { marks } => marked = read_marks(marks).unwrap(),
+                Determinant::Results { fingerprints, arrow } => {
+                    let mut keys = Vec::new();
+                    fingerprints.extend_into(&mut keys);
+                    let values = values(&decode_results(arrow).unwrap());
+                    let both = keys.iter().zip(marked.drain(..)).map(|(key, mark)| marks::key(*key, mark));
+                    rows.extend(both.zip(values.iter().copied()));
+                    rows.extend(keys.into_iter().zip(values));
+                }
+                _ => {}
             }
         }
         Self { header: vec![values_header(options).unwrap()], rows, asked: 0 }

@@ -30,7 +30,7 @@ pub(super) const fn is_partial(mark: u64) -> bool {
 }
 
 /// What tells a row apart: its arguments and its mark.
-pub(super) fn key(fingerprint: u64, mark: u64) -> u64 {
+pub(crate) fn key(fingerprint: u64, mark: u64) -> u64 {
     if mark == NONE {
         return fingerprint;
     }

@@ -84,6 +84,10 @@ pub(super) struct Matcher {
     pub(super) checks_ambiguity: bool,
     /// No attempt came to its end: rows may be missing in the log.
     may_lack_rows: bool,
+    /// Rows may be in logs of others.
+    has_others: bool,
+    /// A row was met again with its mark.
+    knows_marks: bool,
 }
 
 impl Matcher {
@@ -93,10 +97,21 @@ impl Matcher {
         any_order: bool,
         checks_ambiguity: bool,
         may_lack_rows: bool,
+        has_others: bool,
     ) -> Self {
         let (before, asked) = (Before::default(), Asked::default());
         let (keys, matching) = (Keys::Open, Matching::of(&recorded));
-        let mut matcher = Self { recorded, keys, matching, before, asked, checks_ambiguity, may_lack_rows };
+        let mut matcher = Self {
+            recorded,
+            keys,
+            matching,
+            before,
+            asked,
+            checks_ambiguity,
+            may_lack_rows,
+            has_others,
+            knows_marks: false,
+        };
         if any_order {
             matcher.give_up_order();
         }

@@ -1,5 +1,7 @@
 //! One attempt of a task that records its function's results.
 
+mod others;
+
 use arrow_array::{Array, ArrayRef, UInt32Array, new_empty_array};
 use arrow_schema::DataType;
 use arrow_select::filter::filter;
@@ -74,6 +76,7 @@ impl ResultTask {
                 options.layout_changed || options.uncertain,
                 options.checks_ambiguity(),
                 options.ended == Ended::Never,
+                options.layout_changed || options.pooled || options.uncertain,
             ),
             value_type: options.value_type.clone(),
             // Any row may be there.
@@ -112,36 +115,21 @@ impl ResultTask {
         if !marks.is_empty() && marks.len() != fingerprints.len() {
             return misuse(format!("{} marks for {} rows", marks.len(), fingerprints.len()));
         }
-        let has_others = self.options.layout_changed || self.options.pooled || self.options.uncertain;
-        let keys = self.matcher.keys(&fingerprints, &marks, has_others);
+        let keys = self.matcher.keys(&fingerprints, &marks);
         if self.has_pool {
-            self.ask_pool(fingerprints.iter().copied(), &mut ask)?;
+            self.ask_others(&fingerprints, &keys, &mut ask)?;
         }
         let plan = self.decide(Plan { marks, keys, ..Plan::of(fingerprints) })?;
         if !plan.needs_pool {
             return Ok(plan);
         }
         self.has_pool = true;
-        self.ask_pool(plan.live.iter().filter_map(|row| plan.fingerprint(*row as usize)), &mut ask)?;
+        let of_live = |all: &[u64]| -> Vec<u64> {
+            plan.live.iter().filter_map(|row| all.get(*row as usize).copied()).collect()
+        };
+        let keys = of_live(&plan.keys);
+        self.ask_others(&of_live(&plan.fingerprints), &keys, &mut ask)?;
         self.look_again(plan)
-    }
-
-    fn ask_pool(
-        &mut self,
-        fingerprints: impl Iterator<Item = u64>,
-        ask: &mut impl FnMut(&[PoolQuestion], bool) -> Result<PoolRows>,
-    ) -> Result<()> {
-        let mut questions = self.matcher.questions(fingerprints);
-        while !questions.is_empty() {
-            let rows = ask(&questions, self.matcher.checks_ambiguity)?;
-            let (headers, open) = self.matcher.add_pool(&questions, &rows)?;
-            // Each is the last of some log.
-            for recorded in &headers {
-                header::check(std::slice::from_ref(recorded), &self.options, &mut self.standing)?;
-            }
-            questions = open;
-        }
-        Ok(())
     }
 
     /// Fingerprints the rows of a batch (the function's arguments, or the key columns if the user
@@ -161,7 +149,7 @@ impl ResultTask {
     /// # Errors
     /// As [`ResultTask::offer`].
     pub fn offer_fingerprints(&mut self, fingerprints: Vec<u64>) -> Result<Plan> {
-        let keys = self.matcher.keys(&fingerprints, &[], false);
+        let keys = self.matcher.keys(&fingerprints, &[]);
         self.decide(Plan { keys, ..Plan::of(fingerprints) })
     }
 

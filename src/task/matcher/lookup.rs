@@ -14,15 +14,10 @@ use crate::task::told::ToldApart;
 
 impl Matcher {
     /// By what the rows of a batch are found; nothing if that is their fingerprints. Must be known before rows of
-    /// others are added; `has_others`: they may be.
-    pub(in crate::task) fn keys(
-        &mut self,
-        fingerprints: &[u64],
-        marks: &[u64],
-        has_others: bool,
-    ) -> Vec<u64> {
+    /// others are added.
+    pub(in crate::task) fn keys(&mut self, fingerprints: &[u64], marks: &[u64]) -> Vec<u64> {
         if matches!(self.keys, Keys::Open) && !fingerprints.is_empty() {
-            self.choose(fingerprints, marks, has_others);
+            self.choose(fingerprints, marks);
         }
         if !matches!(self.keys, Keys::Marks(_)) {
             return Vec::new();
@@ -30,19 +25,23 @@ impl Matcher {
         fingerprints.iter().zip(marks).map(|(fingerprint, mark)| marks::key(*fingerprint, *mark)).collect()
     }
 
-    /// Chooses by what rows are found. By marks, if one of a recorded row comes again; in a log that may lack rows
-    /// also before one does.
-    fn choose(&mut self, fingerprints: &[u64], marks: &[u64], has_others: bool) {
+    /// Chooses by what rows are found. By marks, if one of a recorded row comes again; in a log that may lack rows,
+    /// or where they may be in others, also before one does.
+    fn choose(&mut self, fingerprints: &[u64], marks: &[u64]) {
+        if self.has_others && marks.iter().any(|mark| *mark != marks::NONE) {
+            self.tell_apart(marks);
+            return;
+        }
         if let Matching::Indexed(index) = &self.matching {
             // Most batches of a long input that came in another order have nothing in common with a short log.
-            if !has_others && !fingerprints.iter().any(|fingerprint| index.knows(*fingerprint)) {
+            if !self.has_others && !fingerprints.iter().any(|fingerprint| index.knows(*fingerprint)) {
                 return;
             }
         }
         match self.recorded.likeness(fingerprints, marks) {
             Some(Likeness::Rows) => self.tell_apart(marks),
             Some(_) if self.may_lack_rows => self.tell_apart(marks),
-            Some(Likeness::Nothing) if !has_others => {}
+            Some(Likeness::Nothing) if !self.has_others => {}
             _ => {
                 self.keys = Keys::Arguments;
                 self.recorded.forget_marks();
@@ -58,6 +57,22 @@ impl Matcher {
             self.give_up_order();
             self.keep_order_given_up();
         }
+    }
+
+    /// Arguments of the rows that nobody knows by their keys, after these were asked for. If others are known by
+    /// theirs, of those that share them with others in the batch nothing is asked: they are new.
+    pub(in crate::task) fn unknown(&mut self, fingerprints: &[u64], keys: &[u64]) -> Vec<u64> {
+        let is_known = |key: u64| {
+            let is_own = matches!(&self.matching, Matching::Indexed(index) if index.knows(key));
+            is_own || self.asked.has(key)
+        };
+        let known: Vec<bool> = keys.iter().map(|key| is_known(*key)).collect();
+        self.knows_marks |= known.contains(&true);
+        let counts = counted(fingerprints);
+        let is_asked = |fingerprint: &u64| !self.knows_marks || counts.get(fingerprint) == Some(&1);
+        let rest =
+            fingerprints.iter().zip(known).filter(|(_, known)| !known).map(|(fingerprint, _)| *fingerprint);
+        rest.filter(is_asked).collect()
     }
 
     /// How many rows with each arguments are recorded, once, when rows are told apart by more than these.
@@ -83,7 +98,9 @@ impl Matcher {
         let first = rows.start;
         let mut found = Vec::with_capacity(rows.len());
         for row in rows.clone() {
-            found.push(self.by_key(plan, row, self.checks_ambiguity && plan.is_partial(row))?);
+            // Another task may have taken the same of several answers to equal rows.
+            let checks = self.checks_ambiguity && (plan.is_partial(row) || self.has_others);
+            found.push(self.by_key(plan, row, checks)?);
         }
         let mut alone = None;
         for row in rows {
@@ -133,7 +150,8 @@ impl Matcher {
         let mut same = |a, b| recorded.same_value(a, b);
         let checks = self.checks_ambiguity;
         let is_alone = alone.get(&fingerprint) == Some(&1);
-        let marked = told.find(fingerprint, is_alone, self.may_lack_rows, checks.then_some(&mut same))?;
+        let may_be_new = self.may_lack_rows || (self.has_others && self.knows_marks);
+        let marked = told.find(fingerprint, is_alone, may_be_new, checks.then_some(&mut same))?;
         if matches!(marked, Found::At(_) | Found::Ambiguous(..)) {
             return Ok((marked, true));
         }

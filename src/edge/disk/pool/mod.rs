@@ -29,10 +29,10 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(in crate::edge) use self::rows::Rows;
 use self::run::{Entry, Merge, Run};
 use super::spill::{Scratch, SpillDir};
-use crate::determinant::{BlockBuilder, BlockReader, Determinant, decode_results};
+use crate::determinant::{BlockBuilder, BlockReader, Determinant, decode_results, marks as read_marks};
 use crate::error::{Error, Result};
 use crate::id::{LogOffset, TaskId};
-use crate::task::TaskMode;
+use crate::task::{TaskMode, marked_key};
 
 /// Entries that are sorted in memory: a megabyte of them.
 const SORTED_MAX: usize = if cfg!(test) { 64 } else { 1 << 15 };
@@ -150,6 +150,7 @@ impl Builder {
         headers: &mut Vec<usize>,
         is_foreign: &mut bool,
     ) -> Result<()> {
+        let mut marked = None;
         for determinant in BlockReader::new(block)? {
             if *is_foreign {
                 return Ok(());
@@ -174,13 +175,15 @@ impl Builder {
                         let what = format!("{} fingerprints but {} results", numbers.len(), values.len());
                         return Err(Error::CorruptLog { what });
                     }
+                    let marks: Vec<u64> = marked.take().unwrap_or_default();
                     for (first, numbers) in (0..).step_by(ROWS_AT_ONCE).zip(numbers.chunks(ROWS_AT_ONCE)) {
-                        self.add_rows(log, numbers, &values.slice(first, numbers.len()))?;
+                        let marks = marks.get(first..).unwrap_or_default();
+                        self.add_rows(log, numbers, marks, &values.slice(first, numbers.len()))?;
                     }
                 }
-                // Where rows came in their partition tells a task nothing that reads another. Of those with equal
-                // arguments some are given, so marks would not find the right ones among them.
-                Determinant::Rows { .. } | Determinant::Marks { .. } | Determinant::EpochMark => {}
+                Determinant::Marks { marks } => marked = Some(read_marks(marks)?),
+                // Where rows came in their partition tells a task nothing that reads another.
+                Determinant::Rows { .. } | Determinant::EpochMark => {}
                 other => return Err(Error::CorruptLog { what: format!("{other:?} in a log of results") }),
             }
         }
@@ -199,12 +202,14 @@ impl Builder {
         Ok(self.headers.len() - 1)
     }
 
-    fn add_rows(&mut self, log: u32, fingerprints: &[u64], values: &ArrayRef) -> Result<()> {
+    /// Adds some rows, to be found by their arguments, and those that have marks also by both.
+    fn add_rows(&mut self, log: u32, fingerprints: &[u64], marks: &[u64], values: &ArrayRef) -> Result<()> {
         let (number, kind) = self.kind(values.data_type())?;
         let rows = kind.converter.convert_columns(std::slice::from_ref(values))?;
         let mut bytes = Vec::with_capacity(rows.size() + KIND * fingerprints.len());
         let before = self.entries.len();
-        for (fingerprint, row) in fingerprints.iter().zip(rows.iter()) {
+        let marks = marks.iter().copied().chain(std::iter::repeat(0));
+        for ((&fingerprint, mark), row) in fingerprints.iter().zip(marks).zip(rows.iter()) {
             let start = bytes.len();
             bytes.extend(number.to_le_bytes());
             bytes.extend(row.as_ref());
@@ -213,7 +218,12 @@ impl Builder {
                 what: "a value of more than 4 GiB cannot be found again".to_owned(),
             })?;
             let value = xxh3_64(row);
-            self.entries.push(Entry { fingerprint: *fingerprint, log, offset: start as u64, len, value });
+            let entry = Entry { fingerprint, log, offset: start as u64, len, value };
+            self.entries.push(entry);
+            let key = marked_key(fingerprint, mark);
+            if key != fingerprint {
+                self.entries.push(Entry { fingerprint: key, ..entry });
+            }
         }
         let from = self.values.append(&bytes)?;
         self.entries.iter_mut().skip(before).for_each(|entry| entry.offset += from);

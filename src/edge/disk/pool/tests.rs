@@ -6,7 +6,7 @@ use arrow_schema::Field;
 use proptest::prelude::*;
 
 use super::*;
-use crate::determinant::encode_results;
+use crate::determinant::{encode_marks, encode_results};
 use crate::id::{Epoch, Partition};
 use crate::task::{PoolAnswer, PoolQuestion, PoolRows, TaskOptions, values_header};
 
@@ -90,6 +90,28 @@ fn rows_are_found_in_the_order_of_their_logs_and_none_of_the_own_one() {
     assert_eq!(none.answers, [PoolAnswer { given: 0, left: 0 }]);
     let all = rows.answer(&task(9), &[ask(5, 0, 1)], false, 1 << 20).unwrap();
     assert_eq!(all.answers, [PoolAnswer { given: 1, left: 5 }]);
+}
+
+#[test]
+fn rows_with_marks_are_found_by_arguments_and_by_both() {
+    let (_folder, dir) = folder();
+    let mut builder = Builder::new(&dir).unwrap();
+    let mut block = BlockBuilder::new();
+    let marks: Vec<u64> = (0..40).map(|row| if row == 39 { 0 } else { (row + 1) << 17 }).collect();
+    block.push(&Determinant::Marks { marks: &encode_marks(marks.iter().copied()) }).unwrap();
+    block.push_results(&[5; 40], &encode_results(&numbers(&(0..40).collect::<Vec<_>>())).unwrap()).unwrap();
+    add(&mut builder, 1, &header());
+    add(&mut builder, 1, &block.finish());
+    // Without marks: those before are not of these.
+    add(&mut builder, 1, &results(&[5], &numbers(&[40])));
+    let rows = settled(&mut builder);
+    let key = |row: usize| marked_key(5, marks[row]);
+    let asked = [ask(key(30), 0, 2), ask(key(7), 0, 1), ask(5, 38, 9), ask(marked_key(5, 77 << 17), 0, 1)];
+    let answer = rows.answer(&task(2), &asked, true, 1 << 20).unwrap();
+    assert_eq!(given_numbers(&answer)[..2], [(key(30), 30), (key(7), 7)]);
+    assert_eq!(answer.answers[3], PoolAnswer { given: 0, left: 0 });
+    let by_arguments = rows.answer(&task(2), &[ask(5, 38, 9)], false, 1 << 20).unwrap();
+    assert_eq!(given_numbers(&by_arguments), [(5, 38), (5, 39), (5, 40)]);
 }
 
 #[test]

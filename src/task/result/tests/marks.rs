@@ -185,15 +185,53 @@ fn batches_that_are_new_leave_it_open_how_rows_are_found() {
     second.finish().unwrap();
 }
 
+/// An attempt of which another number of tasks has recorded `log`, and this one's predecessor `own`.
+fn relaid(own: Vec<Bytes>, log: &[Bytes]) -> Attempt {
+    let options = TaskOptions { layout_changed: true, ..result_options() };
+    let mut attempt = Attempt::with(options.clone(), own, 100);
+    attempt.others = Others::of(log, &options);
+    attempt
+}
+
 #[test]
-fn rows_of_other_partitions_are_found_by_arguments() {
-    let options = || TaskOptions { layout_changed: true, ..result_options() };
-    let others = recorded_marked(&["c", "d"], marks(1, &[30, 40]));
-    let mut second = Attempt::with(options(), recorded_marked(&["a", "a"], marks(1, &[10, 20])), 100);
-    second.others = Others::of(&others, &options());
-    let found = second.run_marked(&["d", "a", "c", "a", "e"], marks(1, &[40, 20, 30, 10, 50])).unwrap();
-    assert_eq!(found, [2, 2, 1, 1, 100]);
-    second.finish().unwrap();
+fn rows_that_are_in_other_partitions_now_are_found_by_their_marks() {
+    let others = recorded_marked(&["a", "a", "b", "c"], marks(1, &[30, 40, 50, 60]));
+    let own = || recorded_marked(&["a", "a"], marks(1, &[10, 20]));
+    let mut second = relaid(own(), &others);
+    let found = second.run_marked(&["a", "b", "a", "a"], marks(1, &[40, 50, 20, 30]));
+    assert_eq!(found.unwrap(), [2, 3, 2, 1]);
+    assert_eq!(second.run_marked(&["a"], marks(1, &[10])).unwrap(), [1]);
+    assert_eq!(second.finish().unwrap().live, 0);
+    // What it took is in its own log, with their marks.
+    let mut third = Attempt::new(second.log, 500);
+    assert_eq!(third.run_marked(&["a", "a", "b"], marks(1, &[30, 40, 50])).unwrap(), [1, 2, 3]);
+}
+
+#[test]
+fn rows_that_nobody_has_are_new_where_others_were_known_by_their_marks() {
+    let others = recorded_marked(&["a", "a", "b"], marks(1, &[30, 40, 50]));
+    let mut second = relaid(Vec::new(), &others);
+    let found = second.run_marked(&["a", "a", "a", "a", "b"], marks(1, &[40, 70, 30, 80, 51]));
+    // That of b is another each time, and no other has its arguments.
+    assert_eq!(found.unwrap(), [2, 100, 1, 101, 3]);
+}
+
+#[test]
+fn without_a_mark_that_is_known_rows_of_others_are_found_by_arguments() {
+    let others = recorded_marked(&["a", "a", "b"], marks(1, &[30, 40, 50]));
+    let mut second = relaid(Vec::new(), &others);
+    assert_eq!(second.run_marked(&["b"], marks(2, &[51])).unwrap(), [3]);
+    let error = second.run_marked(&["a", "a"], marks(2, &[31, 41]));
+    assert_diverged(error, Kind::AmbiguousRows, Some(1));
+    let mut unmarked = relaid(Vec::new(), &others);
+    assert_eq!(unmarked.run(&words(&["b"])).unwrap(), [3]);
+}
+
+#[test]
+fn equal_rows_of_others_with_two_answers_are_ambiguous_as_another_task_may_have_one() {
+    let others = recorded_marked(&["a", "a"], marks(1, &[30, 30]));
+    let mut second = relaid(Vec::new(), &others);
+    assert_diverged(second.run_marked(&["a"], marks(1, &[30])), Kind::AmbiguousRows, Some(0));
 }
 
 #[test]

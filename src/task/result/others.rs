@@ -1,0 +1,41 @@
+//! Rows that other tasks recorded.
+
+use super::ResultTask;
+use crate::error::Result;
+use crate::task::header;
+use crate::task::pool::{PoolQuestion, PoolRows};
+
+impl ResultTask {
+    /// Asks for rows by their keys, if they have any, and for those that nobody knows by their arguments.
+    pub(super) fn ask_others(
+        &mut self,
+        fingerprints: &[u64],
+        keys: &[u64],
+        ask: &mut impl FnMut(&[PoolQuestion], bool) -> Result<PoolRows>,
+    ) -> Result<()> {
+        if keys.is_empty() {
+            return self.ask_pool(fingerprints.iter().copied(), ask);
+        }
+        self.ask_pool(keys.iter().copied(), ask)?;
+        let rest = self.matcher.unknown(fingerprints, keys);
+        self.ask_pool(rest.into_iter(), ask)
+    }
+
+    fn ask_pool(
+        &mut self,
+        fingerprints: impl Iterator<Item = u64>,
+        ask: &mut impl FnMut(&[PoolQuestion], bool) -> Result<PoolRows>,
+    ) -> Result<()> {
+        let mut questions = self.matcher.questions(fingerprints);
+        while !questions.is_empty() {
+            let rows = ask(&questions, self.matcher.checks_ambiguity)?;
+            let (headers, open) = self.matcher.add_pool(&questions, &rows)?;
+            // Each is the last of some log.
+            for recorded in &headers {
+                header::check(std::slice::from_ref(recorded), &self.options, &mut self.standing)?;
+            }
+            questions = open;
+        }
+        Ok(())
+    }
+}
