@@ -95,7 +95,7 @@ def find(folder: Path, *, encrypt: bool) -> tuple[_core.SourceClient, str] | Non
     try:
         return _core.SourceClient.connect(addr, secret_of(folder), encrypt), addr
     except AgentError as error:
-        if error.condition == "ENCRYPTION_DIFFERS":
+        if error.condition == "ENCRYPTION_DIFFERS" and encrypts(folder) != encrypt:
             raise
         # Nobody listens on the port any more, or somebody else does.
         return None

@@ -94,6 +94,13 @@ fn draw_incarnation(store: &dyn Store, content: &str) -> io::Result<u64> {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
             created => created?,
         }
+        // While this one was on its way, others may have drawn the same number, and gone on to higher ones: whoever
+        // removes a name has put a higher one.
+        let now = store.entries(store.root())?;
+        if now.iter().filter_map(|entry| incarnation_of(&entry.path)).any(|other| other > drawn) {
+            store.remove(&path(drawn))?;
+            continue;
+        }
         // After the newer name is on disk: there is always one.
         for older in before {
             store.remove(&path(older))?;
@@ -148,17 +155,24 @@ pub(in crate::edge) fn take(
     incarnation: u64,
     (app, hash): (&str, u64),
 ) -> Result<Claim> {
-    let before = newest(store, key)?;
-    let claim = match before.filter(|claim| claim.incarnation >= incarnation) {
-        Some(claim) => mine(store, key, claim, incarnation)?,
-        None => {
-            let used = before.map_or_else(draw, |claim| Ok(claim.used))?;
-            let claim = Claim { incarnation, used };
-            let path = claim.path(store.root(), key);
-            store.create(&path, app.as_bytes()).map_err(|e| write_error(&path, SETTING, &e))?;
-            // Another application may have claimed it meanwhile.
-            mine(store, key, newest(store, key)?.unwrap_or(claim), incarnation)?
+    let claim = loop {
+        let before = newest(store, key)?;
+        if let Some(claim) = before.filter(|claim| claim.incarnation >= incarnation) {
+            break mine(store, key, claim, incarnation)?;
         }
+        let used = before.map_or_else(draw, |claim| Ok(claim.used))?;
+        let claim = Claim { incarnation, used };
+        let path = claim.path(store.root(), key);
+        store.create(&path, app.as_bytes()).map_err(|e| write_error(&path, SETTING, &e))?;
+        let now = claims(store, key).map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))?;
+        // A claim that was there and is gone was committed, or taken over by one that was: with this one what was
+        // committed would be back.
+        if before.is_some_and(|before| !now.iter().any(|other| *other == before || *other > claim)) {
+            store.give_up(&path).map_err(|e| write_error(&path, SETTING, &e))?;
+            continue;
+        }
+        // Another application may have claimed it meanwhile.
+        break mine(store, key, now.into_iter().max().unwrap_or(claim), incarnation)?;
     };
     remove_older(store, key, claim)?;
     // Nobody else's writes are acknowledged from now on. What is never run again is read by nobody.

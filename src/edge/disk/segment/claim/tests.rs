@@ -1,12 +1,13 @@
+use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::super::rubbish::{RUBBISH_AGE, prune};
 use super::super::store::{Folder, Store};
 use super::super::testing::{APP, FaultyDisk, faulty_writer, record, writer};
-use super::super::{DiskWriter, SegmentRecord, segment_files};
+use super::super::{Disk, DiskWriter, RawFile, RealDisk, SegmentRecord, segment_files};
 use super::*;
 use crate::edge::disk::recovery::recover_claimed;
 use crate::id::{AgentId, Epoch, Generation, Partition, TaskId};
@@ -51,6 +52,60 @@ fn each_application_has_a_higher_incarnation_than_those_before() {
     let drawn: Vec<u64> = (0..3).map(|_| attach(&Folder::at(root.path()), "app").unwrap()).collect();
     assert_eq!(drawn, [1, 2, 3]);
     assert_eq!(Folder::at(root.path()).entries(root.path()).unwrap().len(), 1);
+}
+
+/// A disk on which something happens before the first file is there.
+struct Before(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Disk for Before {
+    fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn RawFile>> {
+        let first = self.0.lock().unwrap().take();
+        first.into_iter().for_each(|happens| happens());
+        RealDisk.create(path, mode)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.sync_dir(dir)
+    }
+}
+
+fn late(root: &Path, happens: impl FnOnce() + Send + 'static) -> Folder {
+    Folder::on(Arc::new(Before(Mutex::new(Some(Box::new(happens))))), root).unwrap()
+}
+
+#[test]
+fn whoever_was_slow_to_attach_does_not_share_a_number_with_one_who_came_between() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().to_owned();
+    let between = move || {
+        let drawn: Vec<u64> = (0..2).map(|_| attach(&Folder::at(&path), "app").unwrap()).collect();
+        assert_eq!(drawn, [1, 2]);
+    };
+    assert_eq!(attach(&late(root.path(), between), "app").unwrap(), 3);
+    assert_eq!(Folder::at(root.path()).entries(root.path()).unwrap().len(), 1);
+}
+
+#[test]
+fn whoever_was_slow_to_claim_does_not_bring_back_what_was_committed_between() {
+    let root = tempfile::tempdir().unwrap();
+    let key = named("daily");
+    let (first, _) = attached(root.path(), "app-1");
+    let used = claimed(root.path(), &key, first).used;
+    let (slow, _) = attached(root.path(), "app-2");
+    let (fast, _) = attached(root.path(), "app-3");
+    let (path, of) = (root.path().to_owned(), key.clone());
+    let between = move || {
+        let claim = claimed(&path, &of, fast);
+        assert_eq!(claim.used, used);
+        give_up(&Folder::at(&path), &of, claim).unwrap();
+    };
+    let claim = take(&late(root.path(), between), &key, slow, ("app", APP + slow)).unwrap();
+    assert_ne!(claim.used, used);
+    assert_eq!(newest(&Folder::at(root.path()), &key).unwrap(), Some(claim));
 }
 
 #[test]

@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use super::remembered::Remembered;
 use super::removing::remove_all;
 use crate::edge::disk::segment::SETTING;
+use crate::edge::disk::segment::claim::is_claim;
 use crate::edge::disk::segment::store::Entry;
 use crate::error::{Error as Failure, Result};
 
@@ -31,8 +32,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The part of the bound in which the first try must be answered.
 const FIRST: u32 = 3;
-/// Bytes that an object may have that is read whole and whose size is not known, for the bound.
-const READ_BYTES: u64 = 16 << 20;
+/// Bytes that are asked for at once.
+const READ_BYTES: u64 = if cfg!(test) { 4 << 10 } else { 8 << 20 };
 /// Names of a listing that are asked for at once, as stores give them.
 const PAGE: usize = 1000;
 /// Bytes per second that any store takes or gives, for the bound.
@@ -116,7 +117,8 @@ impl Client {
         let mut names: Vec<Entry> = listed.common_prefixes.iter().map(|key| entry(key, true)).collect();
         for found in listed.objects {
             let named = entry(&found.location, false);
-            if found.size > 0 {
+            // What users put beside ours is theirs, however short it is.
+            if found.size > 0 || !is_claim(&named.path) {
                 names.push(named);
             } else if is_older(&found, GIVEN_UP) {
                 self.discard(&named.path);
@@ -161,13 +163,7 @@ impl Client {
 
     /// A piece of an object that is still the one that was found.
     pub(super) fn get_part(&self, path: &Path, found: &ObjectMeta, range: Range<u64>) -> io::Result<Bytes> {
-        let (key, bytes) = (self.bucket.key(path), range.end - range.start);
-        self.run(self.bucket.tried("GET", path, bytes, || {
-            let if_match = found.e_tag.clone();
-            let options = GetOptions { range: Some(range.clone().into()), if_match, ..GetOptions::default() };
-            let (store, key) = (&self.bucket.store, &key);
-            async move { store.get_opts(key, options).await?.bytes().await }
-        }))
+        self.run(self.bucket.get_part(path, found, range))
     }
 
     /// Objects, asked for at once.
@@ -212,24 +208,22 @@ impl Client {
         parts: &mut Box<dyn MultipartUpload>,
         part: Bytes,
     ) -> io::Result<()> {
-        self.run(async {
-            let put = parts.put_part(part.into()).await;
-            put.map_err(|error| io::Error::other(self.bucket.told("PUT", path, &error.to_string())))
-        })
+        let bytes = part.len() as u64;
+        self.run(self.bucket.once("PUT", path, bytes, parts.put_part(part.into())))
     }
 
     /// Makes an object of its parts.
     pub(super) fn finish_parts(&self, path: &Path, mut parts: Box<dyn MultipartUpload>) -> io::Result<()> {
-        self.run(async {
-            let done = parts.complete().await;
-            done.map(drop)
-                .map_err(|error| io::Error::other(self.bucket.told("POST", path, &error.to_string())))
-        })
+        let done = self.run(self.bucket.once("POST", path, 0, parts.complete()));
+        if done.is_err() {
+            self.give_up_parts(parts);
+        }
+        done.map(drop)
     }
 
     /// Makes nothing of its parts.
     pub(super) fn give_up_parts(&self, mut parts: Box<dyn MultipartUpload>) {
-        let _rubbish_stays = self.run(async { parts.abort().await.map_err(io::Error::other) });
+        let _rubbish_stays = self.run(self.bucket.once("DELETE", &self.root, 0, parts.abort()));
     }
 
     /// Removes an object; one that is gone is no error.
@@ -257,9 +251,60 @@ impl Bucket {
         let key = self.key(path);
         let get = || {
             let (store, key) = (&self.store, &key);
-            async move { store.get(key).await?.bytes().await }
+            async move {
+                let found = store.get(key).await?;
+                // How long it may take follows from how much it is, and what has come is not asked for again.
+                if found.meta.size > READ_BYTES {
+                    return Ok(Err(found.meta));
+                }
+                found.bytes().await.map(Ok)
+            }
         };
-        self.tried("GET", path, READ_BYTES, get).await
+        let found = match self.tried("GET", path, READ_BYTES, get).await? {
+            Ok(bytes) => return Ok(bytes),
+            Err(found) => found,
+        };
+        let mut all = Vec::new();
+        while (all.len() as u64) < found.size {
+            let from = all.len() as u64;
+            all.extend_from_slice(
+                &self.get_part(path, &found, from..found.size.min(from + READ_BYTES)).await?,
+            );
+        }
+        Ok(all.into())
+    }
+
+    /// A piece of an object that is still the one that was found.
+    async fn get_part(&self, path: &Path, found: &ObjectMeta, range: Range<u64>) -> io::Result<Bytes> {
+        let (key, bytes) = (self.key(path), range.end - range.start);
+        let get = || {
+            let if_match = found.e_tag.clone();
+            let options = GetOptions { range: Some(range.clone().into()), if_match, ..GetOptions::default() };
+            let (store, key) = (&self.store, &key);
+            async move { store.get_opts(key, options).await?.bytes().await }
+        };
+        self.tried("GET", path, bytes, get).await
+    }
+
+    /// How long so many bytes may take.
+    fn allowed(&self, bytes: u64) -> Duration {
+        self.patience + Duration::from_secs(bytes / BYTES_PER_SECOND)
+    }
+
+    /// Makes a request once, within the bound.
+    pub(super) async fn once<T>(
+        &self,
+        verb: &str,
+        path: &Path,
+        bytes: u64,
+        request: impl Future<Output = object_store::Result<T>>,
+    ) -> io::Result<T> {
+        match tokio::time::timeout(self.allowed(bytes), request).await {
+            Ok(answer) => answer.map_err(|error| io::Error::other(self.told(verb, path, &error.to_string()))),
+            Err(_) => {
+                Err(io::Error::new(io::ErrorKind::TimedOut, self.told(verb, path, "there was no answer")))
+            }
+        }
     }
 
     pub(super) async fn list(&self, dir: &Path) -> io::Result<Vec<ObjectMeta>> {
@@ -291,8 +336,7 @@ impl Bucket {
     where
         F: Future<Output = object_store::Result<T>>,
     {
-        let moving = Duration::from_secs(bytes / BYTES_PER_SECOND);
-        let (began, patience, mut pause, mut tries) = (Instant::now(), self.patience + moving, PAUSE, 0);
+        let (began, patience, mut pause, mut tries) = (Instant::now(), self.allowed(bytes), PAUSE, 0);
         loop {
             tries += 1;
             // A request that got lost is made again soon; a store that is only slow is given the time that there is.
@@ -321,13 +365,13 @@ impl Bucket {
 
     /// What went wrong, for people, without what must stay secret.
     pub(super) fn told(&self, verb: &str, path: &Path, why: &str) -> String {
+        let mut why = why.to_owned();
+        for secret in self.secrets.iter() {
+            why = why.replace(secret.as_str(), "***");
+        }
         // Stores answer with pages of XML.
         let why: String = why.chars().take(WHY_MAX).collect();
-        let mut text = format!("{SETTING}: {verb} of {}: {why}", path.display());
-        for secret in self.secrets.iter() {
-            text = text.replace(secret.as_str(), "***");
-        }
-        text
+        format!("{SETTING}: {verb} of {}: {why}", path.display())
     }
 }
 

@@ -45,11 +45,11 @@ use super::{Entry, Filling, Folder, Piece, Segment, Sink, Store};
 use crate::error::{Error, Result};
 
 /// Segments that are read at once.
-const READERS: usize = 8;
+const READERS: usize = 4;
 /// Objects of one segment that are read at once.
 const AHEAD: usize = 8;
 /// Bytes of them.
-const AHEAD_BYTES: u64 = 16 << 20;
+const AHEAD_BYTES: u64 = 8 << 20;
 
 /// What `checkpoint_dir` names. An answer is waited for, and asked for again, for `patience`.
 ///
@@ -202,7 +202,11 @@ impl Store for Objects {
     }
 
     fn give_up(&self, path: &Path) -> io::Result<()> {
-        self.client.put(path, &Bytes::new())
+        // Nothing was found where something was to be put: then it was not put.
+        self.client.put(path, &Bytes::new()).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => io::Error::other(e.to_string()),
+            _ => e,
+        })
     }
 
     fn settle(&self, _dir: &Path) -> io::Result<()> {

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
+use object_store::Error;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::client::Bucket;
@@ -28,11 +29,18 @@ async fn remove_segment(bucket: &Bucket, segment: &Path) -> std::io::Result<()> 
     bucket.remove(&object(segment, 0)).await?;
     let rest = bucket.list(segment).await?;
     let names = stream::iter(rest).map(|found| Ok(found.location)).boxed();
-    let removed = bucket.store.delete_stream(names).try_for_each(|_| async { Ok(()) }).await;
-    match removed {
-        Err(object_store::Error::NotFound { .. }) => Ok(()),
-        removed => {
-            removed.map_err(|error| std::io::Error::other(bucket.told("DELETE", segment, &error.to_string())))
+    let mut removed = bucket.store.delete_stream(names);
+    loop {
+        let next = async {
+            match removed.next().await {
+                None => Ok(false),
+                // Whoever else removes the segment was faster.
+                Some(Err(Error::NotFound { .. })) => Ok(true),
+                Some(one) => one.map(|_| true),
+            }
+        };
+        if !bucket.once("DELETE", segment, 0, next).await? {
+            return Ok(());
         }
     }
 }

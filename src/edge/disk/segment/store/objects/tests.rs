@@ -389,6 +389,7 @@ fn large_objects_are_put_in_parts_and_read_a_piece_at_a_time() {
         let mut read = Vec::new();
         store.stream(&path).unwrap().read_to_end(&mut read).unwrap();
         assert!(read == content, "{len} bytes");
+        assert!(store.read(&path).unwrap() == content, "{len} bytes at once");
     }
 }
 
@@ -409,10 +410,7 @@ fn urls_that_name_nothing_are_refused_by_name_and_values_of_options_are_not_show
     ] {
         let told = tried(url, options).unwrap_err().to_string();
         assert!(told.contains(part), "{told}");
-        assert!(
-            !told.contains("hunter2") || url.contains("hunter2") || options[0].0 == "allow_http",
-            "{told}"
-        );
+        assert!(!told.contains("hunter2") || options.iter().any(|(name, _)| *name == "allow_http"), "{told}");
     }
     tried("s3://bucket/some/prefix/", &[("region", "eu-central-1"), ("access_key_id", "a")]).unwrap_err();
     tried("s3://bucket/some/prefix/", &[("region", "eu-central-1")]).unwrap();

@@ -36,20 +36,28 @@ pub(super) fn secrets(options: &BTreeMap<String, String>) -> Vec<String> {
 pub(super) fn open(url: &str, options: &BTreeMap<String, String>) -> Result<(Arc<dyn ObjectStore>, Key)> {
     let refused = |reason: String| Error::Config { setting: SETTING.to_owned(), reason };
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    // Some write a key and its secret there.
+    let shown = match rest.rsplit_once('@') {
+        Some((before, after)) if before.contains(':') => format!("{scheme}://***@{after}"),
+        _ => url.to_owned(),
+    };
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     if bucket.is_empty() || rest.contains(['?', '#']) {
-        return Err(refused(format!("{url} names no bucket: write s3://bucket/prefix")));
+        return Err(refused(format!("{shown} names no bucket: write s3://bucket/prefix")));
     }
-    let prefix = Key::parse(prefix).map_err(|e| refused(format!("{url}: {e}")))?;
+    let prefix = Key::parse(prefix).map_err(|e| refused(format!("{shown}: {e}")))?;
     // In one process two libraries may bring each theirs; the first stays.
     let _other = rustls::crypto::ring::default_provider().install_default();
     // Requests are made again by whoever makes them, who knows what may have happened.
     let once = RetryConfig { max_retries: 0, ..RetryConfig::default() };
     let http = ("true", ClientConfigKey::AllowHttp);
+    // Each request has a bound of its own, by what it moves.
+    let long = ("1h", ClientConfigKey::Timeout);
     let built: object_store::Result<Arc<dyn ObjectStore>> = match scheme {
         "s3" | "s3a" if !bucket.contains('@') => {
             let mut builder = AmazonS3Builder::from_env()
                 .with_config(AmazonS3ConfigKey::Client(http.1), http.0)
+                .with_config(AmazonS3ConfigKey::Client(long.1), long.0)
                 .with_bucket_name(bucket)
                 .with_retry(once);
             for (name, value) in options {
@@ -60,6 +68,7 @@ pub(super) fn open(url: &str, options: &BTreeMap<String, String>) -> Result<(Arc
         "gs" if !bucket.contains('@') => {
             let mut builder = GoogleCloudStorageBuilder::from_env()
                 .with_config(GoogleConfigKey::Client(http.1), http.0)
+                .with_config(GoogleConfigKey::Client(long.1), long.0)
                 .with_bucket_name(bucket)
                 .with_retry(once);
             for (name, value) in options {
@@ -70,6 +79,7 @@ pub(super) fn open(url: &str, options: &BTreeMap<String, String>) -> Result<(Arc
         "abfs" | "abfss" => {
             let mut builder = MicrosoftAzureBuilder::from_env()
                 .with_config(AzureConfigKey::Client(http.1), http.0)
+                .with_config(AzureConfigKey::Client(long.1), long.0)
                 .with_url(url)
                 .with_retry(once);
             for (name, value) in options {
@@ -80,14 +90,14 @@ pub(super) fn open(url: &str, options: &BTreeMap<String, String>) -> Result<(Arc
         _ => {
             let reason = "must be a folder that driver and executors mount, or s3://bucket/prefix, gs://bucket/prefix \
                           or abfss://container@account.dfs.core.windows.net/prefix";
-            return Err(refused(format!("{url} {reason}")));
+            return Err(refused(format!("{shown} {reason}")));
         }
     };
     // What the builder says may hold a value that it could not read.
     let store = built.map_err(|error| {
         let mut text = error.to_string();
         secrets(options).iter().for_each(|secret| text = text.replace(secret.as_str(), "***"));
-        refused(format!("{url}: {text}"))
+        refused(format!("{shown}: {text}"))
     })?;
     Ok((store, prefix))
 }
