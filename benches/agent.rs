@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark has nobody to report to")]
 
+mod common;
+
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -120,15 +122,7 @@ fn opens(what: &str, client: &mut Client, base: usize) {
 
 fn run(folder: &Path, mut config: SessionConfig, what: &str, executors: usize) {
     std::fs::create_dir_all(folder).unwrap();
-    let role = Role::Driver {
-        bind_host: "127.0.0.1".into(),
-        port: 0,
-        stages: Box::new(|_| None),
-        was_lost: Box::new(|_, _| false),
-        plan_uses: Box::new(|_| None),
-        clocks: Box::new(|_, _| Err("no batch has times here".into())),
-        next_batches: Box::new(|_| None),
-    };
+    let role = common::driver();
     let socket = folder.join("driver.sock");
     let driver = Agent::start(AgentConfig { session: config.clone(), role, socket }).unwrap();
     config.driver_addr = driver.addr().to_owned();

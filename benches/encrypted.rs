@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark has nobody to report to")]
 
+mod common;
+
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -170,15 +172,7 @@ fn appends(folder: &Path, encrypt: bool) -> f64 {
     let mut config = SessionConfig::new("bench", [7; 32]);
     config.memory_bytes = 2 << 30;
     config.encrypt = encrypt;
-    let role = Role::Driver {
-        bind_host: "127.0.0.1".into(),
-        port: 0,
-        stages: Box::new(|_| None),
-        was_lost: Box::new(|_, _| false),
-        plan_uses: Box::new(|_| None),
-        clocks: Box::new(|_, _| Err("no batch has times here".into())),
-        next_batches: Box::new(|_| None),
-    };
+    let role = common::driver();
     let socket = folder.join("driver.sock");
     let driver = Agent::start(AgentConfig { session: config.clone(), role, socket }).unwrap();
     config.driver_addr = driver.addr().to_owned();

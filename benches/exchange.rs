@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark has nobody to report to")]
 
+mod common;
+
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -17,7 +19,7 @@ use clonos::agent::protocol::{Code, Layout, Use};
 use clonos::agent::protocol::{OpenTask, Request};
 use clonos::agent::store::{Absorbed, Store};
 use clonos::config::{SessionConfig, SpillPolicy};
-use clonos::edge::agent::{Agent, AgentConfig, Role};
+use clonos::edge::agent::{Agent, AgentConfig};
 use clonos::edge::net::client::Client;
 use clonos::exchange::{Compression, Gather, InMemory, Piggyback, Round, Scatter, ScatterOptions};
 use clonos::frame::Opening;
@@ -153,15 +155,7 @@ fn through_an_agent(folder: &Path, memory: u64, what: &str) {
     config.memory_bytes = memory;
     config.spill_policy = SpillPolicy::Availability;
     config.spill_dir = Some(folder.display().to_string());
-    let role = Role::Driver {
-        bind_host: "127.0.0.1".into(),
-        port: 0,
-        stages: Box::new(|_| None),
-        was_lost: Box::new(|_, _| false),
-        plan_uses: Box::new(|_| None),
-        clocks: Box::new(|_, _| Err("no batch has times here".into())),
-        next_batches: Box::new(|_| None),
-    };
+    let role = common::driver();
     let socket = folder.join("agent.sock");
     let agent = Agent::start(AgentConfig { session: config.clone(), role, socket }).unwrap();
     let mut client = Client::connect(&config, agent.socket()).unwrap();

@@ -27,8 +27,7 @@ ADOPTABLE: tuple[str, ...] = get_args(Adopt)
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*$", re.IGNORECASE)
 FULL_DEPTH = 2**32 - 1
-RESOLUTION_SECONDS_MAX = 60
-FLUSH_SECONDS_MAX = 60
+SECONDS_MAX = 60
 # What a URL may begin with.
 OBJECT_STORES = ("s3", "s3a", "gs", "abfs", "abfss")
 # Environment variable with the name of the node that a process runs on.
@@ -168,17 +167,17 @@ def parse_spill_policy(value: str | None, agent_scope: str) -> str:
     return choice("spill_policy", value, SpillPolicy)
 
 
-def parse_resolution(value: float) -> int:
-    """Nanoseconds of a clock's resolution in seconds.
+def parse_seconds(name: str, value: float, units: int) -> int:
+    """Return a time that is given in seconds, of which `units` make one, in these.
 
     Raises
     ------
     ConfigError
         If the value is not between 0 and one minute.
     """
-    if type(value) in {int, float} and 0 <= value <= RESOLUTION_SECONDS_MAX:
-        return round(value * 1e9)
-    message = f"clock_resolution={value!r} is not between 0 and 60 seconds"
+    if type(value) in {int, float} and 0 <= value <= SECONDS_MAX:
+        return round(value * units)
+    message = f"{name}={value!r} is not between 0 and {SECONDS_MAX} seconds"
     raise ConfigError(message, "CONFIG")
 
 
@@ -196,20 +195,6 @@ def parse_options(value: object) -> dict[str, str]:
     ):
         return dict(given)
     message = "storage_options is no mapping of names to values that are text"
-    raise ConfigError(message, "CONFIG")
-
-
-def parse_flush_interval(value: float) -> int:
-    """Milliseconds of a time between two writes, given in seconds.
-
-    Raises
-    ------
-    ConfigError
-        If the value is not between 0 and one minute.
-    """
-    if type(value) in {int, float} and 0 <= value <= FLUSH_SECONDS_MAX:
-        return round(value * 1000)
-    message = f"flush_interval={value!r} is not between 0 and {FLUSH_SECONDS_MAX} seconds"
     raise ConfigError(message, "CONFIG")
 
 

@@ -13,23 +13,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import scene
 
-from clonos import testing
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    # A lost executor does not come back; asking it again for its shuffle files only takes time.
-    settings = {
-        "spark.shuffle.io.maxRetries": "1",
-        "spark.shuffle.io.retryWait": "200ms",
-        "spark.decommission.enabled": "true",
-    }
-    spark = scene.start(f"local-cluster[{scene.EXECUTORS},1,1024]", **settings)
-    yield spark
-    # Killing first keeps Spark from starting executors while it shuts down.
-    executors = [executor.pid for executor in testing.executors(spark)]
-    spark.stop()
-    testing.wait_gone(*executors)
+    with scene.cluster(scene.EXECUTORS, **{"spark.decommission.enabled": "true"}) as spark:
+        yield spark
 
 
 @pytest.fixture

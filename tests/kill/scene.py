@@ -6,6 +6,7 @@ write, so that nobody's death tears a line. The first answer of a row is the one
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sys
@@ -49,6 +50,19 @@ def start(master: str, **settings: str) -> Any:
     }.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+@contextlib.contextmanager
+def cluster(executors: int, **settings: str) -> Iterator[Any]:
+    """Start Spark with executors that may be killed; all of them are gone in the end."""
+    # A lost executor does not come back; asking it again for its shuffle files only takes time.
+    retries = {"spark.shuffle.io.maxRetries": "1", "spark.shuffle.io.retryWait": "200ms"}
+    spark = start(f"local-cluster[{executors},1,1024]", **retries, **settings)
+    yield spark
+    # Killing first keeps Spark from starting executors while it shuts down.
+    pids = [executor.pid for executor in testing.executors(spark)]
+    spark.stop()
+    testing.wait_gone(*pids)
 
 
 def ask(record: str, row: object) -> float:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from scene import MAP_TASKS, ROWS, Killer, Record, ask, await_executors, check, job, start
+import scene
+from scene import MAP_TASKS, ROWS, Killer, Record, ask, await_executors, check, job
 
 import clonos
 from clonos import causal, testing
@@ -28,14 +29,9 @@ def cluster() -> Iterator[Any]:
         "spark.network.crypto.enabled": "true",
         "spark.io.encryption.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20",
-        "spark.shuffle.io.maxRetries": "1",
-        "spark.shuffle.io.retryWait": "200ms",
     }
-    spark = start(f"local-cluster[{EXECUTORS},1,1024]", **settings)
-    yield spark
-    executors = [executor.pid for executor in testing.executors(spark)]
-    spark.stop()
-    testing.wait_gone(*executors)
+    with scene.cluster(EXECUTORS, **settings) as spark:
+        yield spark
 
 
 @pytest.fixture

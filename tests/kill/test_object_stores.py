@@ -12,6 +12,7 @@ import pytest
 import s3_server
 import scene
 import state_driver
+import stories
 from dying import PATIENCE_SECONDS, await_mark, driver, log_of
 from scene import ROWS, Record
 
@@ -19,8 +20,6 @@ import clonos
 from clonos import testing
 
 pytestmark = pytest.mark.timeout(1200)
-FILES = 3
-FILE_ROWS = 100
 
 
 @pytest.fixture
@@ -29,32 +28,12 @@ def server(tmp_path: Path) -> Iterator[s3_server.Server]:
         yield server
 
 
-def run(folder: Path, server: s3_server.Server, **plan: Any) -> None:
-    """Run a driver; kill it when it says so, if it is to die."""
-    with driver("driver.py", folder, attach=server.settings(), **plan) as process:
-        await_mark(folder / ("kill me" if plan["die"] else "done"), process)
-        if not plan["die"]:
-            process.wait(PATIENCE_SECONDS)
-
-
-def check_rows(folder: Path, record: Record) -> None:
-    """Every row is there once, with the first answer that was given for it."""
-    rows = json.loads((folder / "rows.json").read_text())
-    assert sorted(row for row, _ in rows) == list(range(ROWS))
-    assert all(value == record.first[str(row)] for row, value in rows)
-
-
 def test_a_batch_job_goes_on_where_it_was_from_an_object_store(
     tmp_path: Path, server: s3_server.Server
 ) -> None:
-    run(tmp_path, server, kind="batch", master="local-cluster[3,1,1024]", partitions=6, die=True)
-    record = Record(tmp_path / "calls.txt").read()
-    assert len(record.calls) == ROWS
+    record = stories.killed_batch_job(tmp_path, attach=server.settings())
     assert any(".seg" in str(file) for file in server.files)
-    # Fewer executors, other partitions: rows are found by fingerprint, in whichever log they are.
-    run(tmp_path, server, kind="batch", master="local-cluster[2,1,1024]", partitions=4, die=False)
-    check_rows(tmp_path, record)
-    assert not record.read().twice
+    stories.the_same_job_goes_on(tmp_path, record, attach=server.settings())
     # Of a claim that was given up, an empty object stays.
     left = [file for file in server.files if file.stat().st_size and file.suffix != ".incarnation"]
     assert not left, "what is committed is removed"
@@ -64,25 +43,7 @@ def test_a_batch_job_goes_on_where_it_was_from_an_object_store(
 def test_a_stream_killed_in_a_batch_gives_it_again_from_an_object_store(
     tmp_path: Path, server: s3_server.Server
 ) -> None:
-    (tmp_path / "in").mkdir()
-    for number in range(FILES):
-        rows = range(number * FILE_ROWS, (number + 1) * FILE_ROWS)
-        text = "\n".join(json.dumps({"id": row}) for row in rows)
-        (tmp_path / "in" / f"{number}.json").write_text(text)
-    for die in (True, False):
-        plan: dict[str, Any] = {"kind": "stream", "partitions": 0, "die": die}
-        run(tmp_path, server, master="local-cluster[2,1,1024]", **plan)
-    record = Record(tmp_path / "calls.txt").read()
-    seen = {
-        number: (tmp_path / f"batch-{number}.txt").read_text().splitlines()
-        for number in range(FILES)
-    }
-    assert [len(seen[number]) for number in range(FILES)] == [1, 2, 1], "batch 1 came twice"
-    # The same rows, and the same time that the batch function took on the driver.
-    assert seen[1][0] == seen[1][1]
-    values = dict(pair for lines in seen.values() for pair in json.loads(lines[0])[1])
-    assert {str(row): value for row, value in values.items()} == record.first
-    assert not record.twice
+    stories.killed_stream_goes_on(tmp_path, attach=server.settings())
 
 
 def test_keyed_state_goes_on_from_an_object_store(tmp_path: Path, server: s3_server.Server) -> None:

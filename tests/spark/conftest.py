@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -13,11 +14,11 @@ os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
-@pytest.fixture(scope="module")
-def plain_spark() -> Iterator[Any]:
+@contextlib.contextmanager
+def started(master: str) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master("local[2,4]").appName("spark tests")
+    builder = SparkSession.builder.master(master).appName("spark tests")
     for name, value in {
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
@@ -28,6 +29,21 @@ def plain_spark() -> Iterator[Any]:
     spark = builder.getOrCreate()
     yield spark
     spark.stop()
+
+
+@pytest.fixture(scope="module")
+def plain_spark() -> Iterator[Any]:
+    with started("local[2,4]") as spark:
+        yield spark
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """Return a session on executors of their own, for a test alone."""
+    import clonos
+
+    with started("local-cluster[2,1,1024]") as spark, clonos.attach(spark) as attached:
+        yield attached
 
 
 @pytest.fixture

@@ -344,7 +344,7 @@ def test_functions_that_no_column_has_are_forgotten(session: Any, spark: Any) ->
 
 @pytest.mark.whole
 def test_rows_of_a_join_keep_their_answers_on_executors(cluster: Any) -> None:
-    session, spark = cluster
+    session, spark = cluster, cluster.spark
     ask = causal("int", per="row")(drawing())
     rows = spark.createDataFrame([(n, f"text {n % 7}") for n in range(20)], "id int, text string")
     spark.udf.register("ask", ask)
@@ -353,22 +353,3 @@ def test_rows_of_a_join_keep_their_answers_on_executors(cluster: Any) -> None:
                from reviews a join reviews b on a.text = b.text"""
     for number in range(5):
         assert len(twice(session, lambda: spark.sql(query), f"join {number}")) == 58
-
-
-@pytest.fixture
-def cluster() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    import clonos
-
-    builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("row marks")
-    for name, value in {
-        "spark.driver.host": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.log.level": "OFF",
-    }.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    with clonos.attach(spark) as session:
-        yield session, spark
-    spark.stop()
