@@ -221,6 +221,9 @@ impl Registry {
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
         (entry.pooled, entry.uncertain, entry.changed) = (named.others, named.uncertain, named.changed);
         let live = Live { agent, layout };
+        if open.inside && self.is_superseded(&task, &layout) {
+            self.change(&task, Entry::begin_anew);
+        }
         let mut grant = self.granted(task, live, commits_seen);
         if open.inside && grant.reopened {
             // Whoever consumed a frame of this task has absorbed its log.
@@ -243,7 +246,13 @@ impl Registry {
         let layout_changed = self.recorded_otherwise(&task, &layout);
         let other_borders = self.has_other_borders(&task, &layout);
         let run = self.uses_of(&task).run;
-        self.change(&task, |entry| entry.layout = if entry.published { entry.layout } else { layout });
+        self.change(&task, |entry| {
+            if entry.layout.has_another_number(&layout) || entry.layout.has_other_borders(&layout) {
+                // They have other rows.
+                entry.frames = None;
+            }
+            entry.layout = if entry.published { entry.layout } else { layout };
+        });
         let agents = &self.agents;
         let alive = |id: &AgentId| agents.info(*id).filter(|_| agents.is_alive(*id)).cloned();
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));

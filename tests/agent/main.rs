@@ -7,6 +7,7 @@ mod budget;
 mod compared;
 mod crossing;
 mod crowd;
+mod cuts;
 mod disputed;
 mod failures;
 mod heap;

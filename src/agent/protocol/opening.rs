@@ -96,6 +96,12 @@ impl Layout {
         self.app == other.app && self.stage == other.stage
     }
 
+    /// Whether they are known to have another number of tasks each.
+    #[must_use]
+    pub fn has_another_number(&self, other: &Self) -> bool {
+        self.tasks.zip(other.tasks).is_some_and(|(ours, theirs)| ours != theirs)
+    }
+
     /// Whether the input of both is known to be cut otherwise, if perhaps into as many tasks.
     #[must_use]
     pub fn has_other_borders(&self, other: &Self) -> bool {

@@ -30,6 +30,14 @@ impl Entry {
             self.ended = Ended::With(input);
         }
     }
+
+    /// What agents have of it is to be disregarded.
+    pub(super) fn begin_anew(&mut self) {
+        self.discarded = true;
+        self.holders.clear();
+        self.frames = None;
+        self.used.clear();
+    }
 }
 
 impl Registry {
@@ -156,10 +164,7 @@ impl Registry {
         if entry.published {
             return Err(Error::CausalLogLost { task: task.clone() });
         }
-        entry.discarded = true;
-        entry.holders.clear();
-        entry.frames = None;
-        entry.used.clear();
+        entry.begin_anew();
         self.totals.discarded += 1;
         Ok(())
     }

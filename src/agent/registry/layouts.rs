@@ -144,6 +144,15 @@ impl Registry {
         self.cuts(task).is_some_and(|cuts| cuts.relaid > 0 || cuts.published.keys().any(is_other))
     }
 
+    /// Whether others can see what tasks of another number have recorded of the operator's epoch, and nothing of
+    /// this log, which rides in frames alone: then it is perhaps of an earlier run, by as many tasks as now, for
+    /// rows that have other answers since.
+    pub(super) fn is_superseded(&self, task: &TaskId, layout: &Layout) -> bool {
+        let is_shown = self.tasks.get(task).is_none_or(|entry| entry.published);
+        let is_other = |known: &Layout| known.has_another_number(layout);
+        !is_shown && self.cuts(task).is_some_and(|cuts| cuts.published.keys().any(is_other))
+    }
+
     /// Logs of all parts of the task's operator in all partitions of the epoch.
     pub(super) fn siblings<'a>(
         &'a self,
