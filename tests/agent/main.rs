@@ -9,6 +9,7 @@ mod crossing;
 mod crowd;
 mod cuts;
 mod disputed;
+mod doubtful;
 mod failures;
 mod heap;
 mod hostile;

@@ -3,7 +3,7 @@
 //! Nothing is read when the application attaches: what is wrong with one epoch's files is told to whoever
 //! opens a task of that epoch, and an epoch that another application is at work on is left to it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
 use super::handler::{Handler, unexpected};
@@ -32,6 +32,9 @@ pub(in crate::edge) struct Claims {
     /// Numbers of the uses of the epochs that are this application's. They have other numbers after each
     /// commit: drawn in the checkpoint folder or, without one, counted.
     uses: Mutex<HashMap<EpochKey, u64>>,
+    /// Epochs of which it is not known whether their last commit was carried out: it failed, perhaps when all was
+    /// done but told.
+    doubtful: Mutex<HashSet<EpochKey>>,
     /// Held by whoever claims or commits.
     turn: Mutex<()>,
 }
@@ -39,13 +42,30 @@ pub(in crate::edge) struct Claims {
 impl Handler {
     /// In the driver: sees that an epoch is this application's. The number of its use.
     pub(in crate::edge) fn attend(&self, local: &LocalRegistry, key: &EpochKey) -> Result<u64> {
-        match self.known_use(key) {
+        match self.known_use(key).filter(|_| !self.is_doubtful(key)) {
             Some(used) => Ok(used),
             None => {
                 let _turn = locked(&self.claims.turn);
+                self.settle(local, key)?;
                 self.claim(local, key)
             }
         }
+    }
+
+    fn is_doubtful(&self, key: &EpochKey) -> bool {
+        locked(&self.claims.doubtful).contains(key)
+    }
+
+    /// Finds out whether a commit that failed was carried out: then the name's next use begins.
+    fn settle(&self, local: &LocalRegistry, key: &EpochKey) -> Result<()> {
+        if self.is_doubtful(key) {
+            if !self.disk.is_claimed(key)? {
+                self.committed(local, key);
+                self.catch_up(local);
+            }
+            locked(&self.claims.doubtful).remove(key);
+        }
+        Ok(())
     }
 
     /// [`Self::attend`] for a task that is about to be opened here.
@@ -76,7 +96,8 @@ impl Handler {
     /// In the driver: Spark has committed an epoch.
     ///
     /// # Errors
-    /// It is not committed then: its logs are found by whoever runs it again.
+    /// If it could not be carried out, or its answer was lost: whoever runs the epoch again finds its logs, or begins
+    /// it anew, as it stands in the folder then.
     pub(in crate::edge) fn commit(&self, local: &LocalRegistry, key: &EpochKey) -> Result<()> {
         let turn = locked(&self.claims.turn);
         let used = match self.known_use(key) {
@@ -92,18 +113,27 @@ impl Handler {
             self.disk.commit(epoch, used)?;
         }
         if key.is_claimed_alone() {
-            self.disk.commit(key, used)?;
-            let mut uses = locked(&self.claims.uses);
-            if self.disk.has_segments() {
-                uses.remove(key);
-            } else {
-                uses.insert(key.clone(), used + 1);
-            }
+            self.disk.commit(key, used).inspect_err(|_| {
+                locked(&self.claims.doubtful).insert(key.clone());
+            })?;
+            locked(&self.claims.doubtful).remove(key);
         }
-        locked(&local.registry).commit(key);
+        self.committed(local, key);
         drop(turn);
         self.catch_up(local);
         Ok(())
+    }
+
+    /// Nothing of an epoch stands in the folder: it is forgotten.
+    fn committed(&self, local: &LocalRegistry, key: &EpochKey) {
+        if key.is_claimed_alone() {
+            let mut uses = locked(&self.claims.uses);
+            let used = uses.remove(key);
+            if !self.disk.has_segments() {
+                uses.insert(key.clone(), used.unwrap_or_default() + 1);
+            }
+        }
+        locked(&local.registry).commit(key);
     }
 
     /// Claims an epoch unless that was done; the number of its use.

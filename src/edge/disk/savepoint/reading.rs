@@ -166,7 +166,8 @@ impl Pages {
             }
         };
         let wrong = |why: &str| damaged(&self.path, &format!("at byte {at}, {why}"));
-        let page = read_page(&mut self.file, self.version, &self.catalog).map_err(|why| wrong(&why))?;
+        let page = read_page(&mut self.file, self.version, &self.catalog);
+        let page = page.map_err(|e| wrong(&e.to_string()))?;
         let page =
             page.filter(|page| page.range == saved.range).ok_or_else(|| wrong("another range begins"))?;
         let next = self.file.stream_position().map_err(|e| wrong(&e.to_string()))?;

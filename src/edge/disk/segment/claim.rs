@@ -222,7 +222,11 @@ pub(in crate::edge) fn give_up(store: &dyn Store, key: &EpochKey, claim: Claim) 
     let removed = ours.into_iter().try_for_each(|claim| store.give_up(&claim.path(store.root(), key)));
     match removed.and_then(|()| store.settle(&dir)) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
-            Err(Error::io(format!("committing epoch {key} in checkpoint_dir ({})", dir.display()), &e))
+            let what = "which may have been carried out: commit it again, or run it again, which finds out";
+            Err(Error::io(
+                format!("committing epoch {key} in checkpoint_dir ({}), {what}", dir.display()),
+                &e,
+            ))
         }
         _ => {
             // Those that stay are rubbish, of a use that nobody claims.

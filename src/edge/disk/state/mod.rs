@@ -126,11 +126,7 @@ impl StateFolder {
     }
 
     fn read(&self, id: &StateId, path: &Path) -> Result<Bytes> {
-        match self.store.read(path) {
-            Ok(bytes) => Ok(bytes),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(damaged(id, path, "it is gone")),
-            Err(e) => Err(Error::io(format!("reading {}", path.display()), &e)),
-        }
+        self.store.read(path).map_err(|e| unread(id, path, &e))
     }
 
     /// All that is there of a state, by the names of the files.
@@ -301,6 +297,16 @@ impl File {
             self.failed = Some(e);
             told
         })
+    }
+}
+
+/// A store that is away has what it had: only what is gone, or cut off, or not what was written is lost.
+fn unread(id: &StateId, path: &Path, error: &io::Error) -> Error {
+    use io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
+    match error.kind() {
+        NotFound => damaged(id, path, "it is gone"),
+        UnexpectedEof | InvalidData => damaged(id, path, &error.to_string()),
+        _ => Error::io(format!("reading {}", path.display()), error),
     }
 }
 

@@ -1,13 +1,13 @@
 //! Bases: ranges as they were, page by page.
 
-use std::io::{BufReader, Read};
+use std::io::{self, BufReader, Read};
 use std::path::PathBuf;
 
 use bytes::Bytes;
 
 use super::format::{Head, Kind};
 use super::names::Base;
-use super::{File, StateFolder, damaged};
+use super::{File, StateFolder, damaged, unread};
 use crate::error::{Error, Result};
 use crate::state::{Entries, Page, Range, RangeSet, StateId, Version, View};
 
@@ -61,26 +61,30 @@ pub(in crate::edge::disk) fn framed(page: &Page) -> Vec<u8> {
 }
 
 /// Reads the next page of a file, which is at this version and has this catalog; none at its end.
+///
+/// # Errors
+/// `InvalidData` if it is damaged.
 pub(in crate::edge::disk) fn read_page(
     file: &mut impl Read,
     version: Version,
     catalog: &Bytes,
-) -> Result<Option<Page>, String> {
+) -> io::Result<Option<Page>> {
+    let wrong = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why));
     let mut frame = [0; FRAME];
-    file.read_exact(&mut frame).map_err(|e| e.to_string())?;
+    file.read_exact(&mut frame)?;
     let [l0, l1, l2, l3, sum @ ..] = frame;
     let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
     if len == 0 {
         return Ok(None);
     }
     let mut body = Vec::new();
-    let read = file.take(len as u64).read_to_end(&mut body).map_err(|e| e.to_string())?;
+    let read = file.take(len as u64).read_to_end(&mut body)?;
     if read < len || crc32fast::hash(&body) != u32::from_le_bytes(sum) {
-        return Err("a checksum does not fit".into());
+        return wrong("a checksum does not fit");
     }
     let body = Bytes::from(body);
     let (Some(now_ms), Some(range)) = (body.first_chunk::<8>(), body.get(8)) else {
-        return Err("a page has nothing in it".into());
+        return wrong("a page has nothing in it");
     };
     Ok(Some(Page {
         range: Range(*range),
@@ -106,7 +110,7 @@ impl StateFolder {
     /// Begins to read a base.
     ///
     /// # Errors
-    /// [`Error::StateLost`] if it is not there, or damaged.
+    /// [`Error::StateLost`] if it is not there, or damaged; [`Error::Io`].
     pub(in crate::edge) fn base(&self, id: &StateId, epoch: u64, base: &Base) -> Result<BaseReader> {
         let path = self.dir(id).join(epoch.to_string()).join(base.to_string());
         self.open(id, path, Kind::Base, epoch)
@@ -114,7 +118,7 @@ impl StateFolder {
 
     /// Opens a file of state and reads what it begins with.
     pub(super) fn open(&self, id: &StateId, path: PathBuf, kind: Kind, epoch: u64) -> Result<BaseReader> {
-        let file = self.store.stream(&path).map_err(|e| damaged(id, &path, &e.to_string()))?;
+        let file = self.store.stream(&path).map_err(|e| unread(id, &path, &e))?;
         let mut reader = BaseReader {
             id: id.clone(),
             path,
@@ -154,14 +158,14 @@ impl BaseReader {
     /// The next page; none at the end. Which page is a range's last is not known: `next` is always some place.
     ///
     /// # Errors
-    /// [`Error::StateLost`] if the file is damaged.
+    /// [`Error::StateLost`] if the file is damaged; [`Error::Io`].
     pub(in crate::edge) fn next(&mut self) -> Result<Option<Page>> {
-        read_page(&mut self.file, self.version, &self.catalog).map_err(|why| self.damaged(&why))
+        let page = read_page(&mut self.file, self.version, &self.catalog);
+        page.map_err(|e| unread(&self.id, &self.path, &e))
     }
 
     fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
-        let read = self.file.read_exact(bytes);
-        read.map_err(|e| self.damaged(&e.to_string()))
+        self.file.read_exact(bytes).map_err(|e| unread(&self.id, &self.path, &e))
     }
 
     fn damaged(&self, why: &str) -> Error {

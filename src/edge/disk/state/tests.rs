@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::chain::Survey;
 use super::names::{Base, Begun, Written};
 use super::*;
-use crate::edge::disk::segment::store::Folder;
+use crate::edge::disk::segment::store::{Folder, faulty};
 use crate::id::AgentId;
 use crate::state::{
     CommitPoint, DeltaPart, EntriesBuilder, EntryKey, KeyPrefix, Op, Range, Slot, StateStore,
@@ -208,6 +208,27 @@ fn a_base_that_is_cut_off_or_has_a_wrong_byte_is_refused() {
         let is_end = at >= bytes.len() - 4;
         assert_eq!(read().is_ok(), is_end, "byte {at} of {}", bytes.len());
     }
+}
+
+#[test]
+fn a_store_that_is_away_has_lost_nothing() {
+    let (store, bucket) = faulty();
+    let folder = StateFolder::new(store, AgentId(1));
+    let id = StateId { query: "q".into(), operator: "f".into() };
+    let ranges: RangeSet = [1, 2].map(Range).into_iter().collect();
+    folder.write_base(1, &id, Generation(1), &ranges, &at_epoch_3(&id).view(&id).unwrap()).unwrap();
+    let read =
+        || folder.base(&id, 3, &base(1, &ranges)).and_then(|mut base| base.next().map(|page| page.is_some()));
+    assert!(read().unwrap());
+    bucket.is_down(true);
+    assert_eq!(read().unwrap_err().condition(), "IO");
+    bucket.is_down(false);
+    assert!(read().unwrap());
+    assert_eq!(
+        folder.base(&id, 4, &base(1, &ranges)).err().unwrap().condition(),
+        "STATE_LOST",
+        "it was never there"
+    );
 }
 
 /// Keeps deltas of epochs 0 to 9, each of one task.

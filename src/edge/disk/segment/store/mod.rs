@@ -14,6 +14,8 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 
 pub(in crate::edge) use self::folder::Folder;
+#[cfg(test)]
+pub(in crate::edge) use self::objects::faulty;
 pub(in crate::edge) use self::objects::open;
 use super::disk::RawFile;
 use super::format::Payload;

@@ -23,6 +23,8 @@ mod writing;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
+pub(in crate::edge) use self::testing::faulty;
+#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
