@@ -10,10 +10,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
+use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path as Key;
 use object_store::{
-    Error, GetOptions, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
-    PutPayload,
+    Error, GetOptions, MultipartId, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -56,10 +56,22 @@ pub(super) struct Client {
     runtime: Option<Runtime>,
 }
 
+/// A store whose parts of an object have numbers that we give: one of which no answer came is put again.
+pub(super) trait Backend: ObjectStore + MultipartStore {}
+
+impl<T: ObjectStore + MultipartStore> Backend for T {}
+
+/// An object that is put in parts.
+pub(super) struct Parts {
+    id: MultipartId,
+    put: Vec<PartId>,
+    bytes: u64,
+}
+
 /// What a request needs.
 #[derive(Clone)]
 pub(super) struct Bucket {
-    pub(super) store: Arc<dyn ObjectStore>,
+    pub(super) store: Arc<dyn Backend>,
     prefix: Key,
     root: PathBuf,
     patience: Duration,
@@ -69,7 +81,7 @@ pub(super) struct Bucket {
 impl Client {
     /// Threads are started here: not before a fork.
     pub(super) fn start(
-        store: Arc<dyn ObjectStore>,
+        store: Arc<dyn Backend>,
         root: PathBuf,
         prefix: Key,
         patience: Duration,
@@ -196,34 +208,42 @@ impl Client {
     }
 
     /// Begins an object that is put in parts. It is there when they are finished.
-    pub(super) fn begin_parts(&self, path: &Path) -> io::Result<Box<dyn MultipartUpload>> {
+    pub(super) fn begin_parts(&self, path: &Path) -> io::Result<Parts> {
         let key = self.bucket.key(path);
-        self.run(self.bucket.tried("POST", path, 0, || self.bucket.store.put_multipart(&key)))
+        let id = self.run(self.bucket.tried("POST", path, 0, || self.bucket.store.create_multipart(&key)))?;
+        Ok(Parts { id, put: Vec::new(), bytes: 0 })
     }
 
-    /// Puts the next part; only once, as a store numbers them.
-    pub(super) fn put_part(
-        &self,
-        path: &Path,
-        parts: &mut Box<dyn MultipartUpload>,
-        part: Bytes,
-    ) -> io::Result<()> {
-        let bytes = part.len() as u64;
-        self.run(self.bucket.once("PUT", path, bytes, parts.put_part(part.into())))
+    /// Puts the next part.
+    pub(super) fn put_part(&self, path: &Path, parts: &mut Parts, part: &Bytes) -> io::Result<()> {
+        let (key, bytes, number) = (self.bucket.key(path), part.len() as u64, parts.put.len());
+        let put = || self.bucket.store.put_part(&key, &parts.id, number, part.clone().into());
+        let put = self.run(self.bucket.tried("PUT", path, bytes, put))?;
+        parts.put.push(put);
+        parts.bytes += bytes;
+        Ok(())
     }
 
     /// Makes an object of its parts.
-    pub(super) fn finish_parts(&self, path: &Path, mut parts: Box<dyn MultipartUpload>) -> io::Result<()> {
-        let done = self.run(self.bucket.once("POST", path, 0, parts.complete()));
-        if done.is_err() {
-            self.give_up_parts(parts);
+    pub(super) fn finish_parts(&self, path: &Path, parts: Parts) -> io::Result<()> {
+        let key = self.bucket.key(path);
+        let finish = || self.bucket.store.complete_multipart(&key, &parts.id, parts.put.clone());
+        match self.run(self.bucket.tried("POST", path, 0, finish)) {
+            // They are gone if they were made an object by a request of which no answer came.
+            Err(e) if e.kind() == io::ErrorKind::NotFound && self.head(path)?.size == parts.bytes => Ok(()),
+            Err(e) => {
+                self.give_up_parts(path, &parts);
+                Err(e)
+            }
+            Ok(_) => Ok(()),
         }
-        done.map(drop)
     }
 
     /// Makes nothing of its parts.
-    pub(super) fn give_up_parts(&self, mut parts: Box<dyn MultipartUpload>) {
-        let _rubbish_stays = self.run(self.bucket.once("DELETE", &self.root, 0, parts.abort()));
+    pub(super) fn give_up_parts(&self, path: &Path, parts: &Parts) {
+        let key = self.bucket.key(path);
+        let abort = self.bucket.store.abort_multipart(&key, &parts.id);
+        let _rubbish_stays = self.run(self.bucket.once("DELETE", path, 0, abort));
     }
 
     /// Removes an object; one that is gone is no error.

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
-use object_store::{MultipartUpload, ObjectMeta};
+use object_store::ObjectMeta;
 
-use super::client::Client;
+use super::client::{Client, Parts};
 use crate::edge::disk::segment::store::Filling;
 
 /// Bytes that are read and written at once; stores want at least five MiB.
-const PART: usize = 8 << 20;
+const PART: usize = if cfg!(test) { 8 << 10 } else { 8 << 20 };
 
 /// An object that is read from its start on. One that is replaced meanwhile is an error.
 pub(super) struct Stream {
@@ -49,7 +49,7 @@ pub(super) struct Upload {
     path: PathBuf,
     next: BytesMut,
     written: u64,
-    parts: Option<Box<dyn MultipartUpload>>,
+    parts: Option<Parts>,
 }
 
 impl Upload {
@@ -63,7 +63,7 @@ impl Upload {
             Some(parts) => parts,
             None => self.client.begin_parts(&self.path)?,
         };
-        let put = self.client.put_part(&self.path, &mut parts, part);
+        let put = self.client.put_part(&self.path, &mut parts, &part);
         self.parts = Some(parts);
         put
     }
@@ -98,7 +98,7 @@ impl Filling for Upload {
 impl Drop for Upload {
     fn drop(&mut self) {
         if let Some(parts) = self.parts.take() {
-            self.client.give_up_parts(parts);
+            self.client.give_up_parts(&self.path, &parts);
         }
     }
 }

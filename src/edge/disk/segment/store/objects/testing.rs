@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use futures_util::stream::BoxStream;
 use object_store::memory::InMemory;
+use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartId, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
 /// What becomes of the next puts.
@@ -32,6 +33,8 @@ pub(crate) struct Faulty {
     late: Mutex<Vec<(Path, PutPayload, PutOptions)>>,
     /// All requests but puts are refused.
     is_down: AtomicBool,
+    /// The answer to the request that makes an object of its parts is lost.
+    loses_the_end: AtomicBool,
     /// Milliseconds that a put takes.
     slow: AtomicU64,
     /// Puts that were made.
@@ -42,6 +45,11 @@ impl Faulty {
     /// The next puts go like this, one after the other; those after them well.
     pub(crate) fn next_puts(&self, faults: &[Fault]) {
         *self.faults.lock().unwrap() = faults.iter().rev().copied().collect();
+    }
+
+    /// The next object is made of its parts, and the answer is an error.
+    pub(crate) fn lose_the_last_answer(&self) {
+        self.loses_the_end.store(true, Ordering::Relaxed);
     }
 
     /// No request is answered well, or all are again.
@@ -128,6 +136,48 @@ impl ObjectStore for Faulty {
     }
 }
 
+#[async_trait::async_trait]
+impl MultipartStore for Faulty {
+    async fn create_multipart(&self, path: &Path) -> Result<MultipartId> {
+        self.inner.create_multipart(path).await
+    }
+
+    async fn put_part(
+        &self,
+        path: &Path,
+        id: &MultipartId,
+        number: usize,
+        data: PutPayload,
+    ) -> Result<PartId> {
+        let fault = self.faults.lock().unwrap().pop();
+        match fault {
+            Some(Fault::Refused | Fault::Late) => Err(unavailable()),
+            Some(Fault::AnswerLost) => {
+                self.inner.put_part(path, id, number, data).await?;
+                Err(unavailable())
+            }
+            None => self.inner.put_part(path, id, number, data).await,
+        }
+    }
+
+    async fn complete_multipart(
+        &self,
+        path: &Path,
+        id: &MultipartId,
+        parts: Vec<PartId>,
+    ) -> Result<PutResult> {
+        self.check()?;
+        // As stores say it of parts that nobody has any more.
+        let gone = |source| Error::NotFound { path: path.to_string(), source: Box::new(source) };
+        let done = self.inner.complete_multipart(path, id, parts).await.map_err(gone)?;
+        if self.loses_the_end.swap(false, Ordering::Relaxed) { Err(unavailable()) } else { Ok(done) }
+    }
+
+    async fn abort_multipart(&self, path: &Path, id: &MultipartId) -> Result<()> {
+        self.inner.abort_multipart(path, id).await
+    }
+}
+
 /// What speaks to a store that fails when told to.
 pub(crate) fn faulty() -> (Arc<super::Objects>, Arc<Faulty>) {
     let bucket = Arc::new(Faulty::default());
@@ -136,7 +186,7 @@ pub(crate) fn faulty() -> (Arc<super::Objects>, Arc<Faulty>) {
 
 /// Another that speaks to the same.
 pub(crate) fn over(bucket: &Arc<Faulty>) -> super::Objects {
-    let bucket = Arc::clone(bucket) as Arc<dyn ObjectStore>;
+    let bucket = Arc::clone(bucket) as Arc<dyn super::client::Backend>;
     let (root, prefix) = ("s3://bucket/prefix".into(), "prefix".into());
     let secrets = vec!["hunter2-secret".to_owned()];
     let client =

@@ -379,11 +379,11 @@ fn applications_that_attach_at_once_have_different_incarnations() {
 #[test]
 fn large_objects_are_put_in_parts_and_read_a_piece_at_a_time() {
     let (store, _bucket) = faulty();
-    for len in [0, 1, (8 << 20) - 1, 8 << 20, (20 << 20) + 7] {
+    for len in [0, 1, (8 << 10) - 1, 8 << 10, (20 << 10) + 7] {
         let content: Vec<u8> = (0..len).map(|at: usize| (at % 251) as u8).collect();
         let path = store.root().join("dir").join(format!("{len}.base"));
         let mut filling = store.fill(&path, "me").unwrap();
-        content.chunks(1_000_003).for_each(|piece| filling.push(piece).unwrap());
+        content.chunks(1_003).for_each(|piece| filling.push(piece).unwrap());
         assert!(!store.exists(&path).unwrap());
         assert_eq!(filling.finish().unwrap(), len as u64);
         let mut read = Vec::new();
@@ -424,4 +424,42 @@ fn segments_have_names_of_their_own() {
         assert!(is_segment(name) && layout::is_by(name, APP) && !layout::is_by(name, 3));
     }
     assert!(names[0] != names[1] && names[1] != names[2]);
+}
+
+#[test]
+fn a_part_of_which_no_answer_came_is_put_again_and_an_object_is_made_once() {
+    let (store, bucket) = faulty();
+    let path = store.root().join("large");
+    let content: Vec<u8> = (0..50_000_u32).map(|at| at.to_le_bytes()[0] ^ at.to_le_bytes()[1]).collect();
+    for faults in [
+        vec![Fault::Refused, Fault::AnswerLost],
+        vec![Fault::AnswerLost; 3],
+        // Six parts and a rest are put well, and then the answer to the last request is lost.
+        vec![],
+    ] {
+        let mut filling = store.fill(&path, "me").unwrap();
+        bucket.next_puts(&faults);
+        filling.push(&content).unwrap();
+        if faults.is_empty() {
+            bucket.lose_the_last_answer();
+        }
+        assert_eq!(filling.finish().unwrap(), 50_000);
+        let mut read = Vec::new();
+        store.stream(&path).unwrap().read_to_end(&mut read).unwrap();
+        assert_eq!(read, content);
+        store.remove(&path).unwrap();
+    }
+}
+
+#[test]
+fn a_large_object_of_which_a_part_is_refused_for_long_is_none() {
+    let (store, bucket) = faulty();
+    let path = store.root().join("large");
+    let mut filling = store.fill(&path, "me").unwrap();
+    filling.push(&[1; 9_000]).unwrap();
+    bucket.is_down(true);
+    assert_eq!(filling.push(&[1; 9_000]).unwrap_err().kind(), io::ErrorKind::TimedOut);
+    drop(filling);
+    bucket.is_down(false);
+    assert!(!store.exists(&path).unwrap());
 }

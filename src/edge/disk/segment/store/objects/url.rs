@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use object_store::ObjectStore;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::path::Path as Key;
 use object_store::{ClientConfigKey, RetryConfig};
 
+use super::client::Backend;
 use crate::edge::disk::segment::SETTING;
 use crate::error::{Error, Result};
 
@@ -33,7 +33,7 @@ pub(super) fn secrets(options: &BTreeMap<String, String>) -> Vec<String> {
 }
 
 /// The bucket that a URL names, and the prefix in it.
-pub(super) fn open(url: &str, options: &BTreeMap<String, String>) -> Result<(Arc<dyn ObjectStore>, Key)> {
+pub(super) fn open(url: &str, options: &BTreeMap<String, String>) -> Result<(Arc<dyn Backend>, Key)> {
     let refused = |reason: String| Error::Config { setting: SETTING.to_owned(), reason };
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
     // Some write a key and its secret there.
@@ -53,7 +53,7 @@ pub(super) fn open(url: &str, options: &BTreeMap<String, String>) -> Result<(Arc
     let http = ("true", ClientConfigKey::AllowHttp);
     // Each request has a bound of its own, by what it moves.
     let long = ("1h", ClientConfigKey::Timeout);
-    let built: object_store::Result<Arc<dyn ObjectStore>> = match scheme {
+    let built: object_store::Result<Arc<dyn Backend>> = match scheme {
         "s3" | "s3a" if !bucket.contains('@') => {
             let mut builder = AmazonS3Builder::from_env()
                 .with_config(AmazonS3ConfigKey::Client(http.1), http.0)
