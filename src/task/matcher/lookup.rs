@@ -67,7 +67,9 @@ impl Matcher {
             is_own || self.asked.has(key)
         };
         let known: Vec<bool> = keys.iter().map(|key| is_known(*key)).collect();
-        self.knows_marks |= known.contains(&true);
+        let has_mark = |(key, fingerprint)| key != fingerprint;
+        self.knows_marks |=
+            known.iter().zip(keys.iter().zip(fingerprints)).any(|(known, both)| *known && has_mark(both));
         let counts = counted(fingerprints);
         let is_asked = |fingerprint: &u64| !self.knows_marks || counts.get(fingerprint) == Some(&1);
         let rest =

@@ -38,6 +38,8 @@ const READ_BYTES: u64 = if cfg!(test) { 4 << 10 } else { 8 << 20 };
 const PAGE: usize = 1000;
 /// Bytes per second that any store takes or gives, for the bound.
 const BYTES_PER_SECOND: u64 = 2 << 20;
+/// How often a put is made again that was refused though nothing is there.
+const CONFLICTS_MAX: usize = 5;
 /// Letters of an error that are told.
 const WHY_MAX: usize = 600;
 /// How long a name that was given up stays: stores refuse requests that were signed a quarter of an hour ago.
@@ -188,15 +190,28 @@ impl Client {
     pub(super) fn create(&self, path: &Path, pieces: &[Bytes]) -> io::Result<()> {
         let key = self.bucket.key(path);
         let bytes: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
-        let put = self.run(self.bucket.tried("PUT", path, bytes, || {
+        let put = || {
             let payload: PutPayload = pieces.iter().cloned().collect();
             let options = PutOptions::from(PutMode::Create);
             let (store, key) = (&self.bucket.store, &key);
             async move { store.put_opts(key, payload, options).await }
-        }));
-        match put {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && is_same(&self.get(path)?, pieces) => Ok(()),
-            put => put.map(drop),
+        };
+        let mut tries = 0;
+        loop {
+            let put = self.run(self.bucket.tried("PUT", path, bytes, put));
+            let Err(refused) = put else { return Ok(()) };
+            if refused.kind() != io::ErrorKind::AlreadyExists {
+                return Err(refused);
+            }
+            match self.get(path) {
+                Ok(found) if is_same(&found, pieces) => return Ok(()),
+                // Stores refuse one of two puts at once, also if the other comes to nothing then.
+                Err(e) if e.kind() == io::ErrorKind::NotFound && tries < CONFLICTS_MAX => {
+                    tries += 1;
+                    std::thread::sleep(jittered(PAUSE));
+                }
+                found => return found.and(Err(refused)),
+            }
         }
     }
 

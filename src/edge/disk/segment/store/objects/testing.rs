@@ -21,6 +21,8 @@ pub(crate) enum Fault {
     Refused,
     /// It is made, and the answer is an error.
     AnswerLost,
+    /// It is not made, as another is being made of the same name, of which nothing comes.
+    Conflict,
     /// It is made when [`Faulty::deliver`] says so, and the answer is an error.
     Late,
 }
@@ -94,6 +96,10 @@ impl ObjectStore for Faulty {
         let fault = self.faults.lock().unwrap().pop();
         match fault {
             Some(Fault::Refused) => return Err(unavailable()),
+            Some(Fault::Conflict) => {
+                let (path, source) = (path.to_string(), "409 ConditionalRequestConflict".into());
+                return Err(Error::AlreadyExists { path, source });
+            }
             Some(Fault::Late) => {
                 self.late.lock().unwrap().push((path.clone(), payload, options));
                 return Err(unavailable());
@@ -151,7 +157,7 @@ impl MultipartStore for Faulty {
     ) -> Result<PartId> {
         let fault = self.faults.lock().unwrap().pop();
         match fault {
-            Some(Fault::Refused | Fault::Late) => Err(unavailable()),
+            Some(Fault::Refused | Fault::Late | Fault::Conflict) => Err(unavailable()),
             Some(Fault::AnswerLost) => {
                 self.inner.put_part(path, id, number, data).await?;
                 Err(unavailable())

@@ -427,6 +427,18 @@ fn segments_have_names_of_their_own() {
 }
 
 #[test]
+fn a_put_that_was_refused_for_another_that_came_to_nothing_is_made_again() {
+    let (store, bucket) = faulty();
+    let path = store.root().join("name");
+    bucket.next_puts(&[Fault::Conflict, Fault::Conflict]);
+    store.create(&path, b"ours").unwrap();
+    assert_eq!(&store.read(&path).unwrap()[..], b"ours");
+    bucket.next_puts(&[Fault::Conflict; 100]);
+    let refused = store.create(&store.root().join("never"), b"ours").unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::NotFound);
+}
+
+#[test]
 fn a_part_of_which_no_answer_came_is_put_again_and_an_object_is_made_once() {
     let (store, bucket) = faulty();
     let path = store.root().join("large");
