@@ -22,6 +22,9 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
+# Test files that run beside each other: much of what they do is to wait, each has a Spark of its own.
+JOBS ?= 2
+PYTEST = $(WITH_JAVA) $(PY) -m pytest tests -n $(JOBS) --dist loadfile
 # Arguments for demo, test-python and bench, e.g. make test-python ARGS="-k fence".
 ARGS ?=
 
@@ -63,11 +66,11 @@ build: $(VENV)/.core ## Compile the core and install the package into .venv.
 
 .PHONY: test
 test: test-rust $(VENV)/.core ## The core alone, then features on real Spark and some kills: about 15 minutes.
-	$(WITH_JAVA) $(PY) -m pytest tests -m "not whole and not hosts" $(ARGS)
+	$(PYTEST) -m "not whole and not hosts" $(ARGS)
 
 .PHONY: test-all
 test-all: $(VENV)/.core ## What `make test` leaves out: all kills, servers, examples, every type.
-	$(WITH_JAVA) $(PY) -m pytest tests -m whole $(ARGS)
+	$(PYTEST) -m whole $(ARGS)
 
 .PHONY: test-hosts
 test-hosts: $(VENV)/.core ## A cluster of hosts that are switched off, cut off and paused: needs root and iproute2.
@@ -81,7 +84,7 @@ test-rust: ## The core, without Python in the build.
 
 .PHONY: test-python
 test-python: $(VENV)/.core ## All of pytest, real Spark and real processes included.
-	$(WITH_JAVA) $(PY) -m pytest tests -m "not hosts" $(ARGS)
+	$(PYTEST) -m "not hosts" $(ARGS)
 
 # The other versions of PySpark that are supported, each in an environment of its own.
 PYSPARK_4.1 := 4.1.4
