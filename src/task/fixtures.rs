@@ -86,13 +86,15 @@ pub(super) struct Attempt {
 pub(super) struct Others {
     header: Vec<Bytes>,
     rows: Vec<(u64, i64)>,
+    columns: Vec<u64>,
+    pub(super) may_lack_rows: bool,
     pub(super) asked: usize,
 }
 
 impl Others {
     /// The rows of a log that `options` recorded.
     pub(super) fn of(log: &[Bytes], options: &TaskOptions) -> Self {
-        let (mut rows, mut marked) = (Vec::new(), Vec::new());
+        let (mut rows, mut columns, mut marked) = (Vec::new(), Vec::new(), Vec::new());
         for determinant in log.iter().flat_map(|block| BlockReader::new(block).unwrap()) {
             match determinant.unwrap() {
                 Determinant::Marks { marks } => marked = read_marks(marks).unwrap(),
@@ -100,6 +102,8 @@ impl Others {
                     let mut keys = Vec::new();
                     fingerprints.extend_into(&mut keys);
                     let values = values(&decode_results(arrow).unwrap());
+                    let unmarked = if marked.is_empty() { Some(0) } else { None };
+                    columns.extend(marked.iter().map(|mark| marks::columns(*mark)).chain(unmarked));
                     let both = keys.iter().zip(marked.drain(..)).map(|(key, mark)| marks::key(*key, mark));
                     rows.extend(both.zip(values.iter().copied()));
                     rows.extend(keys.into_iter().zip(values));
@@ -107,7 +111,7 @@ impl Others {
                 _ => {}
             }
         }
-        Self { header: vec![values_header(options).unwrap()], rows, asked: 0 }
+        Self { header: vec![values_header(options).unwrap()], rows, columns, may_lack_rows: false, asked: 0 }
     }
 
     /// Answers one question at a time, with one row, as a message that is full does.
@@ -138,7 +142,12 @@ impl Others {
             blocks.push(builder.finish());
         }
         let answer = PoolAnswer { given: u32::try_from(given.len()).unwrap(), left: left as u64 };
-        Ok(PoolRows { answers: vec![answer], blocks })
+        Ok(PoolRows {
+            answers: vec![answer],
+            blocks,
+            columns: self.columns.clone(),
+            may_lack_rows: self.may_lack_rows,
+        })
     }
 }
 

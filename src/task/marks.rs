@@ -29,6 +29,11 @@ pub(super) const fn is_partial(mark: u64) -> bool {
     mark & PARTIAL != 0
 }
 
+/// Of which columns a mark is.
+pub(crate) const fn columns(mark: u64) -> u64 {
+    mark & COLUMNS
+}
+
 /// What tells a row apart: its arguments and its mark.
 pub(crate) fn key(fingerprint: u64, mark: u64) -> u64 {
     if mark == NONE {
@@ -66,7 +71,12 @@ impl Marks {
     /// The mark of a row, if it is of the same columns as `like`.
     fn comparable(&self, row: usize, like: u64) -> Option<u64> {
         let mark = self.0.get(row).copied().filter(|mark| *mark != NONE)?;
-        ((mark ^ like) & COLUMNS == 0).then_some(mark)
+        (columns(mark) == columns(like)).then_some(mark)
+    }
+
+    /// Whether all of the first so many rows have marks of the same columns as `like`.
+    pub(super) fn are_all_like(&self, rows: usize, like: u64) -> bool {
+        (0..rows).all(|row| self.comparable(row, like).is_some())
     }
 
     /// Whether some row has a mark of the same columns as these.

@@ -11,7 +11,7 @@ use super::plan::{Plan, Run, Runs};
 use super::pool::{Asked, PoolQuestion, PoolRows};
 use super::recorded::RecordedRows;
 use super::told::ToldApart;
-use crate::determinant::row_fingerprints;
+use crate::determinant::{FingerprintMap, row_fingerprints};
 use crate::error::Result;
 
 impl Matching {
@@ -88,6 +88,12 @@ pub(super) struct Matcher {
     has_others: bool,
     /// A row was met again with its mark.
     knows_marks: bool,
+    /// Marks of all that is recorded are of the same columns as those of this task's rows.
+    are_alike: bool,
+    /// Rows may be missing also where others have them.
+    others_may_lack: bool,
+    /// Arguments of rows that got an answer of others without their mark.
+    borrowed: FingerprintMap<()>,
 }
 
 impl Matcher {
@@ -111,6 +117,9 @@ impl Matcher {
             may_lack_rows,
             has_others,
             knows_marks: false,
+            are_alike: true,
+            others_may_lack: false,
+            borrowed: FingerprintMap::default(),
         };
         if any_order {
             matcher.give_up_order();
@@ -131,6 +140,10 @@ impl Matcher {
         rows: &PoolRows,
     ) -> Result<(Vec<header::Recorded>, Vec<PoolQuestion>)> {
         let before = self.recorded.len();
+        if let Keys::Marks(told) = &self.keys {
+            self.others_may_lack |= rows.may_lack_rows;
+            self.are_alike &= rows.columns.iter().all(|columns| *columns == told.columns());
+        }
         let headers = self.recorded.append(&rows.blocks)?;
         if let Matching::Indexed(index) = &mut self.matching {
             let added = self.recorded.fingerprints(before..self.recorded.len());
@@ -150,6 +163,8 @@ impl Matcher {
         };
         self.before = Before { next, order: None };
         let decided = self.in_order(plan);
+        let has_met = plan.runs.as_slice().iter().any(|run| matches!(run, Run::Recorded { len: 1.., .. }));
+        self.knows_marks |= has_met && matches!(self.keys, Keys::Marks(_));
         self.look_up_all(plan, decided..plan.rows)
     }
 

@@ -149,6 +149,11 @@ impl Index {
         std::iter::successors(first, move |at| following(*at)).filter(is_free).map(|at| at as usize)
     }
 
+    /// A position of `fingerprint`, used or not.
+    pub(super) fn first(&self, fingerprint: u64) -> Option<usize> {
+        self.queues.get(&fingerprint).map(|queue| queue.first as usize)
+    }
+
     /// Whether one position has `fingerprint`, and no other.
     pub(super) fn is_only_one(&self, fingerprint: u64) -> bool {
         self.queues.get(&fingerprint).is_some_and(|queue| queue.first == queue.last)

@@ -33,7 +33,7 @@ mod value;
 
 pub use header::{check_values_header, values_header};
 pub use key::{CallPosition, Caller, idempotency_key, place_of_batch};
-pub(crate) use marks::key as marked_key;
+pub(crate) use marks::{columns as columns_of_mark, key as marked_key};
 pub use options::{TaskMode, TaskOptions};
 pub use plan::Plan;
 pub use pool::{POOL_QUESTIONS_MAX, PoolAnswer, PoolQuestion, PoolQuestions, PoolRows};

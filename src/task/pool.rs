@@ -77,6 +77,10 @@ pub struct PoolRows {
     pub answers: Vec<PoolAnswer>,
     /// The rows, as blocks of a log: first the headers under which they were recorded.
     pub blocks: Vec<Bytes>,
+    /// Of which columns the marks of all rows are that there are, each once; 0 for rows without.
+    pub columns: Vec<u64>,
+    /// Whether rows may be missing in those logs: some task that recorded never came to its end.
+    pub may_lack_rows: bool,
 }
 
 /// What a task has of the rows of others, by fingerprint.

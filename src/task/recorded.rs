@@ -152,6 +152,11 @@ impl RecordedRows {
         compare.then(|| self.marks.likeness(self.fingerprints(0..self.own), fingerprints, marks))
     }
 
+    /// Whether all own rows have marks of the same columns as `like`.
+    pub(super) fn are_all_like(&self, like: u64) -> bool {
+        self.marks.are_all_like(self.own, like)
+    }
+
     /// From here on own rows are found by their marks, too, where these are of the same columns as `like`. Returns
     /// the fingerprints by which they were found until now.
     pub(super) fn tell_apart(&mut self, like: u64) -> Vec<u64> {

@@ -13,6 +13,8 @@ use crate::error::Result;
 /// The own rows of a task's log.
 #[derive(Debug, Default)]
 pub(super) struct ToldApart {
+    /// Of which columns their marks are.
+    columns: u64,
     fingerprints: Vec<u64>,
     is_counted: bool,
     /// By arguments; made for the first row that needs it.
@@ -25,9 +27,26 @@ pub(super) struct ToldApart {
 }
 
 impl ToldApart {
-    pub(super) fn new(fingerprints: Vec<u64>) -> Self {
+    pub(super) fn new(fingerprints: Vec<u64>, columns: u64) -> Self {
         let used = vec![false; fingerprints.len()];
-        Self { fingerprints, used, ..Self::default() }
+        Self { columns, fingerprints, used, ..Self::default() }
+    }
+
+    pub(super) const fn columns(&self) -> u64 {
+        self.columns
+    }
+
+    /// One of the rows with these arguments, whether it was found or not.
+    pub(super) fn first(&mut self, fingerprint: u64) -> Option<usize> {
+        self.index().first(fingerprint)
+    }
+
+    fn index(&mut self) -> &mut Index {
+        self.index.get_or_insert_with(|| {
+            let mut index = Index::default();
+            index.extend(&self.fingerprints, 0);
+            index
+        })
     }
 
     /// How many rows there are of each arguments; told once.
@@ -70,11 +89,8 @@ impl ToldApart {
         may_be_new: bool,
         same: Option<impl FnMut(usize, usize) -> Result<bool>>,
     ) -> Result<Found> {
-        let index = self.index.get_or_insert_with(|| {
-            let mut index = Index::default();
-            index.extend(&self.fingerprints, 0);
-            index
-        });
+        self.index();
+        let Some(index) = &mut self.index else { return Ok(Found::Unknown) };
         let is_only_one = index.is_only_one(fingerprint);
         let first = {
             let used = &self.used;

@@ -15,7 +15,7 @@ from clonos import causal
 LEFT = [(number, f"text {number % 10}") for number in range(120)]
 RIGHT = [(f"text {number % 10}", number) for number in range(20)]
 # Of 240.
-FAILS_AFTER = 150
+FAILS_AFTER = 40
 BROADCAST, MERGE = "10m", "-1"
 
 

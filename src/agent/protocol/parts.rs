@@ -24,6 +24,8 @@ pub struct PoolEntry {
     pub task: TaskId,
     /// Who holds it.
     pub holders: Vec<AgentInfo>,
+    /// Whether rows may be missing in it: no attempt of its stage came to its end.
+    pub may_lack_rows: bool,
     /// How much of it was recorded under the other layout.
     pub until: LogOffset,
     /// The last attempt that recorded under another one: what an older one left may be gone.

@@ -8,6 +8,7 @@ use super::{Entry, Registry};
 use crate::agent::protocol::{Layout, PoolEntry};
 use crate::error::{Error, Result};
 use crate::id::{LogOffset, Partition, TaskId};
+use crate::task::Ended;
 
 /// Logs that are told of in one answer: about a megabyte.
 pub(super) const POOL_PAGE: usize = 1 << 12;
@@ -115,6 +116,10 @@ impl Registry {
                 task: id.clone(),
                 holders: self.infos(&entry.holders),
                 until,
+                may_lack_rows: {
+                    let is_ours = entry.ended_in.same_stage(layout);
+                    (if is_ours { entry.ended_before } else { entry.ended }) == Ended::Never
+                },
                 generation: match entry.ended_in.same_stage(layout) {
                     true => entry.before,
                     false => entry.generation,

@@ -20,7 +20,7 @@ use crate::edge::disk::pool::{Builder, Rows};
 use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::id::{EpochKey, Generation, LogOffset, TaskId};
-use crate::task::PoolQuestion;
+use crate::task::{PoolQuestion, PoolRows};
 
 /// How long a request waits for one that is at it.
 const TURN: Duration = Duration::from_millis(500);
@@ -63,6 +63,7 @@ struct Done {
     rows: Option<Arc<Rows>>,
     /// Logs that could be read nowhere.
     lost: Vec<TaskId>,
+    may_lack_rows: bool,
 }
 
 /// What is being read.
@@ -86,6 +87,8 @@ struct Reading {
     /// A log that was found in the checkpoint folder.
     rescued: Option<(TaskId, Rescued)>,
     lost: Vec<TaskId>,
+    /// Some log is of an attempt that never came to its end.
+    may_lack_rows: bool,
 }
 
 /// What came of one step.
@@ -103,6 +106,7 @@ pub(in crate::edge) struct PoolView {
     /// The reading that was begun after it asked first: what was recorded before is in it.
     reading: u64,
     rows: Option<Arc<Rows>>,
+    may_lack_rows: bool,
 }
 
 impl Pools {
@@ -161,7 +165,7 @@ impl Handler {
         let mut view = session.pool.take().unwrap_or_else(|| {
             let pool = self.pools.of(session);
             let reading = pool.begun.load(Ordering::Acquire) + 1;
-            PoolView { pool, reading, rows: None }
+            PoolView { pool, reading, rows: None, may_lack_rows: false }
         });
         let answer = self.answer(session, &mut view, questions, checks_ambiguity);
         session.pool = Some(view);
@@ -199,10 +203,12 @@ impl Handler {
                     view.reading = pool.begun.load(Ordering::Acquire) + 1;
                     return Err(Error::CausalLogLost { task: lost });
                 }
+                view.may_lack_rows = done.may_lack_rows;
                 view.rows.insert(Arc::clone(rows))
             }
         };
-        rows.answer(&session.task, questions, checks_ambiguity, ANSWER_BYTES).map(Reply::Pool)
+        let rows = rows.answer(&session.task, questions, checks_ambiguity, ANSWER_BYTES)?;
+        Ok(Reply::Pool(PoolRows { may_lack_rows: view.may_lack_rows, ..rows }))
     }
 
     /// One step of reading. After an error the next begins to read again, behind what was read.
@@ -211,7 +217,16 @@ impl Handler {
         let mut reading = begun.unwrap_or_else(|| {
             let number = pool.begun.fetch_add(1, Ordering::AcqRel) + 1;
             let (entries, last, is_whole, before) = (VecDeque::new(), None, false, None);
-            Reading { number, entries, last, is_whole, before, rescued: None, lost: Vec::new() }
+            Reading {
+                number,
+                entries,
+                last,
+                is_whole,
+                before,
+                rescued: None,
+                lost: Vec::new(),
+                may_lack_rows: false,
+            }
         });
         match self.read_step(session, work, &mut reading)? {
             Step::Some => {
@@ -232,8 +247,12 @@ impl Handler {
             work.reading = Some(reading);
             return Ok(());
         };
-        *locked(&pool.done) =
-            Done { reading: reading.number, rows: Some(Arc::new(rows)), lost: reading.lost };
+        *locked(&pool.done) = Done {
+            reading: reading.number,
+            rows: Some(Arc::new(rows)),
+            lost: reading.lost,
+            may_lack_rows: reading.may_lack_rows,
+        };
         Ok(())
     }
 
@@ -282,7 +301,10 @@ impl Handler {
             builder.add(&entry.task, block)?;
         }
         if blocks.is_empty() {
-            reading.before = reading.entries.pop_front().map(|entry| entry.task);
+            reading.before = reading.entries.pop_front().map(|entry| {
+                reading.may_lack_rows |= entry.may_lack_rows;
+                entry.task
+            });
         }
         Ok(Step::Some)
     }

@@ -51,7 +51,8 @@ impl Matcher {
 
     fn tell_apart(&mut self, marks: &[u64]) {
         let like = marks.iter().copied().find(|mark| *mark != marks::NONE).unwrap_or_default();
-        self.keys = Keys::Marks(ToldApart::new(self.recorded.tell_apart(like)));
+        self.are_alike &= self.recorded.are_all_like(like);
+        self.keys = Keys::Marks(ToldApart::new(self.recorded.tell_apart(like), marks::columns(like)));
         // No row was found yet, so none is used.
         if let Matching::Indexed(_) = std::mem::replace(&mut self.matching, Matching::of(&self.recorded)) {
             self.give_up_order();
@@ -59,22 +60,27 @@ impl Matcher {
         }
     }
 
-    /// Arguments of the rows that nobody knows by their keys, after these were asked for. If others are known by
-    /// theirs, of those that share them with others in the batch nothing is asked: they are new.
+    /// Arguments of the rows that nobody knows by their keys, after these were asked for; none if they are
+    /// [new](Self::is_new).
     pub(in crate::task) fn unknown(&mut self, fingerprints: &[u64], keys: &[u64]) -> Vec<u64> {
         let is_known = |key: u64| {
             let is_own = matches!(&self.matching, Matching::Indexed(index) if index.knows(key));
             is_own || self.asked.has(key)
         };
         let known: Vec<bool> = keys.iter().map(|key| is_known(*key)).collect();
-        let has_mark = |(key, fingerprint)| key != fingerprint;
-        self.knows_marks |=
-            known.iter().zip(keys.iter().zip(fingerprints)).any(|(known, both)| *known && has_mark(both));
-        let counts = counted(fingerprints);
-        let is_asked = |fingerprint: &u64| !self.knows_marks || counts.get(fingerprint) == Some(&1);
-        let rest =
-            fingerprints.iter().zip(known).filter(|(_, known)| !known).map(|(fingerprint, _)| *fingerprint);
-        rest.filter(is_asked).collect()
+        let rows = || known.iter().zip(keys.iter().zip(fingerprints));
+        self.knows_marks |= rows().any(|(known, (key, fingerprint))| *known && key != fingerprint);
+        if self.is_new() {
+            return Vec::new();
+        }
+        rows().filter(|(known, _)| !**known).map(|(_, (_, fingerprint))| *fingerprint).collect()
+    }
+
+    /// Whether a row whose mark nobody knows is one that nobody has. So it is where rows may be with others, of which
+    /// all have marks of the same columns, and those that recorded them did not come to their end, or this task has
+    /// met some by their marks: then these are the same in each run.
+    const fn is_new(&self) -> bool {
+        self.has_others && self.are_alike && (self.knows_marks || self.others_may_lack)
     }
 
     /// How many rows with each arguments are recorded, once, when rows are told apart by more than these.
@@ -131,7 +137,19 @@ impl Matcher {
         let found = index.take(key, checks.then_some(|a, b| recorded.same_value(a, b)))?;
         let (Found::At(position), Keys::Marks(told)) = (found, &mut self.keys) else { return Ok(found) };
         // Its answer may have gone to a row that was found by arguments.
-        Ok(if told.take(position) { found } else { Found::Exhausted(position) })
+        let is_taken = !told.take(position);
+        if !self.has_others {
+            return Ok(if is_taken { Found::Exhausted(position) } else { found });
+        }
+        self.knows_marks |= plan.fingerprint(row) != Some(key);
+        let is_borrowed = plan.fingerprint(row).is_some_and(|of| self.borrowed.contains_key(&of));
+        let is_own = position < self.recorded.own();
+        // Of others' rows each stands under both: which one was given then is not known.
+        Ok(match is_taken || (is_borrowed && !is_own) {
+            true if self.checks_ambiguity => Found::Ambiguous(position, position),
+            _ if is_taken => Found::Exhausted(position),
+            _ => found,
+        })
     }
 
     /// Finds a row whose mark is not known, or used up, by its arguments: among those that have marks, then among
@@ -144,6 +162,9 @@ impl Matcher {
         known: Found,
         alone: &FingerprintMap<u32>,
     ) -> Result<(Found, bool)> {
+        if self.is_new() {
+            return Ok((known, plan.is_partial(row)));
+        }
         let fingerprint = plan.fingerprint(row).unwrap_or_default();
         let (Matching::Indexed(index), Keys::Marks(told)) = (&mut self.matching, &mut self.keys) else {
             return misuse("a lookup without an index".to_owned());
@@ -151,16 +172,25 @@ impl Matcher {
         let recorded = &mut self.recorded;
         let mut same = |a, b| recorded.same_value(a, b);
         let checks = self.checks_ambiguity;
+        let is_marked = plan.keys().get(row) != Some(&fingerprint);
+        if let (true, true, Some(own), Some(other)) =
+            (self.has_others && checks, is_marked, told.first(fingerprint), index.first(fingerprint))
+            && !same(own, other)?
+        {
+            return Ok((Found::Ambiguous(own, other), true));
+        }
         let is_alone = alone.get(&fingerprint) == Some(&1);
-        let may_be_new = self.may_lack_rows || (self.has_others && self.knows_marks);
-        let marked = told.find(fingerprint, is_alone, may_be_new, checks.then_some(&mut same))?;
+        let marked = told.find(fingerprint, is_alone, self.may_lack_rows, checks.then_some(&mut same))?;
         if matches!(marked, Found::At(_) | Found::Ambiguous(..)) {
             return Ok((marked, true));
         }
-        let unmarked = match plan.keys().get(row) == Some(&fingerprint) {
-            true => Found::Unknown,
-            false => index.take(fingerprint, checks.then_some(&mut same))?,
+        let unmarked = match is_marked {
+            true => index.take(fingerprint, checks.then_some(&mut same))?,
+            false => Found::Unknown,
         };
+        if self.has_others && matches!(unmarked, Found::At(_)) {
+            self.borrowed.insert(fingerprint, ());
+        }
         Ok(match (unmarked, marked) {
             (Found::Unknown, Found::Unknown) => (known, plan.is_partial(row)),
             (Found::Unknown, marked) => (marked, true),

@@ -32,7 +32,7 @@ use super::spill::{Scratch, SpillDir};
 use crate::determinant::{BlockBuilder, BlockReader, Determinant, decode_results, marks as read_marks};
 use crate::error::{Error, Result};
 use crate::id::{LogOffset, TaskId};
-use crate::task::{TaskMode, marked_key};
+use crate::task::{TaskMode, columns_of_mark, marked_key};
 
 /// Entries that are sorted in memory: a megabyte of them.
 const SORTED_MAX: usize = if cfg!(test) { 64 } else { 1 << 15 };
@@ -75,6 +75,8 @@ pub(in crate::edge) struct Builder {
     /// All that were met.
     headers: Vec<Header>,
     kinds: Vec<Arc<Kind>>,
+    /// Of which columns marks are.
+    columns: BTreeSet<u64>,
     values: Arc<Scratch>,
     entries: Vec<Entry>,
     /// With how often their entries were merged.
@@ -97,6 +99,7 @@ impl Builder {
             numbers: HashMap::new(),
             headers: Vec::new(),
             kinds: Vec::new(),
+            columns: BTreeSet::new(),
             values: Arc::new(Scratch::create(dir)?),
             entries: Vec::new(),
             runs: Vec::new(),
@@ -219,6 +222,7 @@ impl Builder {
             })?;
             let value = xxh3_64(row);
             let entry = Entry { fingerprint, log, offset: start as u64, len, value };
+            self.columns.insert(columns_of_mark(mark));
             self.entries.push(entry);
             let key = marked_key(fingerprint, mark);
             if key != fingerprint {
@@ -316,7 +320,14 @@ impl Builder {
         let last: BTreeSet<usize> = self.logs.iter().flat_map(|log| &log.headers).copied().collect();
         let headers = last.into_iter().filter_map(|place| self.headers.get(place));
         let headers = headers.map(|header| header.block.clone()).collect();
-        Rows::new(run, Arc::clone(&self.values), self.numbers.clone(), headers, self.kinds.clone())
+        Rows::new(
+            run,
+            Arc::clone(&self.values),
+            self.numbers.clone(),
+            headers,
+            self.kinds.clone(),
+            self.columns.iter().copied().collect(),
+        )
     }
 }
 

@@ -33,6 +33,8 @@ pub(in crate::edge) struct Rows {
     numbers: HashMap<TaskId, u32>,
     headers: Vec<Bytes>,
     kinds: Vec<Arc<Kind>>,
+    /// Of which columns their marks are.
+    columns: Vec<u64>,
     /// Of fingerprints with many rows: the first whose value is not that of the first of all.
     differing: Mutex<FingerprintMap<Option<u64>>>,
 }
@@ -71,8 +73,9 @@ impl Rows {
         numbers: HashMap<TaskId, u32>,
         headers: Vec<Bytes>,
         kinds: Vec<Arc<Kind>>,
+        columns: Vec<u64>,
     ) -> Self {
-        Self { run, values, numbers, headers, kinds, differing: Mutex::default() }
+        Self { run, values, numbers, headers, kinds, columns, differing: Mutex::default() }
     }
 
     /// Answers the first questions, up to about `bytes_max` bytes of values: at least one of them. Rows of
@@ -133,7 +136,12 @@ impl Rows {
             let given = u32::try_from(given.len() - before).unwrap_or(u32::MAX);
             answers.push(PoolAnswer { given, left });
         }
-        Ok(PoolRows { answers, blocks: self.blocks(&given)? })
+        Ok(PoolRows {
+            answers,
+            blocks: self.blocks(&given)?,
+            columns: self.columns.clone(),
+            may_lack_rows: false,
+        })
     }
 
     /// Place of a row whose value is not that of the first.

@@ -97,7 +97,8 @@ fn rows_with_marks_are_found_by_arguments_and_by_both() {
     let (_folder, dir) = folder();
     let mut builder = Builder::new(&dir).unwrap();
     let mut block = BlockBuilder::new();
-    let marks: Vec<u64> = (0..40).map(|row| if row == 39 { 0 } else { (row + 1) << 17 }).collect();
+    let marks: Vec<u64> =
+        (0..40).map(|row| if row == 39 { 0 } else { ((row + 1) << 17) | (2 << 1) }).collect();
     block.push(&Determinant::Marks { marks: &encode_marks(marks.iter().copied()) }).unwrap();
     block.push_results(&[5; 40], &encode_results(&numbers(&(0..40).collect::<Vec<_>>())).unwrap()).unwrap();
     add(&mut builder, 1, &header());
@@ -106,10 +107,16 @@ fn rows_with_marks_are_found_by_arguments_and_by_both() {
     add(&mut builder, 1, &results(&[5], &numbers(&[40])));
     let rows = settled(&mut builder);
     let key = |row: usize| marked_key(5, marks[row]);
-    let asked = [ask(key(30), 0, 2), ask(key(7), 0, 1), ask(5, 38, 9), ask(marked_key(5, 77 << 17), 0, 1)];
+    let asked = [
+        ask(key(30), 0, 2),
+        ask(key(7), 0, 1),
+        ask(5, 38, 9),
+        ask(marked_key(5, (77 << 17) | (2 << 1)), 0, 1),
+    ];
     let answer = rows.answer(&task(2), &asked, true, 1 << 20).unwrap();
     assert_eq!(given_numbers(&answer)[..2], [(key(30), 30), (key(7), 7)]);
     assert_eq!(answer.answers[3], PoolAnswer { given: 0, left: 0 });
+    assert_eq!(answer.columns, [0, 2 << 1]);
     let by_arguments = rows.answer(&task(2), &[ask(5, 38, 9)], false, 1 << 20).unwrap();
     assert_eq!(given_numbers(&by_arguments), [(5, 38), (5, 39), (5, 40)]);
 }

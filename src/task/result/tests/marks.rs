@@ -210,10 +210,74 @@ fn rows_that_are_in_other_partitions_now_are_found_by_their_marks() {
 #[test]
 fn rows_that_nobody_has_are_new_where_others_were_known_by_their_marks() {
     let others = recorded_marked(&["a", "a", "b"], marks(1, &[30, 40, 50]));
-    let mut second = relaid(Vec::new(), &others);
+    let mut second = relaid(recorded_marked(&["c"], marks(1, &[60])), &others);
     let found = second.run_marked(&["a", "a", "a", "a", "b"], marks(1, &[40, 70, 30, 80, 51]));
-    // That of b is another each time, and no other has its arguments.
-    assert_eq!(found.unwrap(), [2, 100, 1, 101, 3]);
+    assert_eq!(found.unwrap(), [2, 100, 1, 101, 102]);
+    // Alone in their batches, too: these answers are others'.
+    assert_eq!(second.run_marked(&["a"], marks(1, &[31])).unwrap(), [103]);
+    assert_eq!(second.run_marked(&["c"], marks(1, &[61])).unwrap(), [104]);
+    assert_eq!(second.run_marked(&["c"], marks(1, &[60])).unwrap(), [1]);
+}
+
+#[test]
+fn so_they_are_where_who_recorded_them_did_not_come_to_an_end() {
+    let mut second = relaid(Vec::new(), &recorded_marked(&["a", "a"], marks(1, &[30, 40])));
+    second.others.may_lack_rows = true;
+    assert_eq!(second.run_marked(&["a", "a"], marks(1, &[31, 41])).unwrap(), [100, 101]);
+    assert_eq!(second.run_marked(&["a"], marks(1, &[40])).unwrap(), [2]);
+}
+
+#[test]
+fn so_they_are_where_own_rows_came_in_their_order() {
+    let others = recorded_marked(&["a"], marks(1, &[30]));
+    let options = TaskOptions { pooled: true, ..result_options() };
+    let mut second = Attempt::with(options.clone(), recorded_marked(&["b", "c"], marks(1, &[10, 20])), 100);
+    second.others = Others::of(&others, &options);
+    assert_eq!(second.run_marked(&["b", "c"], marks(1, &[10, 20])).unwrap(), [1, 2]);
+    assert_eq!(second.run_marked(&["a", "a"], marks(1, &[31, 30])).unwrap(), [100, 1]);
+}
+
+#[test]
+fn before_a_mark_is_known_a_row_of_others_is_found_by_its_arguments_and_not_again_by_its_mark() {
+    let others = recorded_marked(&["a", "b"], marks(1, &[30, 50]));
+    let mut second = relaid(Vec::new(), &others);
+    assert_eq!(second.run_marked(&["a"], marks(1, &[99])).unwrap(), [1]);
+    assert_eq!(second.run_marked(&["b"], marks(1, &[50])).unwrap(), [2]);
+    assert_diverged(second.run_marked(&["a"], marks(1, &[30])), Kind::AmbiguousRows, Some(2));
+}
+
+#[test]
+fn nor_is_one_found_whose_arguments_are_those_of_an_own_row_with_another_answer() {
+    let others = recorded_marked(&["b", "a"], marks(1, &[50, 70]));
+    let mut second = relaid(recorded_marked(&["a"], marks(1, &[10])), &others);
+    assert_diverged(second.run_marked(&["a"], marks(1, &[90])), Kind::AmbiguousRows, Some(0));
+}
+
+#[test]
+fn an_own_row_whose_answer_was_given_away_is_not_found_among_others() {
+    let mut second = relaid(recorded_marked(&["a"], marks(1, &[10])), &[]);
+    assert_eq!(second.run_marked(&["a"], marks(1, &[90])).unwrap(), [1]);
+    assert_diverged(second.run_marked(&["a"], marks(1, &[10])), Kind::AmbiguousRows, Some(1));
+}
+
+#[test]
+fn where_any_answer_will_do_each_row_gets_one() {
+    let others = recorded_marked(&["a", "b"], marks(1, &[30, 50]));
+    let options = TaskOptions { layout_changed: true, on_ambiguous: OnAmbiguous::Any, ..result_options() };
+    let mut second = Attempt::with(options.clone(), recorded_marked(&["a"], marks(1, &[10])), 100);
+    second.others = Others::of(&others, &options);
+    assert_eq!(second.run_marked(&["a"], marks(1, &[99])).unwrap(), [1]);
+    assert_eq!(second.run_marked(&["b", "a", "a"], marks(1, &[50, 30, 10])).unwrap(), [2, 1, 100]);
+}
+
+#[test]
+fn rows_that_others_recorded_with_marks_of_other_columns_are_found_by_arguments() {
+    let mut others = recorded_marked(&["a", "b"], marks(1, &[30, 50]));
+    others.extend(recorded_marked(&["x", "c"], marks(2, &[60, 70])));
+    let mut second = relaid(Vec::new(), &others);
+    // A mark is known, and that of c is none that would be there.
+    assert_eq!(second.run_marked(&["a", "c"], marks(1, &[30, 71])).unwrap(), [1, 2]);
+    assert_eq!(second.run_marked(&["b"], marks(1, &[51])).unwrap(), [2]);
 }
 
 #[test]
