@@ -88,8 +88,8 @@ struct Entry {
     replayed: u64,
     live_rows: u64,
     lost: u64,
-    /// Who holds all frames of the last attempt that came to its end.
-    frames: Option<AgentId>,
+    /// Who holds all frames of the last attempt that came to its end, and how its tasks were cut.
+    frames: Option<(AgentId, Layout)>,
     /// Whether what agents have of the log is to be disregarded.
     discarded: bool,
     /// Where all that is recorded was asked for last.
@@ -246,19 +246,15 @@ impl Registry {
         let layout_changed = self.recorded_otherwise(&task, &layout);
         let other_borders = self.has_other_borders(&task, &layout);
         let run = self.uses_of(&task).run;
-        self.change(&task, |entry| {
-            if entry.layout.has_another_number(&layout) || entry.layout.has_other_borders(&layout) {
-                // They have other rows.
-                entry.frames = None;
-            }
-            entry.layout = if entry.published { entry.layout } else { layout };
-        });
+        self.change(&task, |entry| entry.layout = if entry.published { entry.layout } else { layout });
         let agents = &self.agents;
         let alive = |id: &AgentId| agents.info(*id).filter(|_| agents.is_alive(*id)).cloned();
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
         let (reopened, discarded) = (entry.opens > 0 || entry.published, entry.discarded);
         let (has_several, shown) = (entry.opens > 1, entry.shown);
-        let frames = entry.frames.as_ref().and_then(alive);
+        // Of tasks that are cut otherwise they have other rows.
+        let is_of_others = |cut: &Layout| cut.has_another_number(&layout) || cut.has_other_borders(&layout);
+        let frames = entry.frames.filter(|(_, cut)| !is_of_others(cut)).and_then(|(at, _)| alive(&at));
         entry.discarded = false;
         if discarded {
             entry.attempted.clear();
@@ -386,7 +382,9 @@ impl Registry {
             if let Some(layout) = ended.filter(|_| uses.is_again) {
                 uses.moved.ended(task, &layout, summary);
             }
-            entry.ended(ending, agent, summary.input);
+            if let Some(layout) = ended {
+                entry.ended(ending, (agent, layout), summary.input);
+            }
         }
         self.look_if_short(task);
         let Some(uses) = self.uses.get(&task.epoch_key()) else { return Ok(()) };

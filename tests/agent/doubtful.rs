@@ -14,10 +14,13 @@ fn epoch() -> Epoch {
 
 fn claims(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    entries.flat_map(|path| if path.is_dir() { claims(&path) } else { vec![path] }).filter(is_claim).collect()
+    entries
+        .flat_map(|path| if path.is_dir() { claims(&path) } else { vec![path] })
+        .filter(|path| is_claim(path))
+        .collect()
 }
 
-fn is_claim(path: &PathBuf) -> bool {
+fn is_claim(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "claim")
 }
 
@@ -28,7 +31,8 @@ fn failed_commit(world: &World, task: &TaskId) -> PathBuf {
     append(&mut worker, first.session, &text("first")).unwrap();
     close(&mut worker, first.session);
     let claim = claims(&world.folder.path().join("checkpoint")).remove(0);
-    let older = claim.with_file_name("0000000000000000-0000000000000001.claim");
+    let (_, used) = claim.file_name().unwrap().to_str().unwrap().split_once('-').unwrap();
+    let older = claim.with_file_name(format!("0000000000000000-{used}"));
     fs::create_dir(&older).unwrap();
     world.driver.commit_epoch("q", &epoch()).unwrap_err();
     fs::remove_dir(older).unwrap();

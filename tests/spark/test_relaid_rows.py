@@ -82,9 +82,10 @@ def test_what_was_not_answered_takes_no_answer_of_others(
 
     def ask(text: str, n: int) -> int:
         with asked.open("a") as file:
-            file.write("x")
-            if file.tell() > FAILS_AFTER and not mark.exists():
-                raise ValueError("not now")
+            fails = file.tell() >= FAILS_AFTER and not mark.exists()
+            file.write("f" if fails else "x")
+        if fails:
+            raise ValueError("not now")
         return random.SystemRandom().randrange(2**31)
 
     rows = causal("int", per="row")(ask)
@@ -96,6 +97,5 @@ def test_what_was_not_answered_takes_no_answer_of_others(
         cut(*way[1])
         given = [row.answer for row in answers(rows)]
     assert len(set(given)) == len(given) == 240
-    # What was answered then is not asked again.
-    failed = len(asked.read_text()) - 240
-    assert 0 < failed <= 8
+    # What was answered then is not asked again, but for what a task had under way that was killed.
+    assert 240 <= asked.read_text().count("x") < 240 + FAILS_AFTER // 2

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Entry, Registry};
-use crate::agent::protocol::{Beginning, Counting, Ending, Recovery};
+use crate::agent::protocol::{Beginning, Counting, Ending, Layout, Recovery};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, EpochKey, Generation, TaskId};
 use crate::task::Ended;
@@ -13,7 +13,7 @@ const COUNTED_MAX: usize = 1_024;
 
 impl Entry {
     /// The newest attempt is over.
-    pub(super) fn ended(&mut self, ending: Ending, agent: AgentId, input: u64) {
+    pub(super) fn ended(&mut self, ending: Ending, by: (AgentId, Layout), input: u64) {
         if !ending.done {
             return;
         }
@@ -23,7 +23,7 @@ impl Entry {
             Recovery::Resent => self.resent += 1,
         }
         if ending.has_frames {
-            self.frames = Some(agent);
+            self.frames = Some(by);
         }
         if ending.recovery != Recovery::Resent {
             self.used = ending.used;

@@ -59,7 +59,7 @@ impl Handler {
     /// Finds out whether a commit that failed was carried out: then the name's next use begins.
     fn settle(&self, local: &LocalRegistry, key: &EpochKey) -> Result<()> {
         if self.is_doubtful(key) {
-            if !self.disk.is_claimed(key)? {
+            if !self.known_use(key).map_or(Ok(false), |used| self.disk.has_claimed(key, used))? {
                 self.committed(local, key);
                 self.catch_up(local);
             }

@@ -150,6 +150,13 @@ impl Disk {
         Ok(claim::newest(store.as_ref(), key)?.is_some())
     }
 
+    /// Whether this application has this use of an epoch.
+    pub(super) fn has_claimed(&self, key: &EpochKey, used: u64) -> Result<bool> {
+        let Some(store) = &self.store else { return Ok(false) };
+        let incarnation = self.incarnation.load(Ordering::Acquire);
+        Ok(claim::newest(store.as_ref(), key)?.is_some_and(|newest| newest == Claim { incarnation, used }))
+    }
+
     /// Whether there is a checkpoint folder.
     pub(super) const fn has_segments(&self) -> bool {
         self.segments.is_some()

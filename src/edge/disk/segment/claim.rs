@@ -165,14 +165,17 @@ pub(in crate::edge) fn take(
         let path = claim.path(store.root(), key);
         store.create(&path, app.as_bytes()).map_err(|e| write_error(&path, SETTING, &e))?;
         let now = claims(store, key).map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))?;
-        // A claim that was there and is gone was committed, or taken over by one that was: with this one what was
-        // committed would be back.
-        if before.is_some_and(|before| !now.iter().any(|other| *other == before || *other > claim)) {
+        // Where nobody has the use any more that was there before, it was committed: with this claim it would be back.
+        let is_over = before.is_some() && !now.iter().any(|other| *other != claim && other.used == used);
+        let newest = now.into_iter().max().unwrap_or(claim);
+        if is_over || newest != claim {
             store.give_up(&path).map_err(|e| write_error(&path, SETTING, &e))?;
+        }
+        if is_over && newest == claim {
             continue;
         }
         // Another application may have claimed it meanwhile.
-        break mine(store, key, now.into_iter().max().unwrap_or(claim), incarnation)?;
+        break mine(store, key, newest, incarnation)?;
     };
     remove_older(store, key, claim)?;
     // Nobody else's writes are acknowledged from now on. What is never run again is read by nobody.
@@ -215,8 +218,9 @@ pub(super) fn find(store: &dyn Store, key: &EpochKey, incarnation: u64) -> Resul
 pub(in crate::edge) fn give_up(store: &dyn Store, key: &EpochKey, claim: Claim) -> Result<()> {
     find(store, key, claim.incarnation)?;
     let all = claims(store, key).map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))?;
-    // Older ones first, and in any case: they would count again.
-    let mut ours: Vec<Claim> = all.into_iter().filter(|other| *other <= claim).collect();
+    // Older ones first, and in any case: they would count again. Those of another use were made since.
+    let mut ours: Vec<Claim> =
+        all.into_iter().filter(|other| other.used == claim.used && *other <= claim).collect();
     ours.sort_unstable();
     let dir = layout::claim_dir(store.root(), key);
     let removed = ours.into_iter().try_for_each(|claim| store.give_up(&claim.path(store.root(), key)));
@@ -229,6 +233,10 @@ pub(in crate::edge) fn give_up(store: &dyn Store, key: &EpochKey, claim: Claim) 
             ))
         }
         _ => {
+            // Who has taken it over meanwhile has all that was recorded in it.
+            if let Some(newest) = newest(store, key)?.filter(|newest| newest.used == claim.used) {
+                return mine(store, key, newest, claim.incarnation).map(drop);
+            }
             // Those that stay are rubbish, of a use that nobody claims.
             let _rubbish = seal::remove(store, key, claim.used);
             Ok(())

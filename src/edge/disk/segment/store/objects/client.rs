@@ -38,8 +38,8 @@ const READ_BYTES: u64 = if cfg!(test) { 4 << 10 } else { 8 << 20 };
 const PAGE: usize = 1000;
 /// Bytes per second that any store takes or gives, for the bound.
 const BYTES_PER_SECOND: u64 = 2 << 20;
-/// How often a put is made again that was refused though nothing is there.
-const CONFLICTS_MAX: usize = 5;
+/// An object that is older was not made just now, whatever the clock of the store says.
+const MADE: Duration = Duration::from_secs(3600);
 /// Letters of an error that are told.
 const WHY_MAX: usize = 600;
 /// How long a name that was given up stays: stores refuse requests that were signed a quarter of an hour ago.
@@ -196,7 +196,7 @@ impl Client {
             let (store, key) = (&self.bucket.store, &key);
             async move { store.put_opts(key, payload, options).await }
         };
-        let mut tries = 0;
+        let began = Instant::now();
         loop {
             let put = self.run(self.bucket.tried("PUT", path, bytes, put));
             let Err(refused) = put else { return Ok(()) };
@@ -206,11 +206,11 @@ impl Client {
             match self.get(path) {
                 Ok(found) if is_same(&found, pieces) => return Ok(()),
                 // Stores refuse one of two puts at once, also if the other comes to nothing then.
-                Err(e) if e.kind() == io::ErrorKind::NotFound && tries < CONFLICTS_MAX => {
-                    tries += 1;
+                Err(e) if e.kind() == io::ErrorKind::NotFound && began.elapsed() < self.bucket.patience => {
                     std::thread::sleep(jittered(PAUSE));
                 }
-                found => return found.and(Err(refused)),
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => return Err(refused),
             }
         }
     }
@@ -244,12 +244,15 @@ impl Client {
         let key = self.bucket.key(path);
         let finish = || self.bucket.store.complete_multipart(&key, &parts.id, parts.put.clone());
         match self.run(self.bucket.tried("POST", path, 0, finish)) {
-            // They are gone if they were made an object by a request of which no answer came.
-            Err(e) if e.kind() == io::ErrorKind::NotFound && self.head(path)?.size == parts.bytes => Ok(()),
-            Err(e) => {
-                self.give_up_parts(path, &parts);
-                Err(e)
-            }
+            // They are gone if they were made an object by a request of which no answer came. Each store says it
+            // otherwise.
+            Err(e) => match self.head(path) {
+                Ok(found) if found.size == parts.bytes && !is_older(&found, MADE) => Ok(()),
+                _ => {
+                    self.give_up_parts(path, &parts);
+                    Err(e)
+                }
+            },
             Ok(_) => Ok(()),
         }
     }

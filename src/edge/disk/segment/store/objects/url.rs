@@ -32,15 +32,23 @@ pub(super) fn secrets(options: &BTreeMap<String, String>) -> Vec<String> {
     all.map(|(_, value)| value.clone()).collect()
 }
 
+/// A URL as it may be shown: some write a key and its secret there.
+fn without_secrets(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    match rest.rsplit_once('@') {
+        Some((before, after)) if before.contains(':') => format!("{scheme}://***@{after}"),
+        _ => url.to_owned(),
+    }
+}
+
 /// The bucket that a URL names, and the prefix in it.
 pub(super) fn open(url: &str, options: &BTreeMap<String, String>) -> Result<(Arc<dyn Backend>, Key)> {
     let refused = |reason: String| Error::Config { setting: SETTING.to_owned(), reason };
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
-    // Some write a key and its secret there.
-    let shown = match rest.rsplit_once('@') {
-        Some((before, after)) if before.contains(':') => format!("{scheme}://***@{after}"),
-        _ => url.to_owned(),
-    };
+    let shown = without_secrets(url);
+    if shown != url {
+        return Err(refused(format!("{shown} has something secret in it: give that as {OPTIONS}")));
+    }
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     if bucket.is_empty() || rest.contains(['?', '#']) {
         return Err(refused(format!("{shown} names no bucket: write s3://bucket/prefix")));
