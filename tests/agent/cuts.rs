@@ -1,15 +1,16 @@
 //! Senders inside an exchange that are run with another number of tasks, within an epoch.
 
 use bytes::Bytes;
-use clonos::agent::protocol::{OpenTask, Request};
+use clonos::agent::protocol::{Ending, OpenTask, Request};
 use clonos::edge::agent::Agent;
 use clonos::edge::net::client::Client;
 use clonos::id::TaskId;
+use clonos::task::Summary;
 
 use crate::reopened::{absorb, consumer, fail, keep, shows, world};
 use crate::world::{World, opening, task, text};
 
-/// Stages of four tasks, of one, and of four again: [`crate::world::start_driver`] reads them so.
+/// Stages of four tasks and of one: [`crate::world::start_driver`] reads them so.
 const FOUR: u32 = 104;
 const ONE: u32 = 101;
 
@@ -49,7 +50,7 @@ fn what_nobody_has_seen_does_not_come_back_beside_what_another_number_of_senders
     let shown = ["of the first run, 0", "of all others"];
     assert!(shows(&mut world.worker_of(&agent), 1, &task(0), &shown));
     for attempt in 1..3 {
-        let (session, found) = open(&mut worker, &task(1), 104, attempt);
+        let (session, found) = open(&mut worker, &task(1), FOUR, attempt);
         assert_eq!(found, [] as [Bytes; 0], "those rows have other answers by now");
         fail(&mut worker, session);
     }
@@ -74,8 +75,8 @@ fn frames_of_another_number_of_tasks_are_not_sent_again() {
     let (session, _) = open(&mut worker, &task(0), FOUR, 1);
     let sent = worker.start(&Request::Send { session, frames: vec![text("a frame")] }).unwrap();
     worker.wait(sent).unwrap();
-    let ending = clonos::agent::protocol::Ending { done: true, has_frames: true, ..Default::default() };
-    worker.close(session, clonos::task::Summary::default(), ending).unwrap();
+    let ending = Ending { done: true, has_frames: true, ..Ending::default() };
+    worker.close(session, Summary::default(), ending).unwrap();
     let has_frames = |worker: &mut Client, stage, attempt| {
         let open = OpenTask { inside: true, ..opening(&task(0), stage, attempt) };
         let opened = worker.open(open).unwrap();

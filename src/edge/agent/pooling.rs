@@ -20,7 +20,7 @@ use crate::edge::disk::pool::{Builder, Rows};
 use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::id::{EpochKey, Generation, LogOffset, TaskId};
-use crate::task::{PoolQuestion, PoolRows};
+use crate::task::PoolQuestion;
 
 /// How long a request waits for one that is at it.
 const TURN: Duration = Duration::from_millis(500);
@@ -63,7 +63,6 @@ struct Done {
     rows: Option<Arc<Rows>>,
     /// Logs that could be read nowhere.
     lost: Vec<TaskId>,
-    may_lack_rows: bool,
 }
 
 /// What is being read.
@@ -106,7 +105,6 @@ pub(in crate::edge) struct PoolView {
     /// The reading that was begun after it asked first: what was recorded before is in it.
     reading: u64,
     rows: Option<Arc<Rows>>,
-    may_lack_rows: bool,
 }
 
 impl Pools {
@@ -165,7 +163,7 @@ impl Handler {
         let mut view = session.pool.take().unwrap_or_else(|| {
             let pool = self.pools.of(session);
             let reading = pool.begun.load(Ordering::Acquire) + 1;
-            PoolView { pool, reading, rows: None, may_lack_rows: false }
+            PoolView { pool, reading, rows: None }
         });
         let answer = self.answer(session, &mut view, questions, checks_ambiguity);
         session.pool = Some(view);
@@ -203,12 +201,10 @@ impl Handler {
                     view.reading = pool.begun.load(Ordering::Acquire) + 1;
                     return Err(Error::CausalLogLost { task: lost });
                 }
-                view.may_lack_rows = done.may_lack_rows;
                 view.rows.insert(Arc::clone(rows))
             }
         };
-        let rows = rows.answer(&session.task, questions, checks_ambiguity, ANSWER_BYTES)?;
-        Ok(Reply::Pool(PoolRows { may_lack_rows: view.may_lack_rows, ..rows }))
+        rows.answer(&session.task, questions, checks_ambiguity, ANSWER_BYTES).map(Reply::Pool)
     }
 
     /// One step of reading. After an error the next begins to read again, behind what was read.
@@ -247,12 +243,8 @@ impl Handler {
             work.reading = Some(reading);
             return Ok(());
         };
-        *locked(&pool.done) = Done {
-            reading: reading.number,
-            rows: Some(Arc::new(rows)),
-            lost: reading.lost,
-            may_lack_rows: reading.may_lack_rows,
-        };
+        let rows = Some(Arc::new(rows.lacking(reading.may_lack_rows)));
+        *locked(&pool.done) = Done { reading: reading.number, rows, lost: reading.lost };
         Ok(())
     }
 

@@ -211,7 +211,10 @@ impl Builder {
         let rows = kind.converter.convert_columns(std::slice::from_ref(values))?;
         let mut bytes = Vec::with_capacity(rows.size() + KIND * fingerprints.len());
         let before = self.entries.len();
-        let marks = marks.iter().copied().chain(std::iter::repeat(0));
+        let marks = marks.iter().copied().chain(std::iter::repeat(0)).take(fingerprints.len());
+        let mut columns: Vec<u64> = marks.clone().map(columns_of_mark).collect();
+        columns.dedup();
+        self.columns.extend(columns);
         for ((&fingerprint, mark), row) in fingerprints.iter().zip(marks).zip(rows.iter()) {
             let start = bytes.len();
             bytes.extend(number.to_le_bytes());
@@ -222,7 +225,6 @@ impl Builder {
             })?;
             let value = xxh3_64(row);
             let entry = Entry { fingerprint, log, offset: start as u64, len, value };
-            self.columns.insert(columns_of_mark(mark));
             self.entries.push(entry);
             let key = marked_key(fingerprint, mark);
             if key != fingerprint {

@@ -35,6 +35,7 @@ pub(in crate::edge) struct Rows {
     kinds: Vec<Arc<Kind>>,
     /// Of which columns their marks are.
     columns: Vec<u64>,
+    may_lack_rows: bool,
     /// Of fingerprints with many rows: the first whose value is not that of the first of all.
     differing: Mutex<FingerprintMap<Option<u64>>>,
 }
@@ -75,7 +76,21 @@ impl Rows {
         kinds: Vec<Arc<Kind>>,
         columns: Vec<u64>,
     ) -> Self {
-        Self { run, values, numbers, headers, kinds, columns, differing: Mutex::default() }
+        Self {
+            run,
+            values,
+            numbers,
+            headers,
+            kinds,
+            columns,
+            may_lack_rows: false,
+            differing: Mutex::default(),
+        }
+    }
+
+    /// The same, whether or not rows may be missing in the logs that were read.
+    pub(in crate::edge) fn lacking(self, may_lack_rows: bool) -> Self {
+        Self { may_lack_rows, ..self }
     }
 
     /// Answers the first questions, up to about `bytes_max` bytes of values: at least one of them. Rows of
@@ -140,7 +155,7 @@ impl Rows {
             answers,
             blocks: self.blocks(&given)?,
             columns: self.columns.clone(),
-            may_lack_rows: false,
+            may_lack_rows: self.may_lack_rows,
         })
     }
 

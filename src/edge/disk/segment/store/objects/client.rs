@@ -38,8 +38,6 @@ const READ_BYTES: u64 = if cfg!(test) { 4 << 10 } else { 8 << 20 };
 const PAGE: usize = 1000;
 /// Bytes per second that any store takes or gives, for the bound.
 const BYTES_PER_SECOND: u64 = 2 << 20;
-/// An object that is older was not made just now, whatever the clock of the store says.
-const MADE: Duration = Duration::from_secs(3600);
 /// Letters of an error that are told.
 const WHY_MAX: usize = 600;
 /// How long a name that was given up stays: stores refuse requests that were signed a quarter of an hour ago.
@@ -66,6 +64,8 @@ impl<T: ObjectStore + MultipartStore> Backend for T {}
 /// An object that is put in parts.
 pub(super) struct Parts {
     id: MultipartId,
+    /// What had the name before.
+    before: Option<ObjectMeta>,
     put: Vec<PartId>,
     bytes: u64,
 }
@@ -225,8 +225,12 @@ impl Client {
     /// Begins an object that is put in parts. It is there when they are finished.
     pub(super) fn begin_parts(&self, path: &Path) -> io::Result<Parts> {
         let key = self.bucket.key(path);
+        let before = match self.head(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            found => Some(found?),
+        };
         let id = self.run(self.bucket.tried("POST", path, 0, || self.bucket.store.create_multipart(&key)))?;
-        Ok(Parts { id, put: Vec::new(), bytes: 0 })
+        Ok(Parts { id, before, put: Vec::new(), bytes: 0 })
     }
 
     /// Puts the next part.
@@ -247,7 +251,7 @@ impl Client {
             // They are gone if they were made an object by a request of which no answer came. Each store says it
             // otherwise.
             Err(e) => match self.head(path) {
-                Ok(found) if found.size == parts.bytes && !is_older(&found, MADE) => Ok(()),
+                Ok(found) if found.size == parts.bytes && parts.before.as_ref() != Some(&found) => Ok(()),
                 _ => {
                     self.give_up_parts(path, &parts);
                     Err(e)

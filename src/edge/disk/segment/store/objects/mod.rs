@@ -23,8 +23,6 @@ mod writing;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
-pub(in crate::edge) use self::testing::faulty;
-#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
@@ -38,6 +36,8 @@ use bytes::Bytes;
 use self::client::Client;
 use self::large::{Stream, Upload};
 use self::parts::Parts;
+#[cfg(test)]
+pub(in crate::edge) use self::testing::faulty;
 use self::writing::PutSink;
 use super::super::SETTING;
 use super::super::disk::RawFile;

@@ -35,8 +35,8 @@ pub(crate) struct Faulty {
     late: Mutex<Vec<(Path, PutPayload, PutOptions)>>,
     /// All requests but puts are refused.
     is_down: AtomicBool,
-    /// The answer to the request that makes an object of its parts is lost.
-    loses_the_end: AtomicBool,
+    /// What becomes of requests that make an object of its parts.
+    ends: Mutex<Option<Fault>>,
     /// Milliseconds that a put takes.
     slow: AtomicU64,
     /// Puts that were made.
@@ -49,9 +49,9 @@ impl Faulty {
         *self.faults.lock().unwrap() = faults.iter().rev().copied().collect();
     }
 
-    /// The next object is made of its parts, and the answer is an error.
-    pub(crate) fn lose_the_last_answer(&self) {
-        self.loses_the_end.store(true, Ordering::Relaxed);
+    /// Requests that make an object of its parts are refused, or the answer to the next is lost.
+    pub(crate) fn ends(&self, fault: Option<Fault>) {
+        *self.ends.lock().unwrap() = fault;
     }
 
     /// No request is answered well, or all are again.
@@ -173,10 +173,15 @@ impl MultipartStore for Faulty {
         parts: Vec<PartId>,
     ) -> Result<PutResult> {
         self.check()?;
+        let fault = *self.ends.lock().unwrap();
+        if fault == Some(Fault::Refused) {
+            return Err(unavailable());
+        }
         // As stores say it of parts that nobody has any more.
         let gone = |source| Error::NotFound { path: path.to_string(), source: Box::new(source) };
         let done = self.inner.complete_multipart(path, id, parts).await.map_err(gone)?;
-        if self.loses_the_end.swap(false, Ordering::Relaxed) { Err(unavailable()) } else { Ok(done) }
+        self.ends(None);
+        if fault == Some(Fault::AnswerLost) { Err(unavailable()) } else { Ok(done) }
     }
 
     async fn abort_multipart(&self, path: &Path, id: &MultipartId) -> Result<()> {

@@ -455,7 +455,7 @@ fn a_part_of_which_no_answer_came_is_put_again_and_an_object_is_made_once() {
         bucket.next_puts(&faults);
         filling.push(&content).unwrap();
         if faults.is_empty() {
-            bucket.lose_the_last_answer();
+            bucket.ends(Some(Fault::AnswerLost));
         }
         assert_eq!(filling.finish().unwrap(), 50_000);
         let mut read = Vec::new();
@@ -476,4 +476,21 @@ fn a_large_object_of_which_a_part_is_refused_for_long_is_none() {
     drop(filling);
     bucket.is_down(false);
     assert!(!store.exists(&path).unwrap());
+}
+
+#[test]
+fn an_object_that_had_the_name_and_the_size_before_is_not_taken_for_the_new_one() {
+    let (store, bucket) = faulty();
+    let path = store.root().join("large");
+    let write = |byte: u8| {
+        let mut filling = store.fill(&path, "me").unwrap();
+        filling.push(&[byte; 20_000]).unwrap();
+        bucket.ends((byte == 2).then_some(Fault::Refused));
+        filling.finish()
+    };
+    write(1).unwrap();
+    assert_eq!(write(2).unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert_eq!(store.read(&path).unwrap()[0], 1);
+    write(3).unwrap();
+    assert_eq!(store.read(&path).unwrap()[0], 3);
 }
