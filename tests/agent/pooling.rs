@@ -15,6 +15,7 @@ use clonos::id::LogOffset;
 use clonos::task::{PoolQuestion, PoolQuestions, TaskMode, TaskOptions, values_header};
 
 use crate::memory::{block, given};
+use crate::reopened::fail;
 use crate::silence::{replicated, says};
 use crate::world::{
     APP, Peer, World, append, close, eventually, open, opening, restarted, start_driver, task,
@@ -73,6 +74,30 @@ fn another_number_of_tasks_is_another_layout_and_its_rows_are_found() {
     // Partition 0 as it was recorded, without what the new layout added.
     let others = told(&[(0, "by 0"), (2, "by 2"), (3, "by 3")]);
     assert_eq!(found(&mut worker, 1, 0..9).unwrap(), others);
+}
+
+#[test]
+fn rows_may_be_missing_where_some_attempt_never_came_to_its_end() {
+    for ends in [true, false] {
+        let world = World::new();
+        let mut worker = world.worker();
+        for partition in 0..4 {
+            let opened = open(&mut worker, &task(partition), 104, u64::from(partition));
+            let key = u64::from(partition);
+            append(&mut worker, opened.session, &rows(key..key + 1, "old")).unwrap();
+            match partition != 2 || ends {
+                true => close(&mut worker, opened.session),
+                false => fail(&mut worker, opened.session),
+            }
+        }
+        let question = [PoolQuestion { fingerprint: 1, from: 0, wanted: 1 }];
+        // Also where the new task has begun with the log that was never ended.
+        for partition in [2, 0] {
+            let opened = open(&mut worker, &task(partition), 103, u64::from(partition) + 20);
+            assert_eq!(worker.pool(&task(partition), &question, false).unwrap().may_lack_rows, !ends);
+            close(&mut worker, opened.session);
+        }
+    }
 }
 
 /// The opening of a task in a stage of another application.

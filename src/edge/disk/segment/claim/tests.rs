@@ -54,17 +54,24 @@ fn each_application_has_a_higher_incarnation_than_those_before() {
     assert_eq!(Folder::at(root.path()).entries(root.path()).unwrap().len(), 1);
 }
 
-/// A disk on which something happens before the first file is there.
+/// A disk on which something happens before the first file is made, or removed.
 struct Before(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Before {
+    fn happens(&self) {
+        let first = self.0.lock().unwrap().take();
+        first.into_iter().for_each(|happens| happens());
+    }
+}
 
 impl Disk for Before {
     fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn RawFile>> {
-        let first = self.0.lock().unwrap().take();
-        first.into_iter().for_each(|happens| happens());
+        self.happens();
         RealDisk.create(path, mode)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
+        self.happens();
         RealDisk.remove(path)
     }
 
@@ -106,6 +113,50 @@ fn whoever_was_slow_to_claim_does_not_bring_back_what_was_committed_between() {
     let claim = take(&late(root.path(), between), &key, slow, ("app", APP + slow)).unwrap();
     assert_ne!(claim.used, used);
     assert_eq!(newest(&Folder::at(root.path()), &key).unwrap(), Some(claim));
+}
+
+#[test]
+fn who_gives_way_to_a_newer_application_leaves_no_claim() {
+    let root = tempfile::tempdir().unwrap();
+    let key = named("daily");
+    let ((slow, _), (fast, _)) = (attached(root.path(), "app-1"), attached(root.path(), "app-2"));
+    let (path, of) = (root.path().to_owned(), key.clone());
+    let between = move || {
+        claimed(&path, &of, fast);
+    };
+    take(&late(root.path(), between), &key, slow, ("app", APP + slow)).unwrap_err();
+    let left = claims(&Folder::at(root.path()), &key).unwrap();
+    assert_eq!(left.iter().map(|claim| claim.incarnation).collect::<Vec<_>>(), [fast]);
+}
+
+#[test]
+fn what_was_taken_over_while_it_was_committed_is_not_committed() {
+    let root = tempfile::tempdir().unwrap();
+    let key = named("daily");
+    let ((first, writer), (second, _)) = (attached(root.path(), "app-1"), attached(root.path(), "app-2"));
+    let claim = claimed(root.path(), &key, first);
+    writer.submit(of(&key, 0, b"answered")).wait().unwrap();
+    let (path, of) = (root.path().to_owned(), key.clone());
+    let between = move || {
+        claimed(&path, &of, second);
+    };
+    let told = give_up(&late(root.path(), between), &key, claim).unwrap_err().to_string();
+    assert!(told.contains("was taken over by application"), "{told}");
+    let theirs = newest(&Folder::at(root.path()), &key).unwrap().unwrap();
+    assert_eq!((theirs.incarnation, theirs.used), (second, claim.used));
+    assert_eq!(found(root.path(), &key, theirs), 8);
+}
+
+#[test]
+fn a_commit_that_is_made_again_gives_up_no_other_use() {
+    let root = tempfile::tempdir().unwrap();
+    let key = named("daily");
+    let ((older, _), (newer, _)) = (attached(root.path(), "app-1"), attached(root.path(), "app-2"));
+    let claim = claimed(root.path(), &key, newer);
+    give_up(&Folder::at(root.path()), &key, claim).unwrap();
+    let theirs = claimed(root.path(), &key, older);
+    give_up(&Folder::at(root.path()), &key, claim).unwrap();
+    assert_eq!(newest(&Folder::at(root.path()), &key).unwrap(), Some(theirs));
 }
 
 #[test]
