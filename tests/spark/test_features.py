@@ -398,7 +398,12 @@ def test_who_takes_rows_slowly_has_one_answer_all_the_same(spark: Any) -> None:
 
     rows = spark.range(0, 4, 1, 4).select(draw((sf.col("id") * 0).alias("one")).alias("v"))
     values = set()
-    for row in rows.toLocalIterator():
-        values.add(row.v)
-        time.sleep(2.5 * EXECUTION_POLL_SECONDS)
+    # Also if it does not go by its name.
+    spark.sparkContext.setJobDescription("slowly")
+    try:
+        for row in rows.toLocalIterator():
+            values.add(row.v)
+            time.sleep(2.5 * EXECUTION_POLL_SECONDS)
+    finally:
+        spark.sparkContext.setLocalProperty("spark.job.description", None)
     assert len(values) == 1

@@ -20,9 +20,9 @@ def test_a_plan_that_breaks_off_is_not_known(monkeypatch: pytest.MonkeyPatch) ->
             raise RuntimeError
         return [PlannedFunction(use.mark.encode(), execution, 0, 0, 0, 0, 0)]
 
-    monkeypatch.setattr(plans.Plans, "__init__", lambda _self, _spark: None)
+    monkeypatch.setattr(plans.Plans, "__init__", lambda *_: None)
     monkeypatch.setattr(plans.Plans, "functions", functions)
-    of_execution = plans.plan_uses(None)  # type: ignore[arg-type]
+    of_execution = plans.plan_uses(None, lambda _: None)  # type: ignore[arg-type]
     assert of_execution(2, 1) is None
     known = of_execution(2, 1)
     assert known is not None

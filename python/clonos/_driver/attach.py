@@ -36,6 +36,7 @@ from clonos._config import (
     parse_spill_policy,
 )
 from clonos._driver import spark_private
+from clonos._driver.local_iterators import LocalIterators
 from clonos._driver.plans import plan_uses
 from clonos._driver.session import Session
 from clonos._temporary import SESSION_FILE, private_folder, write_private
@@ -211,10 +212,11 @@ def attach(
     bind_host, reached_as = _driver_hosts(settings, driver_host, local)
     config = config.with_driver_addr(reached_as)
 
-    agent = _start_agent(spark, config, (bind_host, driver_port), host_label)
+    iterators = LocalIterators(spark)
+    agent = _start_agent(spark, config, (bind_host, driver_port), host_label, iterators)
     advertised = config.with_driver_addr(agent.addr)
     write_private(folder / SESSION_FILE, advertised.to_bytes())
-    session = Session(spark, agent, advertised, folder, asked)
+    session = Session(spark, agent, advertised, folder, asked, iterators=iterators)
     atexit.register(session.stop)
     if metrics is not None:
         session.serve_metrics(metrics)
@@ -269,7 +271,11 @@ def _is_local(master: str) -> bool:
 
 
 def _start_agent(
-    spark: SparkSession, config: _core.SessionConfig, bind: tuple[str, int], label: str | None
+    spark: SparkSession,
+    config: _core.SessionConfig,
+    bind: tuple[str, int],
+    label: str | None,
+    iterators: LocalIterators,
 ) -> _core.Agent:
     # Of the driver's node alone: executors are sent the configuration without it.
     label = os.environ.get(HOST_LABEL, "") if label is None else label
@@ -278,7 +284,8 @@ def _start_agent(
     own = config.with_host_label(label)
     clocks = spark_private.clocks(spark)
     next_batches = spark_private.next_batches(spark)
-    return _core.Agent.start(own, *bind, stages, was_lost, plan_uses(spark), clocks, next_batches)
+    uses = plan_uses(spark, iterators.query)
+    return _core.Agent.start(own, *bind, stages, was_lost, uses, clocks, next_batches)
 
 
 def register_formats(

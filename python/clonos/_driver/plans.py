@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clonos._driver.spark_plans import Plans
 from clonos._uses import Placed, find_mark
@@ -20,13 +20,18 @@ if TYPE_CHECKING:
 
 # See `Placed`.
 PlacedUse = tuple[str, int, str, int, bool, int, int, int, int, int, int]
+# Uses in the plan of an execution, and of its root.
+PlanUses = Callable[[int, int], list[PlacedUse] | None]
 # Executions whose plans are remembered.
 _PLANS_MAX = 16
 
 
-def plan_uses(spark: SparkSession) -> Callable[[int, int], list[PlacedUse] | None]:
-    """Return what tells the uses in an execution's plan, in order; ``None`` if it is not known."""
-    plans = Plans(spark)
+def plan_uses(spark: SparkSession, ended: Callable[[int], Any]) -> PlanUses:
+    """Return what tells the uses in an execution's plan, in order; ``None`` if it is not known.
+
+    `ended` is that of `Plans`.
+    """
+    plans = Plans(spark, ended)
     # The first tasks of a job all ask at once, and a plan does not change.
     known: OrderedDict[tuple[int, int], list[PlacedUse]] = OrderedDict()
     turn = threading.Lock()

@@ -1,31 +1,25 @@
 """Marks of rows: what tells rows with equal arguments apart where Spark puts them in another order.
 
-`RowMarks.java` is a rule of Spark's optimizer. It is compiled here, by the compiler that Spark has
-for its queries, and stands in the sessions whose columns have causal functions with an answer per
-row; nothing is added to Spark's class path, and executors see none of it.
+`RowMarks.java` is a rule of Spark's optimizer. It stands in the sessions whose columns have causal
+functions with an answer per row.
 
 Private names of Spark, seen in 4.1, 4.2 and 4.3: ``_jsparkSession.experimental``,
-``org.codehaus.janino.SimpleCompiler``, ``Utils.getSparkClassLoader``,
 ``UserDefinedFunction._judf.func``, and what the rule imports.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clonos._driver import spark_private
+from clonos._driver import compiled, spark_private
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.udf import UserDefinedFunction
 
-_SOURCE = Path(__file__).with_name("RowMarks.java")
-_CLASS = "io.clonos.RowMarks"
 _log = logging.getLogger("clonos")
 
 
@@ -59,7 +53,7 @@ class RowMarks:
             judf: Any = function._judf
             try:
                 if self._rule is None:
-                    self._rule = _made(self._spark)
+                    self._rule = compiled.made(self._spark, "RowMarks")
                 self._stand_in(self._active())
                 self._rule.add(judf.func(), takes_marks)
             except Exception as error:
@@ -103,25 +97,6 @@ class RowMarks:
         ours = rules.indexOf(self._rule)
         if ours >= 0:
             _set_rules(methods, rules.patch(ours, rules.empty(), 1))
-
-
-@functools.cache
-def _compiled(gateway: Any) -> Any:
-    """Return the rule's class, one for each JVM: py4j knows classes by their names."""
-    jvm = gateway.jvm
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    # By the one that has Spark's classes; that of this thread may be another.
-    compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getSparkClassLoader())
-    compiler.cook(_SOURCE.read_text(encoding="utf-8"))
-    return compiler.getClassLoader().loadClass(_CLASS)
-
-
-def _made(spark: SparkSession) -> Any:
-    context: Any = spark.sparkContext
-    gateway = context._gateway
-    nothing = gateway.new_array(gateway.jvm.java.lang.Object, 0)
-    no_types = gateway.new_array(gateway.jvm.java.lang.Class, 0)
-    return _compiled(gateway).getDeclaredConstructor(no_types).newInstance(nothing)
 
 
 def _experimental(spark: SparkSession) -> Any:

@@ -17,6 +17,7 @@ from clonos._driver import spark_private
 from clonos._driver.adopt import Adoption
 from clonos._driver.foreach_batch import causal_batch_function
 from clonos._driver.listener import progress_listener
+from clonos._driver.local_iterators import LocalIterators
 from clonos._driver.metrics import serve
 from clonos._driver.row_marks import RowMarks
 from clonos._driver.stats import Stats
@@ -76,6 +77,8 @@ class Session:
         config: _core.SessionConfig,
         folder: Path,
         asked: dict[str, Any],
+        *,
+        iterators: LocalIterators,
     ) -> None:
         self.spark = spark
         #: Settings that `attach` was called with.
@@ -96,6 +99,7 @@ class Session:
         self._closing: list[Callable[[], None]] = []
         self._adoption: Adoption | None = None
         self._marks = RowMarks(spark)
+        self._iterators = iterators
         # Of the epochs that are open, on whichever threads.
         self._strays: list[Strays] = []
         self._smaller_batches = not spark_private.is_set(spark, BATCH_BYTES_SETTING)
@@ -330,6 +334,7 @@ class Session:
         if self._adoption is not None:
             self._adoption.end()
         self._marks.end()
+        self._iterators.end()
         if _attached.latest() is self:
             _attached.set_current(None)
         with contextlib.suppress(Exception):

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clonos._uses import function_identity
@@ -75,15 +75,24 @@ class PlannedFunction(NamedTuple):
 
 
 class Plans:
-    """Finds Python functions in the plans of SQL executions."""
+    """Finds Python functions in the plans of SQL executions.
 
-    def __init__(self, spark: SparkSession) -> None:
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        A session of the application.
+    ended : callable
+        Returns what is left of a query whose execution is over, if anything is.
+    """
+
+    def __init__(self, spark: SparkSession, ended: Callable[[int], Any]) -> None:
         self._java = _Java(spark._jvm)
         self._spark = spark
+        self._ended = ended
 
     def functions(self, execution: int) -> list[PlannedFunction]:
         """Functions in the order in which the analysed plan has them, depth first."""
-        query = self._java.execution(execution)
+        query = self._java.execution(execution) or self._ended(execution)
         if query is None:
             return []
         plan = self._stream(query) or query.analyzed()

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 # What makes UDFs of all kinds, looked up at each call in the modules that call it.
 MAKER = "_create_udf"
+# What ``toLocalIterator`` calls, as the details of its execution have it, whatever that is called.
+LOCAL_ITERATOR = ".Dataset.toPythonIterator("
 # Shuffles beyond which those that are gone are forgotten.
 SHUFFLES_MAX = 4_096
 # Stages whose shuffles are remembered, so that Spark is asked once for each.
@@ -187,7 +189,7 @@ def goes_on(spark: SparkSession, execution: int) -> bool:
 
     jspark: Any = spark._jsparkSession
     found = jspark.sharedState().statusStore().execution(execution)
-    if "toLocalIterator" in str(found.get().description()):
+    if LOCAL_ITERATOR in str(found.get().details()):
         # With adaptive execution its shuffles are jobs of their own, before anybody asks for rows.
         return True
     numbers = found.get().jobs().keysIterator()
