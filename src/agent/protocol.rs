@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub use self::opening::{
     AgentInfo, AgentStanding, Beginning, Grant, HeldCopy, Layout, OpenTask, Opened, Recording,
 };
-pub use self::parts::{Commit, Counting, Ending, Piece, PoolEntry, Repair, Sent};
+pub use self::parts::{Commit, Counting, Ending, Left, Piece, PoolEntry, Repair, Sent};
 pub use super::code::{Code, Execution, Placed, Plan, Use};
 use super::members::News;
 use super::state;
@@ -30,7 +30,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::{PoolQuestions, PoolRows, Summary};
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 20;
+pub const PROTOCOL_VERSION: u32 = 21;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 1 << 20;
 
@@ -198,10 +198,8 @@ pub enum Request {
         summary: Summary,
         /// How it ended.
         ending: Ending,
-        /// Who holds its frames, if anyone.
-        agent: AgentId,
-        /// Whether the log turned out to be lost at its open.
-        lost: bool,
+        /// What it leaves.
+        left: Left,
     },
     /// Agent to registry: which attempts count of logs that were absorbed?
     Counting {

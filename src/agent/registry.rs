@@ -22,7 +22,7 @@ use figures::Figures;
 use repair::Short;
 
 use super::protocol::{
-    Beginning, Commit, Ending, Grant, Layout, OpenTask, Placed, Recording, Recovery, Sent, Totals,
+    Beginning, Commit, Ending, Grant, Layout, Left, OpenTask, Placed, Recording, Recovery, Sent, Totals,
 };
 use super::state::registry::States;
 use crate::error::{Error, Result};
@@ -74,6 +74,8 @@ struct Entry {
     relaid: bool,
     /// Whether some was under one with other borders between them.
     has_moved: bool,
+    /// What stood before the current layout opened it first.
+    replaced: Option<Box<Replaced>>,
     live: Option<Live>,
     /// Openers of each attempt, in order: each has a part of the log, this being the first.
     attempts: HashMap<(u64, u64), Vec<u64>>,
@@ -109,6 +111,15 @@ struct Entry {
     ran_live: u64,
     ran_replayed: u64,
     resent: u64,
+}
+
+/// How the rows of a log had been recorded when another layout took it over.
+#[derive(Debug, Clone, Copy)]
+struct Replaced {
+    layout: Layout,
+    before_layout: LogOffset,
+    relaid: bool,
+    has_moved: bool,
 }
 
 /// How the rows of a log found in a checkpoint were recorded.
@@ -342,7 +353,7 @@ impl Registry {
         Ok(())
     }
 
-    /// An attempt is over; `agent` was its agent.
+    /// An attempt is over.
     ///
     /// # Errors
     /// [`Error::Divergence`] if the attempt came to its end and rows have moved from one task to another.
@@ -352,17 +363,16 @@ impl Registry {
         generation: Generation,
         summary: &Summary,
         ending: Ending,
-        agent: AgentId,
-        lost: bool,
+        left: Left,
     ) -> Result<()> {
-        self.figures.closed(&task.operator, summary, lost);
+        self.figures.closed(&task.operator, summary, left.lost);
         self.totals.closed += 1;
         self.totals.rows += summary.rows;
         self.totals.replayed += summary.replayed;
         self.totals.live += summary.live;
         self.totals.calls += summary.calls;
         self.totals.bytes += summary.bytes;
-        self.totals.lost += u64::from(lost);
+        self.totals.lost += u64::from(left.lost);
         if ending.done {
             self.totals.ran_replayed += u64::from(ending.recovery == Recovery::Replayed);
             self.totals.resent += u64::from(ending.recovery == Recovery::Resent);
@@ -372,7 +382,7 @@ impl Registry {
         entry.rows = entry.rows.max(summary.rows);
         entry.replayed += summary.replayed;
         entry.live_rows += summary.live;
-        entry.lost += u64::from(lost);
+        entry.lost += u64::from(left.lost);
         let (is_current, ending_done) = (entry.generation == generation, ending.done);
         if is_current {
             let ended = entry.live.take().filter(|_| ending.done).map(|live| live.layout);
@@ -383,8 +393,9 @@ impl Registry {
                 uses.moved.ended(task, &layout, summary);
             }
             if let Some(layout) = ended {
-                entry.ended(ending, (agent, layout), summary.input);
+                entry.ended(ending, (left.by, layout), summary.input);
             }
+            self.change(task, |entry| entry.ended_at(left.end));
         }
         self.look_if_short(task);
         let Some(uses) = self.uses.get(&task.epoch_key()) else { return Ok(()) };

@@ -8,9 +8,10 @@ use clonos::id::TaskId;
 use clonos::task::Summary;
 
 use crate::reopened::{absorb, consumer, fail, keep, shows, world};
-use crate::world::{World, opening, task, text};
+use crate::world::{World, append, eventually, opening, task, text};
 
-/// Stages of four tasks and of one: [`crate::world::start_driver`] reads them so.
+/// Stages of so many tasks: [`crate::world::start_driver`] reads them so.
+const SIX: u32 = 106;
 const FOUR: u32 = 104;
 const ONE: u32 = 101;
 
@@ -85,4 +86,52 @@ fn frames_of_another_number_of_tasks_are_not_sent_again() {
     };
     assert!(has_frames(&mut worker, FOUR, 2), "the same stage, again");
     assert!(!has_frames(&mut worker, ONE, 3));
+}
+
+/// The next attempt of a task.
+fn attempt(partition: u32, app: u64, stage: u32) -> OpenTask {
+    let open = opening(&task(partition), stage, 0);
+    OpenTask { app, attempt: open.worker, ..open }
+}
+
+/// Whether the task of a stage finds that its operator was recorded by another number of tasks; it records nothing.
+fn is_changed(worker: &mut Client, partition: u32, (app, stage): (u64, u32)) -> bool {
+    let opened = worker.open(attempt(partition, app, stage)).unwrap();
+    fail(worker, opened.session);
+    opened.recording.layout_changed
+}
+
+/// The task of a stage records an answer.
+fn records(worker: &mut Client, partition: u32, (app, stage): (u64, u32)) {
+    let session = worker.open(attempt(partition, app, stage)).unwrap().session;
+    append(worker, session, &text("an answer")).unwrap();
+    fail(worker, session);
+}
+
+#[test]
+fn tasks_that_recorded_nothing_leave_all_as_it_was() {
+    let world = world(false);
+    let mut worker = world.worker();
+    (0..4).for_each(|partition| records(&mut worker, partition, (1, FOUR)));
+    for app in [2, 3] {
+        assert!((0..6).all(|partition| is_changed(&mut worker, partition, (app, SIX))));
+        assert!((0..4).all(|partition| !is_changed(&mut worker, partition, (app, FOUR))));
+    }
+    // Also one that nobody closes.
+    let mut killed = world.worker();
+    killed.open(attempt(3, 4, SIX)).unwrap();
+    drop(killed);
+    eventually("it counts for nothing", || !is_changed(&mut worker, 2, (5, FOUR)));
+}
+
+#[test]
+fn one_row_that_another_number_of_tasks_recorded_counts() {
+    let world = world(false);
+    let mut worker = world.worker();
+    (0..4).for_each(|partition| records(&mut worker, partition, (1, FOUR)));
+    records(&mut worker, 1, (2, SIX));
+    // Also if others record nothing.
+    assert!(is_changed(&mut worker, 1, (2, SIX)));
+    assert!(is_changed(&mut worker, 1, (3, ONE)));
+    assert!((0..4).all(|partition| is_changed(&mut worker, partition, (4, FOUR))));
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use clonos::agent::copying::Copying;
-use clonos::agent::protocol::{AgentInfo, Ending, Grant, HeldCopy, OpenTask, Request, Use};
+use clonos::agent::protocol::{AgentInfo, Ending, Grant, HeldCopy, Left, OpenTask, Request, Use};
 use clonos::agent::registry::{Granted, Registry};
 use clonos::agent::store::{Absorbed, Store};
 use clonos::error::{Error, Result};
@@ -138,7 +138,8 @@ impl Cluster {
                 self.hosts[host].store.withdraw(task, generation);
             }
             let (summary, ending) = (Summary::default(), Ending::default());
-            self.registry.closed(task, generation, &summary, ending, own.id, false)?;
+            let left = Left { by: own.id, lost: false, end: None };
+            self.registry.closed(task, generation, &summary, ending, left)?;
         }
         opened.map(Some)
     }
@@ -439,7 +440,8 @@ impl Cluster {
         self.count.registry += 1;
         let own = self.hosts[session.host].info.id;
         let (task, generation, lost) = (&session.task, session.grant.generation, session.lost);
-        self.registry_of(session.host)?.closed(task, generation, &Summary::default(), ending, own, lost)
+        let left = Left { by: own, lost, end: self.hosts[session.host].store.end(task) };
+        self.registry_of(session.host)?.closed(task, generation, &Summary::default(), ending, left)
     }
 
     pub(crate) fn commit(&mut self) {

@@ -86,6 +86,17 @@ pub struct Ending {
     pub used: Vec<(String, u64)>,
 }
 
+/// What an attempt leaves at its agent.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Left {
+    /// The agent, which holds its frames if anyone does.
+    pub by: AgentId,
+    /// Whether the log turned out to be lost at its open.
+    pub lost: bool,
+    /// Length of the log, if it is still there.
+    pub end: Option<LogOffset>,
+}
+
 /// Which request of an agent it is. One that is repeated, as its answer was lost, keeps its number; so what comes
 /// late, after others that were sent behind it, is known and does nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use super::{Entry, Recorded};
+use super::{Entry, Recorded, Replaced};
 use crate::agent::protocol::{Beginning, Layout, Sent};
 use crate::id::{AgentId, Generation, LogOffset};
 use crate::task::Ended;
@@ -24,14 +24,31 @@ impl Entry {
         self.holders = holders.iter().copied().collect();
         self.published = true;
         self.whole |= whole;
+        if let Some((length, _)) = adopted {
+            self.ended_at(Some(length));
+        }
         if let Some((length, layout)) = adopted
             && !self.layout.same_stage(&layout)
         {
+            let Self { layout: before, before_layout, relaid, has_moved, .. } = *self;
+            self.replaced = Some(Box::new(Replaced { layout: before, before_layout, relaid, has_moved }));
             // For good: rows of the layouts before stay in it, whichever comes again.
             self.relaid |= length > LogOffset::START && self.layout.tasks != layout.tasks;
             self.has_moved |= length > LogOffset::START && self.layout.has_other_borders(&layout);
             self.before_layout = length;
             self.layout = layout;
+        }
+    }
+
+    /// An attempt is over, or the next begins, and the log is so long. A layout that has recorded nothing of it counts
+    /// for nothing: else a run that was refused would change what becomes of the next.
+    pub(super) fn ended_at(&mut self, end: Option<LogOffset>) {
+        if end == Some(self.before_layout)
+            && let Some(replaced) = self.replaced.take()
+        {
+            let Replaced { layout, before_layout, relaid, has_moved } = *replaced;
+            (self.layout, self.before_layout) = (layout, before_layout);
+            (self.relaid, self.has_moved) = (relaid, has_moved);
         }
     }
 
@@ -54,6 +71,7 @@ impl Entry {
             before_layout: LogOffset::START,
             relaid: false,
             has_moved: false,
+            replaced: None,
             live: None,
             attempts: HashMap::new(),
             pooled: Vec::new(),

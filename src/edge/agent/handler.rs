@@ -15,7 +15,7 @@ use super::state::{StateTask, States};
 use super::turns::Turns;
 use super::values::Tables;
 use crate::agent::members::Members;
-use crate::agent::protocol::{AgentInfo, AgentStats, Commit, Ending, Grant, Reply, Request, Sent};
+use crate::agent::protocol::{AgentInfo, AgentStats, Commit, Ending, Grant, Left, Reply, Request, Sent};
 use crate::agent::store::{Store, Taken};
 use crate::config::SessionConfig;
 use crate::edge::disk::Disk;
@@ -203,8 +203,11 @@ impl Handler {
                 generation: session.grant.generation,
                 summary,
                 ending,
-                agent: self.info.id,
-                lost: session.lost,
+                left: Left {
+                    by: self.info.id,
+                    lost: session.lost,
+                    end: locked(&self.store).end(&session.task),
+                },
             },
         );
         if told.is_err() {

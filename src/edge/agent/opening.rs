@@ -11,7 +11,7 @@ use super::copying::channel;
 use super::gathering::{Copies, Found};
 use super::handler::{Handler, Session};
 use crate::agent::placement;
-use crate::agent::protocol::{AgentInfo, Ending, Grant, OpenTask, Reply, Request};
+use crate::agent::protocol::{AgentInfo, Ending, Grant, Left, OpenTask, Reply, Request};
 use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::id::LogOffset;
@@ -49,8 +49,9 @@ impl Handler {
         locked(&self.opening).remove(&opening);
         if opened.is_err() {
             // Else others would wait for an attempt that never began.
-            let (summary, ending, agent) = (Summary::default(), Ending::default(), self.info.id);
-            let closed = Request::Closed { task, generation, summary, ending, agent, lost: false };
+            let (summary, ending) = (Summary::default(), Ending::default());
+            let left = Left { by: self.info.id, lost: false, end: None };
+            let closed = Request::Closed { task, generation, summary, ending, left };
             if let Err(error) = self.registrar.tell(&self.connections, closed) {
                 tracing::info!(%error, "the end of an open that failed could not be told");
             }

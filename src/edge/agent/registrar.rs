@@ -208,8 +208,8 @@ impl LocalRegistry {
                 let held = registry.holding(task, *generation, holders, *adopted, *whole, *sent);
                 held.map(|()| Reply::Done)
             }
-            Request::Closed { task, generation, summary, ending, agent, lost } => {
-                let closed = registry.closed(task, *generation, summary, ending.clone(), *agent, *lost);
+            Request::Closed { task, generation, summary, ending, left } => {
+                let closed = registry.closed(task, *generation, summary, ending.clone(), *left);
                 closed.map(|()| Reply::Done)
             }
             Request::Counting { agent, tasks } => registry.counting(*agent, tasks).map(Reply::CountingAre),

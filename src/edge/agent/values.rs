@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 use super::handler::{Handler, Session, unexpected};
 use super::registrar::{LocalRegistry, Registrar};
-use crate::agent::protocol::{Code, Commit, Ending, OpenTask, PIECE_BYTES, Reply, Request, Use};
+use crate::agent::protocol::{Code, Commit, Ending, Left, OpenTask, PIECE_BYTES, Reply, Request, Use};
 use crate::agent::values::messages::{AboutValues, Answers, Found, TableId, WAIT_MS_MAX, Wanted};
 use crate::agent::values::{Asker, Position, Standing, Values};
 use crate::determinant::{BlockReader, Determinant, decode_results, encode_results};
@@ -147,8 +147,8 @@ impl Handler {
                 table.changed.notify_all();
             }
             let (task, generation) = (table.task.clone(), table.generation);
-            let (ending, agent) = (Ending::default(), self.info.id);
-            let closed = Request::Closed { task, generation, summary, ending, agent, lost: false };
+            let (ending, left) = (Ending::default(), Left { by: self.info.id, lost: false, end: None });
+            let closed = Request::Closed { task, generation, summary, ending, left };
             local.handle(&closed).transpose()?;
         }
         Ok(Found::Freed)
