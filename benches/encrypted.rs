@@ -19,7 +19,7 @@ use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::edge::disk::spill::{RunFiles, SpillDir};
 use clonos::edge::net::client::Client;
 use clonos::edge::net::{Connection, Stream};
-use clonos::id::{Epoch, EpochKey, Partition, TaskId};
+use clonos::id::{AgentId, Epoch, EpochKey, Partition, TaskId};
 use clonos::state::Files;
 use clonos::task::Summary;
 
@@ -56,7 +56,8 @@ fn server(ours: Credentials, answers: bool) -> (String, std::thread::JoinHandle<
     let serving = spawn(move || {
         let stream = listener.accept().unwrap().0;
         stream.set_nodelay(true).unwrap();
-        let mut connection = Connection::accept(Stream::Tcp(stream), "bench".into(), &ours, TIMEOUT).unwrap();
+        let mut connection =
+            Connection::accept(Stream::Tcp(stream), "bench".into(), &ours, AgentId(1), TIMEOUT).unwrap();
         while let Ok(message) = connection.read::<Bytes>() {
             if answers {
                 connection.write(&message).unwrap();
@@ -78,7 +79,7 @@ fn connecting(encrypt: bool) -> f64 {
     let serving = spawn(move || {
         for _ in 0..200 {
             let stream = Stream::Tcp(listener.accept().unwrap().0);
-            drop(Connection::accept(stream, "bench".into(), &ours, TIMEOUT));
+            drop(Connection::accept(stream, "bench".into(), &ours, AgentId(1), TIMEOUT));
         }
     });
     let times = (0..200).map(|_| {

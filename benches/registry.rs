@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use clonos::agent::code::Use;
-use clonos::agent::protocol::{AgentInfo, Ending, OpenTask, Sent};
+use clonos::agent::protocol::{AgentInfo, Ending, Left, OpenTask, Sent};
 use clonos::agent::registry::{Granted, Registry};
 use clonos::id::{AgentId, Epoch, Generation, Partition, TaskId};
 use clonos::task::Summary;
@@ -55,9 +55,10 @@ impl Cluster {
             cluster.registry.holding(task, generation, &holders, None, true, sent).expect("newest");
         });
         let close = self.each(tasks, |cluster, task, number| {
-            let (generation, agent) = (generation_of(&generations, number), cluster.agent_of(number));
+            let generation = generation_of(&generations, number);
+            let left = Left { by: cluster.agent_of(number), lost: false, end: None };
             let (summary, ending) = (Summary::default(), Ending { done: true, ..Ending::default() });
-            cluster.registry.closed(task, generation, &summary, ending, agent, false).expect("newest");
+            cluster.registry.closed(task, generation, &summary, ending, left).expect("newest");
         });
         let bytes = resident().saturating_sub(begun) / u64::from(tasks);
         let again = self.each(tasks, |cluster, task, number| {

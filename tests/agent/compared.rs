@@ -114,9 +114,8 @@ fn answers(world: &World, answer: fn(&Request) -> Reply) -> AgentInfo {
                 let timeout = Duration::from_secs(20);
                 let stream = Stream::Tcp(guest.unwrap());
                 // Some only look whether anybody listens.
-                let Ok(mut guest) = Connection::accept(stream, "a guest".into(), &ours, timeout) else {
-                    return;
-                };
+                let accepted = Connection::accept(stream, "a guest".into(), &ours, AgentId(99), timeout);
+                let Ok(mut guest) = accepted else { return };
                 while let Ok(request) = guest.read::<Request>() {
                     guest.write(&answer(&request)).unwrap();
                 }

@@ -11,7 +11,7 @@ use clonos::agent::protocol::Request;
 
 /// Bytes of each part of the handshake, in which anything may stand: see `edge/net/auth.rs`.
 const PROOF_OF_CLIENT: &[usize] = &[65];
-const PROOF_OF_SERVER: &[usize] = &[41, 32];
+const PROOF_OF_SERVER: &[usize] = &[49, 32];
 
 /// One connection on a line.
 #[derive(Clone, Default)]

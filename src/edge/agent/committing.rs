@@ -298,7 +298,7 @@ impl Handler {
     ) -> Result<Answer> {
         let mut ours = Ours::default();
         while from < log.end {
-            let blocks = match self.connections.call(&holder.addr, &read(from)) {
+            let blocks = match self.connections.call(holder, &read(from)) {
                 Ok(Reply::Blocks(blocks)) => blocks,
                 Ok(Reply::Withdrawn) => return Ok(Answer::Withdrawn),
                 Ok(_) => return Err(unexpected()),

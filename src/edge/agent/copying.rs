@@ -172,7 +172,7 @@ impl Handler {
         request: &Request,
         parts: Vec<(&TaskId, Part)>,
     ) -> Result<()> {
-        self.connections.call(&peer.addr, request)?;
+        self.connections.call(peer, request)?;
         // Only now: a request that fails may have come to nothing; the next try sends the pieces again.
         let mut store = locked(&self.store);
         for (task, part) in parts {

@@ -121,7 +121,7 @@ impl Handler {
         }
         let from = locked(&self.store).end(task).unwrap_or_default();
         let confirm = Request::Confirm { task: task.clone(), generation: *generation, from };
-        let blocks = match self.connections.call(&holder.addr, &confirm) {
+        let blocks = match self.connections.call(holder, &confirm) {
             Ok(Reply::Blocks(blocks)) if !blocks.is_empty() => blocks,
             Ok(Reply::Withdrawn) => {
                 locked(&self.store).drop_reopened(task, *generation);
@@ -222,7 +222,7 @@ impl Handler {
                 continue;
             }
             let forget = Request::Forget { task: task.clone(), generation };
-            if let Err(error) = self.connections.call(&agent.addr, &forget) {
+            if let Err(error) = self.connections.call(agent, &forget) {
                 // The next open disregards its copy, and a consumer that meets it drops it.
                 tracing::info!(%task, agent = %agent.addr, %error, "a discarded log could not be dropped");
             }

@@ -84,7 +84,7 @@ impl Handler {
             return self.read(task, from);
         }
         let read = Request::Read { task: task.clone(), from, whole: false };
-        match self.connections.call(&holder.addr, &read)? {
+        match self.connections.call(holder, &read)? {
             Reply::Blocks(blocks) => Ok(blocks),
             _ => Err(unexpected()),
         }
@@ -105,7 +105,7 @@ impl Handler {
             return Ok(locked(&self.store).fence_for(task, generation, reopened_at, shown));
         }
         let fence = Request::Fence { task: task.clone(), generation, reopened_at, shown };
-        match self.connections.call(&holder.addr, &fence)? {
+        match self.connections.call(holder, &fence)? {
             Reply::Fenced(copy) => Ok(copy),
             _ => Err(unexpected()),
         }

@@ -62,7 +62,7 @@ fn beat_once(server: &Arc<Server>) -> Result<AgentStanding> {
     handler.pools.sweep();
     let Registrar::There(driver) = &handler.registrar else { return Ok(AgentStanding::Alive) };
     let request = Request::Heartbeat { agent: handler.info.id, commits_seen: handler.commits_seen() };
-    match handler.connections.call(driver, &request)? {
+    match handler.connections.call_at(driver, &request)? {
         Reply::Beat { standing: AgentStanding::Alive, committed, commits, repairs } => {
             handler.heard(&committed, commits);
             if repairs {

@@ -348,7 +348,7 @@ impl Handler {
                 return self.read_copy(&entry.task, from, true);
             }
             let read = Request::Read { task: entry.task.clone(), from, whole: true };
-            match self.connections.call(&holder.addr, &read)? {
+            match self.connections.call(holder, &read)? {
                 Reply::Blocks(piece) => Ok(piece),
                 _ => Err(unexpected()),
             }

@@ -240,7 +240,7 @@ impl Registrar {
     fn ask(&self, connections: &Connections, request: &Request) -> Result<Reply> {
         match self {
             Self::Here(local) => local.handle(request).unwrap_or_else(|| Err(unexpected())),
-            Self::There(addr) => connections.call(addr, request),
+            Self::There(addr) => connections.call_at(addr, request),
         }
     }
 

@@ -95,7 +95,7 @@ impl Handler {
     fn values(&self, about: AboutValues) -> Result<Found> {
         match &self.registrar {
             Registrar::There(driver) => {
-                match self.connections.call(driver, &Request::Values(Box::new(about)))? {
+                match self.connections.call_at(driver, &Request::Values(Box::new(about)))? {
                     Reply::Values(found) => Ok(found),
                     _ => Err(unexpected()),
                 }

@@ -1,7 +1,8 @@
-//! Proof that both sides hold the application's secret, without sending it, and that both encrypt or neither.
+//! Proof that both sides hold the application's secret, without sending it, and that both encrypt or neither. The
+//! server also says who it is: an agent that ended leaves its port to whoever comes next.
 //!
 //! ```text
-//! server → client   "CLON" | version u32 | encrypts u8 | nonce s (32 bytes)
+//! server → client   "CLON" | version u32 | encrypts u8 | s: agent u64, nonce (32 bytes)
 //! client → server   encrypts u8
 //!
 //! in clear          client → server   nonce c (32 bytes) | HMAC-SHA256(secret, "client" | s | c)
@@ -25,12 +26,15 @@ use super::stream::Wire;
 use crate::agent::protocol::PROTOCOL_VERSION;
 use crate::config::Credentials;
 use crate::error::{Error, Result};
+use crate::id::AgentId;
 
 const MAGIC: [u8; 4] = *b"CLON";
 const NONCE: usize = 32;
+/// Who the server is, and its nonce: the proof is about both.
+const SAID: usize = size_of::<u64>() + NONCE;
 /// Magic and version, which every version begins with.
 const HEAD: usize = 8;
-const GREETING: usize = HEAD + 1 + NONCE;
+const GREETING: usize = HEAD + 1 + SAID;
 
 fn mac(secret: &[u8; 32], parts: [&[u8]; 3]) -> Result<Hmac<Sha256>> {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret)
@@ -59,8 +63,12 @@ pub(super) fn first_word(wire: &mut Wire) -> Result<[u8; HEAD]> {
     Ok(head)
 }
 
-/// The side that connected; what the connection is encrypted with, if it is.
-pub(super) fn prove(wire: &mut Wire, head: [u8; HEAD], ours: &Credentials) -> Result<Option<Records>> {
+/// The side that connected; who the other is, and what the connection is encrypted with, if it is.
+pub(super) fn prove(
+    wire: &mut Wire,
+    head: [u8; HEAD],
+    ours: &Credentials,
+) -> Result<(AgentId, Option<Records>)> {
     let [m0, m1, m2, m3, version @ ..] = head;
     if [m0, m1, m2, m3] != MAGIC {
         return Err(refused(wire));
@@ -73,7 +81,7 @@ pub(super) fn prove(wire: &mut Wire, head: [u8; HEAD], ours: &Credentials) -> Re
             known: PROTOCOL_VERSION,
         });
     }
-    let mut rest = [0; 1 + NONCE];
+    let mut rest = [0; 1 + SAID];
     wire.read_exact(&mut rest)?;
     let [encrypts, theirs @ ..] = rest;
     wire.write_all(&[u8::from(ours.encrypt)])?;
@@ -83,21 +91,25 @@ pub(super) fn prove(wire: &mut Wire, head: [u8; HEAD], ours: &Credentials) -> Re
     } else {
         prove_in_clear(wire, &theirs, &ours.secret).map(|()| None)
     };
-    answered.map_err(|error| match error {
+    let agent = theirs.first_chunk().map_or(0, |agent| u64::from_le_bytes(*agent));
+    answered.map(|records| (AgentId(agent), records)).map_err(|error| match error {
         // A server that does not like our proof closes the connection.
         Error::AgentUnreachable { .. } => refused(wire),
         other => other,
     })
 }
 
-/// The side that accepted; what the connection is encrypted with, if it is.
-pub(super) fn verify(wire: &mut Wire, ours: &Credentials) -> Result<Option<Records>> {
-    let nonce = nonce()?;
+/// The side that accepted, which is `agent`; what the connection is encrypted with, if it is.
+pub(super) fn verify(wire: &mut Wire, ours: &Credentials, agent: AgentId) -> Result<Option<Records>> {
+    let mut said = [0; SAID];
+    let (name, nonce) = said.split_at_mut(size_of::<u64>());
+    name.copy_from_slice(&agent.0.to_le_bytes());
+    nonce.copy_from_slice(&self::nonce()?);
     let mut greeting = Vec::with_capacity(GREETING);
     greeting.extend(MAGIC);
     greeting.extend(PROTOCOL_VERSION.to_le_bytes());
     greeting.push(u8::from(ours.encrypt));
-    greeting.extend(nonce);
+    greeting.extend(said);
     wire.write_all(&greeting)?;
     let mut encrypts = [0];
     wire.read_exact(&mut encrypts)?;
@@ -105,7 +117,7 @@ pub(super) fn verify(wire: &mut Wire, ours: &Credentials) -> Result<Option<Recor
     if ours.encrypt {
         share_second(wire, &greeting, ours)
     } else {
-        verify_in_clear(wire, &nonce, &ours.secret).map(|()| None)
+        verify_in_clear(wire, &said, &ours.secret).map(|()| None)
     }
 }
 
@@ -145,7 +157,7 @@ fn share_second(wire: &mut Wire, before: &[u8], ours: &Credentials) -> Result<Op
     handshake.end().map(Some)
 }
 
-fn prove_in_clear(wire: &mut Wire, theirs: &[u8; NONCE], secret: &[u8; 32]) -> Result<()> {
+fn prove_in_clear(wire: &mut Wire, theirs: &[u8; SAID], secret: &[u8; 32]) -> Result<()> {
     let ours = nonce()?;
     let mut answer = ours.to_vec();
     answer.extend(mac(secret, [b"client", theirs, &ours])?.finalize().into_bytes());
@@ -155,7 +167,7 @@ fn prove_in_clear(wire: &mut Wire, theirs: &[u8; NONCE], secret: &[u8; 32]) -> R
     mac(secret, [b"server", &ours, theirs])?.verify_slice(&proof).map_err(|_| refused(wire))
 }
 
-fn verify_in_clear(wire: &mut Wire, ours: &[u8; NONCE], secret: &[u8; 32]) -> Result<()> {
+fn verify_in_clear(wire: &mut Wire, ours: &[u8; SAID], secret: &[u8; 32]) -> Result<()> {
     let mut answer = [0; NONCE + 32];
     wire.read_exact(&mut answer)?;
     let (theirs, proof) = answer.split_at(NONCE);

@@ -14,7 +14,7 @@ pub(in crate::edge) fn cluster_stats(handler: &Handler) -> Result<ClusterStats> 
     let local = match &handler.registrar {
         Registrar::Here(local) => local,
         Registrar::There(driver) => {
-            return match handler.connections.call(driver, &Request::ClusterStats)? {
+            return match handler.connections.call_at(driver, &Request::ClusterStats)? {
                 Reply::ClusterStats(stats) => Ok(stats),
                 _ => Err(Error::Protocol { what: "the driver's agent answered another question".into() }),
             };
@@ -68,7 +68,7 @@ fn stats_of(handler: &Handler, agent: &AgentInfo) -> Option<AgentStats> {
     if agent.id == handler.info.id {
         return Some(handler.stats());
     }
-    match handler.connections.call(&agent.addr, &Request::Stats) {
+    match handler.connections.call(agent, &Request::Stats) {
         Ok(Reply::Stats(stats)) => Some(stats),
         _ => None,
     }

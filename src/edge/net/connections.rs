@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use super::messages::Connection;
 use super::stream::Deadline;
-use crate::agent::protocol::{Reply, Request};
+use crate::agent::protocol::{AgentInfo, Reply, Request};
 use crate::config::Credentials;
 use crate::edge::locked;
 use crate::error::{Error, Result};
+use crate::id::AgentId;
 
 /// Idle connections kept per agent.
 const IDLE_MAX: usize = 8;
@@ -44,19 +45,30 @@ impl Connections {
         Self { ours, allowed: timeout / 2, idle, failed: Mutex::default() }
     }
 
-    /// Asks and reads the answer.
-    pub(in crate::edge) fn call(&self, addr: &str, request: &Request) -> Result<Reply> {
-        self.call_within(addr, request, self.allowed)
+    /// Asks an agent and reads the answer.
+    pub(in crate::edge) fn call(&self, agent: &AgentInfo, request: &Request) -> Result<Reply> {
+        self.call_within(&agent.addr, Some(agent.id), request, self.allowed)
     }
 
-    /// As [`Self::call`], for what the driver may first have to read from the checkpoint folder. Only for those who
+    /// Asks whoever listens there: the driver, which is known by its address alone.
+    pub(in crate::edge) fn call_at(&self, addr: &str, request: &Request) -> Result<Reply> {
+        self.call_within(addr, None, request, self.allowed)
+    }
+
+    /// As [`Self::call_at`], for what the driver may first have to read from the checkpoint folder. Only for those who
     /// ask it on behalf of a worker's open, which waits longer.
     pub(in crate::edge) fn call_driver(&self, addr: &str, request: &Request) -> Result<Reply> {
-        self.call_within(addr, request, 2 * self.allowed)
+        self.call_within(addr, None, request, 2 * self.allowed)
     }
 
-    fn call_within(&self, addr: &str, request: &Request, allowed: Duration) -> Result<Reply> {
-        let reply = self.ask(addr, request, Deadline::within(allowed));
+    fn call_within(
+        &self,
+        addr: &str,
+        agent: Option<AgentId>,
+        request: &Request,
+        allowed: Duration,
+    ) -> Result<Reply> {
+        let reply = self.ask(addr, agent, request, Deadline::within(allowed));
         self.note(addr, reply.is_ok());
         match reply? {
             Reply::Failed(error) => Err(error),
@@ -65,12 +77,18 @@ impl Connections {
     }
 
     /// A connection that was kept and turns out dead is replaced once.
-    fn ask(&self, addr: &str, request: &Request, deadline: Deadline) -> Result<Reply> {
-        let asked = self.send(addr, request, deadline)?;
+    fn ask(
+        &self,
+        addr: &str,
+        agent: Option<AgentId>,
+        request: &Request,
+        deadline: Deadline,
+    ) -> Result<Reply> {
+        let asked = self.send(addr, agent, request, deadline)?;
         match self.answer(addr, asked) {
             Err(Error::AgentUnreachable { .. }) => {
                 locked(&self.idle).kept.remove(addr);
-                let asked = self.send(addr, request, deadline)?;
+                let asked = self.send(addr, agent, request, deadline)?;
                 self.answer(addr, asked)
             }
             answer => answer,
@@ -87,10 +105,18 @@ impl Connections {
         Ok(reply)
     }
 
-    fn send(&self, addr: &str, request: &Request, deadline: Deadline) -> Result<Connection> {
+    fn send(
+        &self,
+        addr: &str,
+        agent: Option<AgentId>,
+        request: &Request,
+        deadline: Deadline,
+    ) -> Result<Connection> {
+        let is_meant = |connection: &Connection| agent.is_none_or(|agent| agent == connection.agent());
         let kept = locked(&self.idle).kept.get_mut(addr).and_then(Vec::pop);
         if let Some((since, mut connection)) = kept
             && since.elapsed() < IDLE_PATIENCE
+            && is_meant(&connection)
         {
             connection.set_deadline(Some(deadline))?;
             // The other side may have gone since; then a fresh connection decides.
@@ -100,6 +126,10 @@ impl Connections {
         }
         let mut connection =
             Connection::tcp_before(addr, &self.ours, deadline).map_err(|error| of_another(addr, error))?;
+        if !is_meant(&connection) {
+            // Of the same application: it has none of what was asked for, and must not say so in the other's name.
+            return Err(has_another(addr));
+        }
         connection.write(request)?;
         Ok(connection)
     }
@@ -138,12 +168,16 @@ impl Connections {
 /// silent as one whose port nobody has.
 fn of_another(addr: &str, error: Error) -> Error {
     match error {
-        Error::AuthRefused { .. } | Error::EncryptionDiffers { .. } => Error::AgentUnreachable {
-            agent: addr.to_owned(),
-            reason: "who listens there is no agent of this application: the address may be another's by now"
-                .into(),
-        },
+        Error::AuthRefused { .. } | Error::EncryptionDiffers { .. } => has_another(addr),
         error => error,
+    }
+}
+
+fn has_another(addr: &str) -> Error {
+    Error::AgentUnreachable {
+        agent: addr.to_owned(),
+        reason: "who listens there is not the agent that was meant: the address may be another's by now"
+            .into(),
     }
 }
 
@@ -158,6 +192,7 @@ mod tests {
     use crate::edge::net::Stream;
 
     const OURS: Credentials = Credentials { secret: [7; 32], encrypt: false };
+    const US: AgentId = AgentId(7);
 
     fn long_ago() -> Instant {
         Instant::now().checked_sub(IDLE_PATIENCE + IDLE_PERIOD).expect("this machine runs for a minute")
@@ -171,7 +206,9 @@ mod tests {
         let other_side = std::thread::spawn(move || {
             let accepted = (0..2).map(|_| listener.accept().unwrap().0);
             accepted
-                .map(|stream| Connection::accept(Stream::Tcp(stream), "us".into(), &OURS, timeout).unwrap())
+                .map(|stream| {
+                    Connection::accept(Stream::Tcp(stream), "us".into(), &OURS, US, timeout).unwrap()
+                })
                 .collect::<Vec<_>>()
         });
         let connections = Connections::new(OURS, timeout);
@@ -190,7 +227,7 @@ mod tests {
         assert_eq!(kept, [1]);
         assert_eq!(first.read::<Reply>().unwrap_err().condition(), "AGENT_UNREACHABLE");
         // The other is used for the next request.
-        let asked = connections.send(&addr, &Request::Stats, Deadline::within(timeout)).unwrap();
+        let asked = connections.send(&addr, None, &Request::Stats, Deadline::within(timeout)).unwrap();
         assert!(matches!(second.read().unwrap(), Request::Stats));
         drop(asked);
     }
@@ -204,13 +241,41 @@ mod tests {
         ];
         for (theirs, said) in others {
             let another = peer(move |stream| {
-                let accepted = Connection::accept(Stream::Tcp(stream), "us".into(), &theirs, timeout);
+                let accepted = Connection::accept(Stream::Tcp(stream), "us".into(), &theirs, US, timeout);
                 assert_eq!(accepted.unwrap_err().condition(), said);
             });
             let connections = Connections::new(OURS, timeout);
-            let told = connections.call(&another, &Request::Stats).unwrap_err();
+            let told = connections.call_at(&another, &Request::Stats).unwrap_err();
             assert!(told.is_silence() && told.to_string().contains("another's by now"), "{told}");
             assert!(connections.failed_lately(&another));
+        }
+    }
+
+    /// Answers all that is asked, as an agent of these tests that has nothing.
+    fn has_nothing(ours: Credentials, stream: TcpStream) {
+        let timeout = Duration::from_secs(5);
+        let accepted = Connection::accept(Stream::Tcp(stream), "us".into(), &ours, US, timeout);
+        let Ok(mut connection) = accepted else { return };
+        while connection.read::<Request>().is_ok() {
+            connection.write(&Reply::Done).unwrap();
+        }
+    }
+
+    #[test]
+    fn an_agent_of_the_application_does_not_answer_for_one_that_had_its_address() {
+        for encrypt in [false, true] {
+            let ours = Credentials { encrypt, ..OURS };
+            let addr = peer(move |stream| has_nothing(ours, stream));
+            let agent =
+                |id| AgentInfo { id: AgentId(id), addr: addr.clone(), host: "h".into(), driver: false };
+            let connections = Connections::new(ours, Duration::from_secs(5));
+            // The first time nothing is kept; then there is a connection to the one that is there now.
+            for _ in 0..2 {
+                let told = connections.call(&agent(8), &Request::Stats).unwrap_err();
+                assert!(told.is_silence(), "{told}");
+                assert!(connections.failed_lately(&addr));
+                assert!(matches!(connections.call(&agent(7), &Request::Stats), Ok(Reply::Done)));
+            }
         }
     }
 
@@ -237,13 +302,13 @@ mod tests {
 
     #[test]
     fn an_answer_that_drips_in_is_not_waited_for_longer_than_one_that_does_not_come() {
-        let greeting = [b"CLON", &PROTOCOL_VERSION.to_le_bytes()[..], &[0; 33]].concat();
+        let greeting = [b"CLON", &PROTOCOL_VERSION.to_le_bytes()[..], &[0; 41]].concat();
         let greets = peer(move |stream| dribble(&stream, &greeting));
         let answers = peer(|stream| {
             let copy = stream.try_clone().unwrap();
             let timeout = Duration::from_secs(5);
             let mut connection =
-                Connection::accept(Stream::Tcp(stream), "us".into(), &OURS, timeout).unwrap();
+                Connection::accept(Stream::Tcp(stream), "us".into(), &OURS, US, timeout).unwrap();
             connection.read::<Request>().unwrap();
             let reply = postcard::to_stdvec(&Reply::Blocks(vec![vec![7; 100].into()])).unwrap();
             let head = u32::try_from(reply.len()).unwrap().to_le_bytes();
@@ -251,7 +316,7 @@ mod tests {
         });
         let connections = Connections::new(OURS, 2 * ALLOWED);
         for addr in [greets, answers] {
-            let told = connections.call(&addr, &Request::Stats);
+            let told = connections.call_at(&addr, &Request::Stats);
             assert!(matches!(&told, Err(Error::Timeout { millis: 300, .. })), "{told:?}");
             assert!(connections.failed_lately(&addr));
         }

@@ -11,6 +11,7 @@ use super::stream::{Deadline, PART_BYTES, Stream, Wire, failed};
 use super::{auth, connecting};
 use crate::config::Credentials;
 use crate::error::{Error, Result};
+use crate::id::AgentId;
 
 /// Largest message.
 const FRAME_BYTES_MAX: usize = 256 << 20;
@@ -22,6 +23,8 @@ const HEAD: usize = 4;
 pub struct Connection {
     wire: Wire,
     records: Option<Box<Records>>,
+    /// The one of both sides that accepted.
+    agent: AgentId,
     /// Kept for the next frame: fresh memory costs more than all else that is done with a frame.
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
@@ -63,8 +66,8 @@ impl Connection {
         Ok(connection)
     }
 
-    fn new(wire: Wire, records: Option<Records>) -> Self {
-        Self { wire, records: records.map(Box::new), outgoing: Vec::new(), incoming: Vec::new() }
+    fn new(wire: Wire, records: Option<Records>, agent: AgentId) -> Self {
+        Self { wire, records: records.map(Box::new), agent, outgoing: Vec::new(), incoming: Vec::new() }
     }
 
     /// From now on all steps together have so long; without a deadline each has the time-out.
@@ -78,21 +81,32 @@ impl Connection {
             Err(Error::AgentUnreachable { .. }) => return Ok(None),
             first => first?,
         };
-        let records = auth::prove(&mut wire, first, ours)?;
-        Ok(Some(Self::new(wire, records)))
+        let (agent, records) = auth::prove(&mut wire, first, ours)?;
+        Ok(Some(Self::new(wire, records, agent)))
     }
 
-    /// Accepts a connection once the other side has proved that it holds the secret. One over a Unix socket is
-    /// never encrypted.
+    /// Accepts a connection to `agent`, which is us, once the other side has proved that it holds the secret. One
+    /// over a Unix socket is never encrypted.
     ///
     /// # Errors
     /// [`Error::AuthRefused`], [`Error::EncryptionDiffers`], [`Error::Timeout`], [`Error::Protocol`].
-    pub fn accept(stream: Stream, peer: String, ours: &Credentials, timeout: Duration) -> Result<Self> {
+    pub fn accept(
+        stream: Stream,
+        peer: String,
+        ours: &Credentials,
+        agent: AgentId,
+        timeout: Duration,
+    ) -> Result<Self> {
         let encrypt = ours.encrypt && matches!(stream, Stream::Tcp(_));
         let mut wire = Wire::new(stream, peer, Deadline::within(timeout));
-        let records = auth::verify(&mut wire, &Credentials { encrypt, ..*ours })?;
+        let records = auth::verify(&mut wire, &Credentials { encrypt, ..*ours }, agent)?;
         wire.set_deadline(None)?;
-        Ok(Self::new(wire, records))
+        Ok(Self::new(wire, records, agent))
+    }
+
+    /// The one of both sides that accepted, as it says itself.
+    pub(super) const fn agent(&self) -> AgentId {
+        self.agent
     }
 
     /// Who is on the other side.

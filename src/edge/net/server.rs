@@ -163,7 +163,7 @@ impl Server {
         }
         let config = &self.handler.config;
         let timeout = Duration::from_millis(config.io_timeout_ms);
-        let accepted = Connection::accept(stream, peer, &config.credentials(), timeout);
+        let accepted = Connection::accept(stream, peer, &config.credentials(), self.handler.info.id, timeout);
         drop(place);
         match accepted {
             Ok(connection) => self.converse(connection, number as u64),

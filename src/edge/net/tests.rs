@@ -10,12 +10,13 @@ use super::{Connection, Stream};
 use crate::config::Credentials;
 use crate::edge::locked;
 use crate::error::{Error, Result};
+use crate::id::AgentId;
 
 const CLEAR: Credentials = Credentials { secret: [7; 32], encrypt: false };
 const ENCRYPTED: Credentials = Credentials { secret: [7; 32], encrypt: true };
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of the greeting, and of what the client says in an encrypted handshake.
-const GREETING: usize = 41;
+const GREETING: usize = 49;
 const FIRST: usize = 1 + 48;
 const TEXT: &str = "a text that stands nowhere else";
 
@@ -54,7 +55,7 @@ fn line_that(client: Credentials, server: Credentials, change: Change) -> Line {
     let (agent_addr, addr) = (agent.local_addr().unwrap(), between.local_addr().unwrap().to_string());
     let serving = spawn(move || {
         let stream = agent.accept().unwrap().0;
-        Connection::accept(Stream::Tcp(stream), "the client".into(), &server, TIMEOUT)
+        Connection::accept(Stream::Tcp(stream), "the client".into(), &server, AgentId(7), TIMEOUT)
     });
     let relaying = spawn(move || {
         let (client, server) = (between.accept().unwrap().0, TcpStream::connect(agent_addr).unwrap());
@@ -183,7 +184,7 @@ fn a_handshake_that_was_overheard_opens_no_other_connection() {
     let mut again = TcpStream::connect(agent.local_addr().unwrap()).unwrap();
     again.write_all(&overheard).unwrap();
     let stream = Stream::Tcp(agent.accept().unwrap().0);
-    let refused = Connection::accept(stream, "somebody".into(), &ENCRYPTED, TIMEOUT);
+    let refused = Connection::accept(stream, "somebody".into(), &ENCRYPTED, AgentId(7), TIMEOUT);
     assert_eq!(condition(&refused), "AUTH_REFUSED");
 }
 

@@ -11,6 +11,7 @@ use crate::config::Credentials;
 use crate::edge::locked;
 use crate::edge::net::{Connection, Stream, listen};
 use crate::error::{Error, Result};
+use crate::id::AgentId;
 use crate::source::{SourceReply, SourceRequest};
 
 /// Connections at once; more are closed.
@@ -136,7 +137,8 @@ impl Shared {
 
     fn serve(&self, stream: TcpStream, peer: String, number: u64) -> Result<()> {
         stream.set_nodelay(true).map_err(|error| Error::io("setting up a socket", &error))?;
-        let mut connection = Connection::accept(Stream::Tcp(stream), peer, &self.ours, IO_TIMEOUT)?;
+        let mut connection =
+            Connection::accept(Stream::Tcp(stream), peer, &self.ours, AgentId(0), IO_TIMEOUT)?;
         let go_on = || !self.stopping.load(Ordering::Acquire);
         while go_on() {
             let request: SourceRequest = connection.read_next(go_on)?;

@@ -140,7 +140,7 @@ impl Handler {
                 let request = Request::StateRegistry(Box::new(told));
                 let reply = match is_open {
                     true => self.connections.call_driver(driver, &request),
-                    false => self.connections.call(driver, &request),
+                    false => self.connections.call_at(driver, &request),
                 };
                 match reply? {
                     Reply::StateRegistry(answer) => Ok(answer),
@@ -155,7 +155,7 @@ impl Handler {
         if holder.id == self.info.id {
             return self.state_asked(asked);
         }
-        match self.connections.call(&holder.addr, &Request::StateHolder(Box::new(asked)))? {
+        match self.connections.call(holder, &Request::StateHolder(Box::new(asked)))? {
             Reply::StateHolder(answer) => Ok(answer),
             _ => Err(unexpected()),
         }

@@ -38,9 +38,8 @@ impl Stub {
                 let (stream, timeout) = (Stream::Tcp(guest.unwrap()), Duration::from_secs(5));
                 // Some only look whether anybody listens.
                 let ours = Credentials { secret: SECRET, encrypt: false };
-                let Ok(mut guest) = Connection::accept(stream, "a guest".into(), &ours, timeout) else {
-                    continue;
-                };
+                let accepted = Connection::accept(stream, "a guest".into(), &ours, AgentId(id), timeout);
+                let Ok(mut guest) = accepted else { continue };
                 while let Ok(request) = guest.read::<Request>() {
                     let answer = answer(&request);
                     locked(&heard).push(request);
