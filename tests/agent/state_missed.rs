@@ -1,11 +1,17 @@
 //! A holder that did not get what was decided, and is there all the same: it is given all of it anew.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use clonos::agent::protocol::{Reply, Request};
 use clonos::agent::state::asking::{Done, FromRegistry, ToRegistry};
 use clonos::agent::state::holders::{Answer, Asked, Part, ToHolder};
+use clonos::config::SessionConfig;
+use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::id::Epoch;
 use clonos::state::Version;
 
+use crate::line::{Talk, line};
 use crate::state_lost::figures;
 use crate::states::{Counting, all_are, count_all, counters, in_partition};
 use crate::world::{Peer, World, eventually, open_as, task_in};
@@ -91,4 +97,37 @@ fn a_holder_that_missed_a_delta_is_given_what_it_lacks_and_keeps_what_it_has() {
         });
         assert_eq!(counters(&mut worker, 6, 3, 0..200).unwrap(), all_are(0..200, 6));
     }
+}
+
+#[test]
+fn the_registry_hears_that_a_holder_lacks_a_delta_though_it_was_told_in_vain_at_first() {
+    let world = World::with(|config, _| config.io_timeout_ms = 1_000);
+    let told = Arc::new(AtomicUsize::new(0));
+    let _executors = ["one", "two"].map(|name| {
+        let told = Arc::clone(&told);
+        let asked = move |_: &Talk, request: &Request| match request {
+            Request::StateRegistry(asked) if matches!(**asked, ToRegistry::Lacks { .. }) => {
+                told.fetch_add(1, Ordering::SeqCst) > 0
+            }
+            _ => true,
+        };
+        let driver_addr = line(world.driver.addr(), asked, |_| true);
+        let session = SessionConfig { driver_addr, ..world.config.clone() };
+        let socket = world.folder.path().join(format!("{name}.sock"));
+        Agent::start(AgentConfig { session, role: Role::Executor { id: name.into() }, socket }).unwrap()
+    });
+    let mut worker = world.worker();
+    for epoch in 0..2 {
+        count_all(&mut worker, epoch, 2, 0..200).unwrap();
+    }
+    decide_without(&world, 2, (0, 1), 0);
+    // Whoever runs into it is tried again, as Spark does.
+    let again = || count_all(&mut world.worker(), 3, 2, 0..200).is_ok();
+    eventually("the epoch comes to its end", again);
+    eventually("all ranges have their copies", || {
+        let figures = figures(&world);
+        figures.copies == 2 && figures.joining == 0
+    });
+    assert!(told.load(Ordering::SeqCst) > 1, "the first was lost");
+    assert_eq!(counters(&mut worker, 4, 3, 0..200).unwrap(), all_are(0..200, 4));
 }

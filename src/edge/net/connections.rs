@@ -319,6 +319,11 @@ mod tests {
             let told = connections.call_at(&addr, &Request::Stats);
             assert!(matches!(&told, Err(Error::Timeout { millis: 300, .. })), "{told:?}");
             assert!(connections.failed_lately(&addr));
+            let told = connections.call_driver(&addr, &Request::Stats);
+            assert!(
+                matches!(&told, Err(Error::Timeout { millis: 600, .. })),
+                "the driver may read first: {told:?}"
+            );
         }
     }
 }

@@ -198,6 +198,22 @@ mod tests {
     }
 
     #[test]
+    fn a_delta_that_nobody_goes_on_with_is_dropped_though_no_other_comes() {
+        let memory = Memory::default();
+        let uploads = Uploads::new(&memory);
+        let piece = || Bytes::from_static(b"ab");
+        for upload in [1, 2] {
+            assert!(uploads.add((AgentId(1), upload), 0, piece(), false).unwrap().is_none());
+        }
+        let of_one = memory.bytes() / 2;
+        assert!(of_one > 0);
+        let long_ago = Instant::now().checked_sub(UPLOAD_PATIENCE).expect("this machine runs for so long");
+        locked(&uploads.all).get_mut(&(AgentId(1), 1)).unwrap().touched = long_ago;
+        uploads.sweep();
+        assert_eq!(memory.bytes(), of_one, "the other may come to its end");
+    }
+
+    #[test]
     fn timers_of_long_keys_come_in_several_answers() {
         let id = StateId { query: "q".into(), operator: "f".into() };
         let keys: Vec<KeyPrefix> = (0..6_u64).map(|n| KeyPrefix::new(n << 60, &[7; 400_000])).collect();
