@@ -206,20 +206,39 @@ def parse_checkpoint_dir(path: str | os.PathLike[str] | None) -> str | None:
     ConfigError
         If it is another URL.
     """
-    if path is None:
-        return None
+    return None if path is None else parse_location("checkpoint_dir", path)
+
+
+def parse_location(setting: str, path: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a folder, or the URL of an object store as it is.
+
+    Parameters
+    ----------
+    setting : str
+        Name used in the error.
+    path : path or URL
+        As the user gave it.
+
+    Raises
+    ------
+    ConfigError
+        If it is another URL, or one of which a ``pathlib.Path`` was made.
+    """
     text = os.fspath(path).removeprefix("file://").removeprefix("file:")
     scheme, is_url, _ = text.partition("://")
-    if not is_url:
-        return str(Path(text).absolute())
-    if scheme in OBJECT_STORES:
+    if is_url and scheme in OBJECT_STORES:
         return text
     listed = ", ".join(f"{scheme}://" for scheme in OBJECT_STORES)
-    message = (
-        f"checkpoint_dir={text!r} must be a folder of a file system that driver and executors "
-        f"mount, or in an object store: {listed}"
-    )
-    raise ConfigError(message, "CONFIG")
+    if is_url:
+        message = (
+            f"{setting}={text!r} must be a folder of a file system that driver and executors "
+            f"mount, or in an object store: {listed}"
+        )
+        raise ConfigError(message, "CONFIG")
+    if text.partition(":/")[0] in OBJECT_STORES and ":/" in text:
+        message = f"{setting}={text!r} was a URL before it was a pathlib.Path: give it as text"
+        raise ConfigError(message, "CONFIG")
+    return str(Path(text).absolute())
 
 
 def parse_io_timeout(value: float) -> int:

@@ -294,7 +294,7 @@ class StateRows:
 
     @staticmethod
     def open(
-        path: str,
+        location: Location,
         *,
         query: str | None,
         operator: str | None,
@@ -350,7 +350,7 @@ class StateTask:
         variables: Sequence[tuple[str, str, pa.Schema | None, pa.Schema, int]],
         deleted: Sequence[str] = (),
         local: LocalState | None = None,
-        state_from: tuple[str, int] | None = None,
+        state_from: tuple[Location, int] | None = None,
     ) -> StateTask:
         """Begin; `variables` are name, kind (value, list, map), user key, value, TTL in ms.
 
@@ -465,8 +465,8 @@ class Agent:
         """Drop the logs of an epoch everywhere."""
     def check_epoch(self, query: str, epoch: int | str) -> None:
         """Raise `InconsistentEpoch` unless what the epoch's tasks took in belongs together."""
-    def savepoint(self, query: str, path: str) -> str:
-        """Write all keyed states of a query to a new folder; what is in it, as JSON."""
+    def savepoint(self, query: str, location: Location) -> str:
+        """Write all keyed states of a query where nothing is; what is in it, as JSON."""
     def live_epochs(self) -> list[tuple[str, int | str]]:
         """Epochs of which some log is held."""
     def stats(self) -> str:
@@ -564,9 +564,6 @@ def run_executor_agent(config: SessionConfig, watch_pid: int, folder: str, execu
 def cluster_stats(config: SessionConfig) -> str:
     """What the agents of a running session hold, as JSON; for the command line."""
 
-def read_segment(path: str) -> str:
-    """What a segment file holds, as JSON."""
-
 def try_checkpoint(checkpoint_dir: str, options: dict[str, str], patience_s: float) -> float:
     """Try what ``checkpoint_dir`` would name; seconds that an object's put took, 0 for a folder."""
 
@@ -579,8 +576,35 @@ def row_fingerprints(columns: Sequence[pa.Array]) -> pa.Array:
 def build_profile() -> str:
     """``"release"`` or ``"debug"``."""
 
+@final
+class Location:
+    """A folder, or a prefix of an object store; nothing is opened by naming it.
+
+    An object store is told what `options` say, or the ``storage_options`` of a `session` whose
+    ``checkpoint_dir`` is in a store of the same kind. ``repr`` shows none of them.
+    """
+
+    def __init__(
+        self, path: str, session: SessionConfig | None = ..., options: dict[str, str] = ...
+    ) -> None: ...
+
+@final
+class Epochs:
+    """The epochs of a checkpoint that were not committed."""
+
+    @staticmethod
+    def open(location: Location) -> Epochs:
+        """`ConfigError` for a folder that is not there."""
+    def list(self) -> str:
+        """All of them as JSON, those that were written longest ago first."""
+    def drop_epoch(self, folder: str) -> None:
+        """Remove one, by its folder: its claims first."""
+
+def inspect(location: Location) -> str:
+    """What is in segments, savepoints and keyed state there and below: JSON; reads all of it."""
+
 def check_savepoint(
-    path: str,
+    location: Location,
     uid: str,
     keys: pa.Schema,
     variables: Sequence[tuple[str, str, pa.Schema | None, pa.Schema, int]],
@@ -588,11 +612,8 @@ def check_savepoint(
 ) -> int:
     """Raise unless an operator can begin with what a savepoint holds of it; return its mark."""
 
-def stored_report(path: str) -> str:
-    """What there is in a savepoint, or of state in a checkpoint folder: JSON; reads all of it."""
-
 def stored_schema(
-    path: str,
+    location: Location,
     query: str | None = None,
     operator: str | None = None,
     version: int | None = None,

@@ -10,6 +10,7 @@ use super::allocator::give_back_at_once;
 use super::client::{epoch, epoch as client_epoch, epoch_object};
 use super::config::PySessionConfig;
 use super::door::enter;
+use super::location::PyLocation;
 use super::stored::savepoint_report;
 use crate::agent::protocol::{Code, Execution, Placed, Plan, Use};
 use crate::agent::state::messages::Clock;
@@ -141,10 +142,10 @@ impl PyAgent {
         enter(py, || self.agent.check_epoch(query, &epoch))
     }
 
-    /// Writes all states of a query to a folder of their own; what is in it.
-    fn savepoint(&self, py: Python<'_>, query: &str, path: PathBuf) -> PyResult<String> {
+    /// Writes all states of a query to a folder of their own, or to a prefix of an object store; what is in it.
+    fn savepoint(&self, py: Python<'_>, query: &str, location: &PyLocation) -> PyResult<String> {
         enter(py, || {
-            let manifest = self.agent.savepoint(query, &path)?;
+            let manifest = self.agent.savepoint(query, location.0.clone())?;
             Ok(savepoint_report(&manifest).to_string())
         })
     }

@@ -16,11 +16,11 @@ use super::config::PySessionConfig;
 use super::door::{enter, quick};
 use crate::determinant;
 use crate::edge::agent::process;
-use crate::edge::disk::{self, recovery};
+use crate::edge::disk;
 use crate::edge::net::client::Client;
 use crate::error::{Error, Result};
 
-fn json<T: Serialize>(value: &T) -> Result<String> {
+pub(super) fn json<T: Serialize>(value: &T) -> Result<String> {
     serde_json::to_string(value).map_err(|error| Error::Protocol { what: error.to_string() })
 }
 
@@ -71,11 +71,6 @@ pub(super) fn run_executor_agent(
 pub(super) fn cluster_stats(py: Python<'_>, config: &PySessionConfig) -> PyResult<String> {
     let config = &config.config;
     enter(py, || json(&Client::connect(config, Path::new(&config.driver_socket))?.cluster_stats()?))
-}
-
-#[pyfunction]
-pub(super) fn read_segment(py: Python<'_>, path: &str) -> PyResult<String> {
-    enter(py, || json(&recovery::read_segment(Path::new(path))?))
 }
 
 #[pyfunction]

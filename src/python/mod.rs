@@ -13,7 +13,9 @@ mod door;
 mod error;
 mod exchange;
 mod functions;
+mod inspection;
 mod lists;
+mod location;
 mod outputs;
 mod result_task;
 mod service_task;
@@ -38,11 +40,15 @@ mod _core {
     use super::exchange::{PyStage, partition_ids};
     #[pymodule_export]
     use super::functions::{
-        build_profile, bytes_fingerprint, cluster_stats, ensure_agent, read_segment, row_fingerprints,
-        run_executor_agent, try_checkpoint,
+        build_profile, bytes_fingerprint, cluster_stats, ensure_agent, row_fingerprints, run_executor_agent,
+        try_checkpoint,
     };
     #[pymodule_export]
+    use super::inspection::{PyEpochs, inspect};
+    #[pymodule_export]
     use super::lists::plain_array;
+    #[pymodule_export]
+    use super::location::PyLocation;
     #[pymodule_export]
     use super::outputs::PyOutputs;
     #[pymodule_export]
@@ -54,7 +60,7 @@ mod _core {
     #[pymodule_export]
     use super::state_task::{PyLocalState, PyStateTask};
     #[pymodule_export]
-    use super::stored::{PyStateRows, check_savepoint, stored_report, stored_schema};
+    use super::stored::{PyStateRows, check_savepoint, stored_schema};
     #[pymodule_export]
     use super::value_task::PyValueTask;
 }

@@ -1,6 +1,5 @@
 //! `StateTask`: what one task reads of its operator's keyed state, and what it changes.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,9 +17,11 @@ use pyo3_arrow::{PyArray, PyRecordBatch, PySchema};
 use super::arrays::{array, batch, to_pyarrow};
 use super::client::{epoch, get, text};
 use super::door::{enter, quick};
+use super::location::PyLocation;
 use super::lock;
 use super::service_task::PyServiceTask;
 use super::state_backend::AtAgent;
+use crate::edge::disk::Location;
 use crate::edge::disk::savepoint::SavedPartition;
 use crate::error::{Error, Result};
 use crate::id::Epoch;
@@ -78,7 +79,7 @@ struct Opening {
     deleted: Vec<String>,
     local: Option<Py<PyLocalState>>,
     /// The savepoint that it begins with, and its mark.
-    state_from: Option<(PathBuf, u64)>,
+    state_from: Option<(Location, u64)>,
 }
 
 /// A variable, as Python declares it.
@@ -111,17 +112,18 @@ impl Opening {
             state_from: arguments
                 .get_item("state_from")?
                 .filter(|from| !from.is_none())
-                .map(|from| from.extract())
-                .transpose()?,
+                .map(|from| from.extract::<(PyRef<'_, PyLocation>, u64)>())
+                .transpose()?
+                .map(|(location, mark)| (location.0.clone(), mark)),
         })
     }
 
     /// Where the state is, and the number of the epoch; with what it begins.
     fn backend(&self, task: Option<Py<PyServiceTask>>) -> Result<(AnyBackend, u64)> {
         let (backend, epoch) = self.kept(task)?;
-        let Some((path, mark)) = &self.state_from else { return Ok((backend, epoch)) };
+        let Some((location, mark)) = &self.state_from else { return Ok((backend, epoch)) };
         let hashes = partition_hashes(self.partition, self.partitions);
-        let origin = SavedPartition::new(path, &self.id.operator, STATE_FROM, hashes, *mark);
+        let origin = SavedPartition::new(location.clone(), &self.id.operator, STATE_FROM, hashes, *mark);
         Ok((Box::new(Starting::new(backend, origin)), epoch))
     }
 

@@ -1,6 +1,5 @@
 //! State that lies in files: checked before a query begins with it, and read by those who look at it.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use arrow_array::{Int32Array, Int64Array};
@@ -11,15 +10,17 @@ use serde_json::{Value, json};
 
 use super::arrays::to_pyarrow;
 use super::door::enter;
+use super::location::PyLocation;
 use super::lock;
 use super::state_task::{Declaration, STATE_FROM, variable};
-use crate::edge::disk::savepoint::{MANIFEST, Manifest, SavedState, Savepoint};
+use crate::edge::disk::Location;
+use crate::edge::disk::savepoint::{Manifest, SavedState, Savepoint};
 use crate::edge::disk::stored::{Rows, Stored, StoredState};
 use crate::error::{Error, Result};
 use crate::state::catalog::{Catalog, Variable};
 use crate::state::table::Shown;
 
-/// The option that names a folder.
+/// The option that names what is read.
 const PATH: &str = "path";
 
 /// A savepoint for people: JSON.
@@ -65,7 +66,7 @@ fn variables(catalog: &Catalog) -> Vec<Value> {
 #[pyfunction]
 pub(super) fn check_savepoint(
     py: Python<'_>,
-    path: PathBuf,
+    location: &PyLocation,
     uid: &str,
     keys: PySchema,
     variables: Vec<Declaration>,
@@ -74,37 +75,15 @@ pub(super) fn check_savepoint(
     let keys = keys.into_inner().fields().clone();
     let variables = variables.into_iter().map(variable).collect::<PyResult<Vec<_>>>()?;
     enter(py, || {
-        let savepoint = Savepoint::open(&path, STATE_FROM)?;
+        let savepoint = Savepoint::open(location.0.clone(), STATE_FROM)?;
         let place = savepoint.find(uid, STATE_FROM)?;
         Catalog::open(&savepoint.state(place)?.catalog, &keys, &variables, &deleted)?;
         Ok(savepoint.mark())
     })
 }
 
-/// What there is in a folder with state: JSON. All of it is read.
-#[pyfunction]
-pub(super) fn stored_report(py: Python<'_>, path: PathBuf) -> PyResult<String> {
-    enter(py, || {
-        if path.join(MANIFEST).exists() {
-            let savepoint = Savepoint::open(&path, PATH)?;
-            let problems: Vec<String> = savepoint.check().err().iter().map(Error::to_string).collect();
-            let report = savepoint_report(savepoint.manifest());
-            return Ok(json!({ "savepoint": report, "problems": problems }).to_string());
-        }
-        let stored = Stored::open(&path, PATH)?;
-        let mut problems = stored.problems.clone();
-        let mut states = Vec::new();
-        for state in &stored.states {
-            match report(state) {
-                Ok(report) => states.push(report),
-                Err(error) => problems.push(error.to_string()),
-            }
-        }
-        Ok(json!({ "states": states, "problems": problems }).to_string())
-    })
-}
-
-fn report(state: &StoredState) -> Result<Value> {
+/// The state of a checkpoint for people. All of it is read.
+pub(super) fn state_report(state: &StoredState) -> Result<Value> {
     let Some(version) = state.versions.last() else { return Ok(json!({ "operator": state.uid() })) };
     let (catalog, figures) = (state.catalog(*version)?, state.figures(*version)?);
     Ok(json!({
@@ -122,13 +101,13 @@ fn report(state: &StoredState) -> Result<Value> {
 
 /// Finds the state and the version that are meant, and what is shown of it: without a variable, timers.
 fn looking_at<T>(
-    path: &Path,
+    location: &Location,
     (query, operator): (Option<&str>, Option<&str>),
     version: Option<u64>,
     variable: Option<&str>,
     look: impl FnOnce(&StoredState, u64, &Catalog, Shown) -> Result<T>,
 ) -> Result<T> {
-    let stored = Stored::open(path, PATH)?;
+    let stored = Stored::open(location.clone(), PATH)?;
     let state = stored.find(query, operator)?;
     let version = state.version(version)?;
     let catalog = state.catalog(version)?;
@@ -145,10 +124,10 @@ type Described = (u64, PySchema, Option<PySchema>, Option<PySchema>, Option<&'st
 
 /// What a variable's columns are; of timers without one.
 #[pyfunction]
-#[pyo3(signature = (path, query=None, operator=None, version=None, variable=None))]
+#[pyo3(signature = (location, query=None, operator=None, version=None, variable=None))]
 pub(super) fn stored_schema(
     py: Python<'_>,
-    path: PathBuf,
+    location: &PyLocation,
     query: Option<String>,
     operator: Option<String>,
     version: Option<u64>,
@@ -157,7 +136,7 @@ pub(super) fn stored_schema(
     enter(py, || {
         let schema = |fields: &Fields| PySchema::from(Arc::new(Schema::new(fields.clone())));
         let meant = (query.as_deref(), operator.as_deref());
-        looking_at(&path, meant, version, variable.as_deref(), |_, version, catalog, shown| {
+        looking_at(&location.0, meant, version, variable.as_deref(), |_, version, catalog, shown| {
             Ok(match shown {
                 Shown::Timers => (version, schema(catalog.keys()), None, None, None, false),
                 Shown::Variable(_, variable) => (
@@ -183,11 +162,11 @@ type Chunk = (Py<PyAny>, Py<PyAny>, Option<Py<PyAny>>, Option<Py<PyAny>>, Py<PyA
 #[pymethods]
 impl PyStateRows {
     #[staticmethod]
-    #[pyo3(signature = (path, *, query, operator, version, variable, first, last))]
+    #[pyo3(signature = (location, *, query, operator, version, variable, first, last))]
     #[expect(clippy::too_many_arguments, reason = "all are keywords")]
     fn open(
         py: Python<'_>,
-        path: PathBuf,
+        location: &PyLocation,
         query: Option<String>,
         operator: Option<String>,
         version: Option<u64>,
@@ -197,9 +176,10 @@ impl PyStateRows {
     ) -> PyResult<Self> {
         enter(py, || {
             let meant = (query.as_deref(), operator.as_deref());
-            let rows = looking_at(&path, meant, version, variable.as_deref(), |state, version, _, shown| {
-                state.rows(version, shown, first..=last)
-            })?;
+            let rows =
+                looking_at(&location.0, meant, version, variable.as_deref(), |state, version, _, shown| {
+                    state.rows(version, shown, first..=last)
+                })?;
             Ok(Self(Mutex::new(rows)))
         })
     }

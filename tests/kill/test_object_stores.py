@@ -111,8 +111,8 @@ def test_what_is_wrong_with_a_store_is_said_when_a_session_attaches(
                 str(spark.sparkContext.getConf().getAll()),
             ]
             assert not any(s3_server.SECRET in text for text in shown)
-            with pytest.raises(clonos.errors.ConfigError, match="savepoint"):
-                session.savepoint("query", "s3://bucket/savepoint")
+            with pytest.raises(clonos.errors.ConfigError, match="path='hdfs://bucket/savepoint'"):
+                session.savepoint("query", "hdfs://bucket/savepoint")
         server.kill()
         with pytest.raises(clonos.errors.ClonosError, match=f"s3://{s3_server.BUCKET}/logs"):
             clonos.attach(spark, **server.settings(io_timeout=2.0))

@@ -16,7 +16,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 import clonos
-from clonos.cli.states import stored_states
+from clonos.cli.inspection import look
 from clonos.errors import ClonosError, ConfigError
 from clonos.testing import wait_until
 
@@ -187,7 +187,7 @@ def test_a_savepoint_that_cannot_be_begun_with_is_refused_before_the_first_batch
         shutil.copytree(saved, tmp_path / "saved.0000000000000001.unfinished")
         (tmp_path / "notes").mkdir()
         (tmp_path / "notes" / "savepoint").write_text("mine")
-        reports, problems = stored_states(tmp_path)
+        reports, problems = look(str(tmp_path))
         assert problems == []
         found = sorted((report["title"], report["states"][0]["keys"]) for report in reports)
         assert found == [(f"savepoint {name}", 7) for name in (tmp_path / "older", saved)]
@@ -197,7 +197,7 @@ def test_a_savepoint_that_cannot_be_begun_with_is_refused_before_the_first_batch
         manifest.write_bytes(damaged)
         with pytest.raises(ClonosError, match="checksum"):
             sums(files, plain_spark, state_from=saved)
-        reports, (problem,) = stored_states(saved)
+        reports, (problem,) = look(str(saved))
         assert reports == []
         assert "checksum" in problem
 

@@ -72,7 +72,7 @@ def kept(tmp_path: Path) -> Path:
         agent.commit_epoch(QUERY, 0)
         run_epoch(config, 1, ["b", "c"])
         agent.commit_epoch(QUERY, 1)
-        agent.savepoint(QUERY, str(tmp_path / "saved"))
+        agent.savepoint(QUERY, _core.Location(str(tmp_path / "saved")))
     finally:
         agent.stop()
     return tmp_path
@@ -112,6 +112,9 @@ def test_states_are_shown_and_what_is_damaged_is_named(kept: Path) -> None:
     )
     (state,) = report["states"]
     assert state == state | counted | {"version": 1}
+    code, _, (problem,) = reported(kept / "gone")
+    assert code == 1
+    assert str(kept / "gone") in problem
     shown = inspect(kept / "kept")
     assert shown.returncode == 0
     assert all(text in shown.stdout for text in (OPERATOR, QUERY, "0, 1", "TTL 60000 ms"))

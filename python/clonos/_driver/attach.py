@@ -299,7 +299,7 @@ def register_formats(
     from clonos._sinks import data_sources
     from clonos._sources import HttpSource, SocketSource, with_defaults
     from clonos._sources.first_batch import FirstBatchSource
-    from clonos._sources.state import StateSource
+    from clonos._sources.state import source_of
     from clonos._sources.timers import timers_of
 
     defaults = {"bindHost": bind_host, "encrypt": str(config.encrypt).lower()}
@@ -307,7 +307,7 @@ def register_formats(
         defaults["logDir"] = config.checkpoint_dir
     sources = [with_defaults(source, **defaults) for source in (SocketSource, HttpSource)]
     loop = loop_of(_batches_retained(spark))
-    own: list[type[DataSource]] = [StateSource, FirstBatchSource, timers_of(config), loop]
+    own: list[type[DataSource]] = [source_of(config), FirstBatchSource, timers_of(config), loop]
     formats: list[type[DataSource]] = [*sources, *own, *data_sources()]
     for source in formats:
         try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from clonos import _attached, _core
+from clonos._config import parse_location
 from clonos._driver import spark_private
 from clonos._driver.adopt import Adoption
 from clonos._driver.foreach_batch import causal_batch_function
@@ -261,7 +262,7 @@ class Session:
         self._agent.commit_epoch(query, epoch)
 
     def savepoint(self, query: StreamingQuery | str, path: str | os.PathLike[str]) -> None:
-        """Write all keyed state of a streaming query to a folder that needs nothing else.
+        """Write all keyed state of a streaming query to a place that needs nothing else.
 
         What is written is what the query's last committed batch left, of all its
         `clonos.transform_with_state`. The query may run on meanwhile, or have ended.
@@ -272,15 +273,17 @@ class Session:
         ----------
         query : pyspark.sql.streaming.StreamingQuery or str
             The query, its id or its name. It must have run in this application.
-        path : path-like
-            A folder that does not exist yet; the driver writes to it. It is there when all of it
-            is.
+        path : path or URL
+            A folder that does not exist yet, or a place in an object store where nothing is; the
+            driver writes to it. It is there when all of it is. A store of the kind that
+            `checkpoint_dir` is in is told the session's `storage_options`, another one finds its
+            credentials in the environment.
 
         Raises
         ------
         ConfigError
-            If there is no such query, it has committed no state, or the folder exists or cannot be
-            made.
+            If there is no such query, it has committed no state, or there is something at `path`,
+            or nothing can be made there.
         StateLost
             If some of the state can be read nowhere any more.
         AgentTimeout
@@ -290,14 +293,10 @@ class Session:
         --------
         >>> session.savepoint(query, "/backup/alarms-2026-11-24")  # doctest: +SKIP
         """
-        if "://" in os.fspath(path):
-            message = (
-                f"savepoint: {path} is no folder, and savepoints cannot be written elsewhere yet"
-            )
-            raise ConfigError(message, "CONFIG")
+        location = _core.Location(parse_location("path", path), self.config)
         # What Spark has committed, it may not have told yet.
         spark_private.wait_for_events(self.spark.sparkContext)
-        self._agent.savepoint(self._id_of(query), str(Path(path).absolute()))
+        self._agent.savepoint(self._id_of(query), location)
 
     def _id_of(self, query: StreamingQuery | str) -> str:
         if not isinstance(query, str):

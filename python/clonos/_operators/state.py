@@ -7,12 +7,11 @@ import os
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clonos import _attached, _core
 from clonos._arrow_types import arrow_schema
-from clonos._config import choice
+from clonos._config import choice, parse_location
 from clonos._operators.declaration import session_conf
 from clonos._operators.exchange import SHUFFLE_PARTITIONS, exchange_with, map_stage
 from clonos._operators.grouped import Key, grouping
@@ -123,8 +122,9 @@ def transform_with_state(  # noqa: PLR0917  # the order of Spark's
     partitions : int, optional
         Number of tasks; default: ``spark.sql.shuffle.partitions``. Another number at the next start
         finds the same state.
-    state_from : path-like, optional
-        A savepoint (`Session.savepoint`), on a file system that driver and executors mount. Where
+    state_from : path or URL, optional
+        A savepoint (`Session.savepoint`), on a file system that driver and executors mount, or in
+        an object store, to which credentials are given as `Session.savepoint` says. Where
         no batch with this operator was committed yet, it begins with what the savepoint holds of
         the operator of this `uid`. Once there is state, that is what counts.
 
@@ -232,7 +232,7 @@ def stateful(  # noqa: PLR0917  # the order of Spark's
         is_adopted=is_adopted,
     )
     if state_from is not None:
-        program = _started(program, str(Path(state_from).absolute()))
+        program = _started(program, parse_location("state_from", state_from))
     stage = StatefulStage(program, df.sparkSession.sparkContext)
     timers = _timers(df, processor, mode, spec.name)
     exchanged = exchange_with(timers, rows, count, *places)
@@ -309,7 +309,9 @@ def _started(program: Program, savepoint: str) -> Program:
     """Have the operator begin with a savepoint, or refuse one with which it cannot."""
     variables = [program.declared[name].for_core() for name in program.variables]
     operator, keys, deleted = program.operator, program.key_schema, program.deleted
-    mark = _core.check_savepoint(savepoint, operator, keys, variables, deleted)
+    config = None if program.config is None else _core.SessionConfig.from_bytes(program.config)
+    location = _core.Location(savepoint, config)
+    mark = _core.check_savepoint(location, operator, keys, variables, deleted)
     return replace(program, state_from=(savepoint, mark))
 
 

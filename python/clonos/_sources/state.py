@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from clonos import _core
+from clonos._config import parse_location
 from clonos._sources.options import check_known, refused, truth, whole
 from clonos.errors import ConfigError
 
@@ -36,7 +36,10 @@ OPTIONS = (
 
 @dataclass(frozen=True)
 class StateOptions:
-    """Which state, and what of it: `variable` is ``None`` for timers."""
+    """Which state, and what of it: `variable` is ``None`` for timers.
+
+    `session` is that whose credentials an object store is given, as bytes; it is shown nowhere.
+    """
 
     path: str
     query: str | None
@@ -45,9 +48,10 @@ class StateOptions:
     variable: str | None
     flatten: bool
     partitions: int
+    session: bytes | None = field(default=None, repr=False)
 
     @classmethod
-    def read(cls, options: Mapping[str, str]) -> StateOptions:
+    def read(cls, options: Mapping[str, str], session: bytes | None = None) -> StateOptions:
         """Check the options of the source."""
         check_known(StateSource.name(), options, OPTIONS, ())
         path = options.get("path")
@@ -55,12 +59,6 @@ class StateOptions:
             message = (
                 "clonos-state needs a path: of a savepoint, or a checkpoint_dir; "
                 'spark.read.format("clonos-state").option("stateVarName", …).load(path)'
-            )
-            raise ConfigError(message, "CONFIG")
-        if "://" in path.removeprefix("file://"):
-            message = (
-                f"clonos-state cannot read {path}: of a checkpoint_dir in an object store there is "
-                "no reader yet. Write a savepoint to a folder, and read that"
             )
             raise ConfigError(message, "CONFIG")
         variable: str | None = options.get("stateVarName", "")
@@ -73,14 +71,21 @@ class StateOptions:
         if batch is not None and not batch.strip().isdecimal():
             raise refused("batchId", batch, "the number of a batch")
         return cls(
-            path=str(Path(path.removeprefix("file://").removeprefix("file:")).absolute()),
+            path=parse_location("path", path),
             query=options.get("query"),
             operator=options.get("operator"),
             version=None if batch is None else int(batch),
             variable=variable,
             flatten=truth(options, "flattenCollectionTypes", default=True),
             partitions=min(whole(options, "numPartitions", os.cpu_count() or 1), RANGES),
+            session=session,
         )
+
+    @property
+    def location(self) -> _core.Location:
+        """What `path` names: nothing is opened yet."""
+        session = None if self.session is None else _core.SessionConfig.from_bytes(self.session)
+        return _core.Location(self.path, session)
 
 
 class StateRanges(InputPartition):
@@ -99,7 +104,11 @@ class StateRanges(InputPartition):
 class StateSource(DataSource):
     """Keyed state as rows: ``spark.read.format("clonos-state").load(path)``.
 
-    The path is that of a savepoint (`Session.savepoint`) or of a ``checkpoint_dir``. The columns
+    The path is that of a savepoint (`Session.savepoint`) or of a ``checkpoint_dir``: a folder, or
+    the URL of an object store, which each task reads. A store of the kind that the session's
+    ``checkpoint_dir`` is in is told its ``storage_options``; another one, and any where no session
+    is attached, finds its credentials in the environment. They are no options of the source, as
+    those may be shown in plans. The columns
     are those of Spark's ``statestore`` reader: ``key``, then ``value``, or ``list_element``, or
     ``user_map_key`` and ``user_map_value``, or ``expiration_timestamp_ms`` of timers, and
     ``partition_id``: the part of the keys that one task reads. Values with a TTL are structs of
@@ -124,6 +133,9 @@ class StateSource(DataSource):
     `clonos.attach` registers it; without a session, ``spark.dataSource.register(StateSource)``.
     """
 
+    # The session whose credentials it reads with, as bytes.
+    session: ClassVar[bytes | None] = None
+
     @classmethod
     def name(cls) -> str:
         """Return the name for ``format``."""
@@ -144,7 +156,7 @@ class StateSource(DataSource):
     def _options(self) -> StateOptions:
         from pyspark.sql.datasource import CaseInsensitiveDict
 
-        return StateOptions.read(CaseInsensitiveDict(self.options))
+        return StateOptions.read(CaseInsensitiveDict(self.options), self.session)
 
 
 class StateReader(DataSourceReader):
@@ -171,7 +183,7 @@ class StateReader(DataSourceReader):
             raise TypeError(f"a StateRanges is read, not {partition!r}")
         options = self._options
         rows = _core.StateRows.open(
-            options.path,
+            options.location,
             query=options.query,
             operator=options.operator,
             version=self._version,
@@ -208,10 +220,21 @@ class StateReader(DataSourceReader):
         return [keys, pa.MapArray.from_arrays(offsets, user_keys, values)]
 
 
+def source_of(config: _core.SessionConfig) -> type[StateSource]:
+    """Return the data source, which reads with a session's credentials if it has a store's.
+
+    It is a new class then, so that it travels to Spark's planner by value.
+    """
+    if config.checkpoint_dir is None or "://" not in config.checkpoint_dir:
+        return StateSource
+    members = {"session": config.to_bytes(), "__doc__": StateSource.__doc__}
+    return type(StateSource.__name__, (StateSource,), members)
+
+
 def _described(options: StateOptions) -> tuple[int, pa.Schema, str | None, bool]:
     """Version that is read, its columns, kind of the variable, whether it has a TTL."""
     version, key, user_key, value, kind, ttl = _core.stored_schema(
-        options.path, options.query, options.operator, options.version, options.variable
+        options.location, options.query, options.operator, options.version, options.variable
     )
     columns = [("key", _struct(key))]
     if value is None:
@@ -238,4 +261,4 @@ def _struct(fields: Any) -> pa.StructType:
     return pa.struct(list(pa.schema(fields)))
 
 
-__all__ = ["StateReader", "StateSource"]
+__all__ = ["StateReader", "StateSource", "source_of"]

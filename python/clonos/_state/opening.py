@@ -30,6 +30,7 @@ def open_task(program: Program) -> _core.StateTask:
     task = recorder if isinstance(recorder, _core.ServiceTask) else None
     config = None if program.config is None else _core.SessionConfig.from_bytes(program.config)
     place = current_place("" if config is None else config.app_id, "rdd")
+    state_from = program.state_from
     in_batch = place is not None and isinstance(place.epoch, int)
     if task is None and in_batch and program.is_kept:
         message = (
@@ -47,7 +48,7 @@ def open_task(program: Program) -> _core.StateTask:
         keys=program.key_schema,
         variables=[program.declared[name].for_core() for name in program.variables],
         deleted=list(program.deleted),
-        state_from=program.state_from,
+        state_from=state_from and (_core.Location(state_from[0], config), state_from[1]),
     )
     if config is not None and place is not None and program.is_kept:
         _check_begun(program, opened, config, place)

@@ -63,7 +63,7 @@ class Program:
     is_adopted : bool
         Whether the program was written for Spark's own operator.
     state_from : tuple of str and int, optional
-        The savepoint with which it begins, and what tells it from others.
+        The savepoint with which it begins, a folder or a URL, and what tells it from others.
     """
 
     processor: Any

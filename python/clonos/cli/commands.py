@@ -16,6 +16,17 @@ app = typer.Typer(
 )
 
 
+StorageOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="NAME=VALUE",
+        help="What an object store is told that is not in the environment; may be repeated. Others "
+        "on this machine see arguments: secrets are better kept in the environment.",
+    ),
+]
+
+
 @app.command("demo")
 def run_demo(
     out: Annotated[Path, typer.Option(help="Folder for the picture and logs.")] = Path(
@@ -32,17 +43,25 @@ def run_demo(
 @app.command("inspect")
 def run_inspect(
     path: Annotated[
-        Path | None,
-        typer.Argument(help="A segment file or a checkpoint folder; default: running sessions."),
+        str | None,
+        typer.Argument(
+            help="A segment, a savepoint or a checkpoint_dir: a path, or a URL of an object store. "
+            "Default: running sessions."
+        ),
     ] = None,
+    storage_option: StorageOptions = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what is in a log: of a running session, or of files in a checkpoint folder."""
+    """Show what is in a log: of a running session, or of files in a checkpoint."""
     from clonos.cli import inspection
+    from clonos.errors import ConfigError
 
-    if path is not None:
-        _refuse_url(path)
-    raise typer.Exit(inspection.run(path, as_json))
+    try:
+        code = inspection.run(path, storage_option or [], as_json)
+    except ConfigError as error:
+        typer.echo(error.message, err=True)
+        code = 2
+    raise typer.Exit(code)
 
 
 @app.command("doctor")
@@ -77,7 +96,10 @@ def run_doctor(
 
 @app.command("epochs")
 def run_epochs(
-    folder: Annotated[Path, typer.Argument(help="The checkpoint_dir of a session.")],
+    folder: Annotated[
+        str, typer.Argument(help="The checkpoint_dir of a session: a folder, or a URL.")
+    ],
+    *,
     _list: Annotated[bool, typer.Option("--list", help="List the epochs: the default.")] = True,
     drop: Annotated[
         list[str] | None, typer.Option(help="Drop the epoch of this name; may be repeated.")
@@ -86,16 +108,19 @@ def run_epochs(
         str | None, typer.Option(help="Drop what was last written so long ago: 7d, 12h, 30m.")
     ] = None,
     force: Annotated[bool, typer.Option(help="Drop also what is in use.")] = False,
+    storage_option: StorageOptions = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
     """Show the epochs that were not committed, and drop those that nobody will run again."""
     from clonos.cli import epochs
-    from clonos.errors import ConfigError
+    from clonos.cli.location import location_of
+    from clonos.errors import ClonosError
 
-    _refuse_url(folder)
     try:
-        code = epochs.run(folder, drop or [], older_than, force, as_json)
-    except ConfigError as error:
+        place, location = location_of(folder, storage_option or [])
+        asked = epochs.Asked(drop or [], older_than, force, as_json)
+        code = epochs.run(place, location, asked)
+    except ClonosError as error:
         typer.echo(error.message, err=True)
         code = 2
     raise typer.Exit(code)
@@ -110,12 +135,3 @@ def run_top(
     from clonos.cli import top
 
     raise typer.Exit(top.run(interval, once))
-
-
-def _refuse_url(path: Path) -> None:
-    """Say that this is for folders alone; of a URL, a path has one slash less."""
-    from clonos._config import OBJECT_STORES
-
-    if path.parts and path.parts[0].removesuffix(":") in OBJECT_STORES:
-        message = f"{path.parts[0]}// is an object store, into which this command cannot look yet"
-        raise typer.BadParameter(message)

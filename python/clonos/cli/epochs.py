@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -16,14 +15,13 @@ from rich.table import Table
 
 from clonos import _core
 from clonos._worker.place import BATCH_QUERY
-from clonos.cli.inspection import SEGMENT_SUFFIX, sessions
+from clonos.cli.inspection import sessions
 from clonos.errors import ClonosError, ConfigError
 
 # Files written so lately count as in use, whoever writes them and wherever.
 QUIET_SECONDS = 600
-# Says whose an epoch, or a query, is.
-CLAIM_SUFFIX = ".claim"
-_QUERY_FOLDER = re.compile(r"[0-9a-f]{16}")
+# Schemes that name the same as another.
+_SCHEMES = {"s3a": "s3", "abfs": "abfss"}
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _AGE_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
@@ -39,7 +37,7 @@ class EpochFiles:
     folder : str
         Where its files are.
     files, bytes : int
-        How many there are, and how large they are together.
+        How many there are, objects in an object store, and how large they are together.
     age_seconds : float
         Since something was last written.
     applications : list of str
@@ -71,104 +69,98 @@ def parse_age(text: str) -> float:
     return float(found[1]) * _AGE_UNITS[found[2]]
 
 
-def find(root: Path) -> list[EpochFiles]:
+@dataclass(frozen=True)
+class Asked:
+    """What is to be done: list, or drop those that are named in `drop` or old.
+
+    Attributes
+    ----------
+    drop : list of str
+        Names of epochs.
+    older_than : str or None
+        An age, as `parse_age` reads it.
+    force : bool
+        Whether to drop what is in use.
+    as_json : bool
+        Whether to print a list as JSON.
+    """
+
+    drop: list[str]
+    older_than: str | None
+    force: bool
+    as_json: bool
+
+
+def find(root: str, stored: _core.Epochs) -> list[EpochFiles]:
     """Epochs in a ``checkpoint_dir``, oldest first.
 
     Raises
     ------
-    ConfigError
-        If there is no such folder.
+    ClonosError
+        If an object store does not answer.
     """
-    if not root.is_dir():
-        raise ConfigError(f"{root} is no folder: give the checkpoint_dir of a session", "CONFIG")
     live = set(_live(root))
-    folders = (
-        folder
-        for query in root.iterdir()
-        if query.is_dir() and _QUERY_FOLDER.fullmatch(query.name)
-        for folder in query.iterdir()
-    )
-    found = (_epoch(folder, live) for folder in folders if folder.is_dir())
-    return sorted((epoch for epoch in found if epoch), key=lambda epoch: -epoch.age_seconds)
+    now = time.time()
+    epochs = []
+    for found in json.loads(stored.list()):
+        key, age = found.pop("name"), max(0.0, now - found.pop("written_ms") / 1000)
+        name = key.removeprefix(f"{BATCH_QUERY}/")
+        in_use = key in live or age < QUIET_SECONDS
+        epochs.append(EpochFiles(name=name, age_seconds=age, in_use=in_use, **found))
+    return epochs
 
 
-def run(root: Path, drop: list[str], older_than: str | None, force: bool, as_json: bool) -> int:
+def run(root: str, location: _core.Location, asked: Asked) -> int:
     """List epochs, or drop those that are named or old; 1 if one that was asked for was not.
+
+    Parameters
+    ----------
+    root : str
+        The ``checkpoint_dir``: an absolute path, or a URL.
+    location : Location
+        The same, as the core opens it.
+    asked : Asked
+        What is to be done.
 
     Raises
     ------
     ConfigError
-        If `root` is no folder, or `older_than` is no age.
+        If `root` is no folder, or names no store, or `older_than` is no age.
+    ClonosError
+        If an object store does not answer.
     """
     console = Console()
-    epochs = find(root)
-    if not drop and older_than is None:
-        if as_json:
+    age = None if asked.older_than is None else parse_age(asked.older_than)
+    stored = _core.Epochs.open(location)
+    epochs = find(root, stored)
+    if not asked.drop and age is None:
+        if asked.as_json:
             console.print_json(json.dumps([asdict(epoch) for epoch in epochs]))
         else:
             _show(console, root, epochs)
         return 0
-    age = None if older_than is None else parse_age(older_than)
     chosen = [
         epoch
         for epoch in epochs
-        if epoch.name in drop or (age is not None and epoch.age_seconds >= age)
+        if epoch.name in asked.drop or (age is not None and epoch.age_seconds >= age)
     ]
-    unknown = [name for name in drop if all(epoch.name != name for epoch in epochs)]
+    unknown = [name for name in asked.drop if all(epoch.name != name for epoch in epochs)]
     for name in unknown:
         console.print(f"[red]no epoch {name!r} in {root}[/red]; `clonos epochs {root}` lists them")
-    kept = [epoch for epoch in chosen if epoch.in_use and not force]
+    kept = [epoch for epoch in chosen if epoch.in_use and not asked.force]
     for epoch in chosen:
         if epoch in kept:
             console.print(f"[red]{epoch.name} is in use[/red] and stays; --force drops it anyway")
         else:
-            _remove(epoch)
+            stored.drop_epoch(epoch.folder)
             console.print(f"dropped {epoch.name}: {decimal(epoch.bytes)}")
     return 1 if unknown or kept else 0
 
 
-def _epoch(folder: Path, live: set[str]) -> EpochFiles | None:
-    """Describe the epoch of a folder; ``None`` if it is empty, or was dropped meanwhile."""
-    files = []
-    for file in folder.glob(f"*{SEGMENT_SUFFIX}"):
-        # An agent removes what is committed at any time.
-        try:
-            files.append((file, file.stat()))
-        except FileNotFoundError:
-            continue
-    if not files:
-        return None
-    age = max(0.0, time.time() - max(stat.st_mtime for _, stat in files))
-    # The shortest file is enough to know whose they all are.
-    shortest, _ = min(files, key=lambda file: file[1].st_size)
-    key = _key(shortest) or f"{folder.parent.name}/{folder.name}"
-    return EpochFiles(
-        name=key.removeprefix(f"{BATCH_QUERY}/"),
-        folder=str(folder),
-        files=len(files),
-        bytes=sum(stat.st_size for _, stat in files),
-        age_seconds=age,
-        applications=sorted({file.stem.rpartition("-")[2] for file, _ in files}),
-        in_use=key in live or age < QUIET_SECONDS,
-    )
-
-
-def _key(file: Path) -> str | None:
-    """``query/epoch`` of a segment, if it can be read."""
-    try:
-        report = json.loads(_core.read_segment(str(file)))
-    except (ClonosError, OSError):
-        return None
-    if report["query"] is None:
-        return None
-    (epoch,) = report["epoch"].values()
-    return f"{report['query']}/{epoch}"
-
-
-def _live(root: Path) -> Iterator[str]:
+def _live(root: str) -> Iterator[str]:
     """``query/epoch`` of all that the running sessions of this machine have open in `root`."""
     for config in sessions():
-        if config.checkpoint_dir is None or Path(config.checkpoint_dir) != root.absolute():
+        if config.checkpoint_dir is None or _plain(config.checkpoint_dir) != _plain(root):
             continue
         try:
             report: dict[str, Any] = json.loads(_core.cluster_stats(config))
@@ -179,26 +171,13 @@ def _live(root: Path) -> Iterator[str]:
             yield task["task"].removeprefix(f"{task['operator']}@").rpartition("/")[0]
 
 
-def _remove(epoch: EpochFiles) -> None:
-    folder = Path(epoch.folder)
-    # The claim first: what is left without one counts for nothing.
-    for pattern in (f"*{CLAIM_SUFFIX}", f"*{SEGMENT_SUFFIX}"):
-        for file in folder.glob(pattern):
-            file.unlink(missing_ok=True)
-    for empty in (folder, folder.parent):
-        try:
-            # The claim on a query goes with the last of its epochs.
-            inside = list(empty.iterdir())
-            if all(path.suffix == CLAIM_SUFFIX for path in inside):
-                for claim in inside:
-                    claim.unlink(missing_ok=True)
-            empty.rmdir()
-        except OSError:
-            # Another epoch of the query, or something that is not ours, is in it.
-            return
+def _plain(root: str) -> str:
+    """One name for what may be written in several ways."""
+    scheme, is_url, rest = root.rstrip("/").partition("://")
+    return f"{_SCHEMES.get(scheme, scheme)}{is_url}{rest}"
 
 
-def _show(console: Console, root: Path, epochs: list[EpochFiles]) -> None:
+def _show(console: Console, root: str, epochs: list[EpochFiles]) -> None:
     if not epochs:
         console.print(f"No epoch is open in {root}.")
         return

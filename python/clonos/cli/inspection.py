@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,20 @@ from rich.table import Table
 
 from clonos import _core
 from clonos._temporary import private_folder
+from clonos.cli.location import location_of
 from clonos.cli.states import stored_states
 from clonos.errors import ClonosError
 
-SEGMENT_SUFFIX = ".seg"
 
+def run(path: str | None, options: Sequence[str], as_json: bool) -> int:
+    """Print a report; 0 if everything could be read.
 
-def run(path: Path | None, as_json: bool) -> int:
-    """Print a report; 0 if everything could be read."""
-    reports, problems = _sessions() if path is None else _segments(path)
+    Raises
+    ------
+    ConfigError
+        As `look`.
+    """
+    reports, problems = _sessions() if path is None else look(path, options)
     console = Console()
     if as_json:
         console.print_json(json.dumps({"reports": reports, "problems": problems}))
@@ -61,19 +67,23 @@ def _sessions() -> tuple[list[dict[str, Any]], list[str]]:
     return reports, problems
 
 
-def _segments(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Reports of a segment file, or of all below a folder."""
-    reports, problems = stored_states(path)
-    reports += [_receiver(file.parent) for file in sorted(path.rglob("receiver.json"))]
-    files = sorted(path.rglob(f"*{SEGMENT_SUFFIX}")) if path.is_dir() else [path]
-    for file in files:
-        try:
-            report = json.loads(_core.read_segment(str(file)))
-        except (ClonosError, OSError) as error:
-            problems.append(f"{file}: {error}")
-            continue
-        reports.append({"title": str(file)} | report)
-    return reports, problems
+def look(path: str, options: Sequence[str] = ()) -> tuple[list[dict[str, Any]], list[str]]:
+    """Reports of what there is at a path or URL and below it, and what is damaged.
+
+    All of it is read: what cannot be is named.
+
+    Raises
+    ------
+    ConfigError
+        For a URL that names nothing, and for `options` that a store does not know.
+    """
+    root, location = location_of(path, options)
+    found: dict[str, Any] = json.loads(_core.inspect(location))
+    reports = stored_states(root, found)
+    if "://" not in root:
+        reports += [_receiver(file.parent) for file in sorted(Path(root).rglob("receiver.json"))]
+    reports += [{"title": segment["file"]} | segment for segment in found["segments"]]
+    return reports, found["problems"]
 
 
 def _receiver(folder: Path) -> dict[str, Any]:

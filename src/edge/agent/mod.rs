@@ -69,6 +69,7 @@ use crate::agent::protocol::{AgentInfo, ClusterStats};
 use crate::config::{SessionConfig, SpillPolicy};
 use crate::determinant::bytes_fingerprint;
 use crate::edge::disk::Disk;
+use crate::edge::disk::Location;
 use crate::edge::disk::savepoint::Manifest;
 use crate::edge::locked;
 use crate::edge::net::cluster::cluster_stats;
@@ -285,14 +286,15 @@ impl Agent {
         locked(&self.registry()?.registry).check_epoch(&key)
     }
 
-    /// Writes all states of a query, as its last committed epoch left them, to a folder of their own; what is in it.
+    /// Writes all states of a query, as its last committed epoch left them, to a folder of their own, or to a prefix of
+    /// an object store; what is in it.
     ///
     /// # Errors
     /// [`Error::Config`] for a query that has no state, and a path where nothing can be made; [`Error::StateLost`];
     /// [`Error::Timeout`] if those that hold it do not answer, or epochs are committed faster than they can be asked;
     /// [`Error::DiskFull`], [`Error::Io`]; [`Error::Misuse`] if this is not the driver's agent.
-    pub fn savepoint(&self, query: &str, path: &Path) -> Result<Manifest> {
-        self.server.handler().save(self.registry()?, query, path)
+    pub fn savepoint(&self, query: &str, location: impl Into<Location>) -> Result<Manifest> {
+        self.server.handler().save(self.registry()?, query, &location.into())
     }
 
     /// Epochs of which some log is known.

@@ -1,5 +1,8 @@
 //! All of an agent's files behind one face: spill files, its segments, and recovered ones.
 
+pub mod epochs;
+pub mod inspection;
+mod location;
 pub mod pool;
 pub mod recovery;
 pub mod savepoint;
@@ -16,6 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+pub use self::location::Location;
 use self::recovery::{RecoveredFiles, RecoveredTask, recover_claimed, recover_epoch};
 use self::segment::claim::{self, Claim};
 use self::segment::store::{self, Store};

@@ -1,14 +1,15 @@
-//! State that lies in files, to be looked at: in a savepoint, or in a checkpoint folder.
+//! State that lies in files, to be looked at: in a savepoint, or in a checkpoint.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::io;
 use std::ops::RangeInclusive;
-use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::location::Location;
 use super::savepoint::{MANIFEST, Pages, Savepoint, uid_of};
-use super::segment::store::{Folder as Files, Store};
+use super::segment::store::Store;
 use super::state::{Chain, StateFolder, Survey, found_states};
 use crate::error::{Error, Result};
 use crate::id::AgentId;
@@ -44,13 +45,24 @@ enum Source {
 }
 
 impl Stored {
-    /// Looks into a folder; `setting` is what named it.
+    /// Looks into a folder, or a prefix of an object store; `setting` is what named it.
     ///
     /// # Errors
     /// [`Error::Config`] if there is no state in it; as [`Savepoint::open`].
-    pub fn open(path: &Path, setting: &str) -> Result<Self> {
-        if path.join(MANIFEST).exists() {
-            let savepoint = Savepoint::open(path, setting)?;
+    pub fn open(location: impl Into<Location>, setting: &str) -> Result<Self> {
+        Self::open_in(location.into().open(setting)?, setting)
+    }
+
+    /// As [`Self::open`], in what was opened.
+    pub(in crate::edge::disk) fn open_in(store: Arc<dyn Store>, setting: &str) -> Result<Self> {
+        let root = store.root().to_owned();
+        let manifest = root.join(MANIFEST);
+        let is_savepoint = match store.exists(&manifest) {
+            Err(e) if e.kind() == io::ErrorKind::NotADirectory => false,
+            found => found.map_err(|e| Error::io(format!("reading {}", manifest.display()), &e))?,
+        };
+        if is_savepoint {
+            let savepoint = Savepoint::open_in(store, &root, setting)?;
             let states = savepoint.manifest().states.iter().enumerate().map(|(place, state)| StoredState {
                 id: StateId {
                     query: savepoint.manifest().query.as_str().into(),
@@ -62,7 +74,6 @@ impl Stored {
             return Ok(Self { states: states.collect(), problems: Vec::new() });
         }
         let mut stored = Self { states: Vec::new(), problems: Vec::new() };
-        let store: Arc<dyn Store> = Arc::new(Files::at(path));
         for found in found_states(store.as_ref())? {
             match found {
                 Ok(id) => {
@@ -88,7 +99,7 @@ impl Stored {
                 setting: setting.to_owned(),
                 reason: format!(
                     "{} is neither a savepoint nor a checkpoint_dir with state in it",
-                    path.display()
+                    root.display()
                 ),
             });
         }

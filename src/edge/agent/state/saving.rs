@@ -6,7 +6,6 @@
 //! each from one of those that keep it; if that one is lost, from another. If nobody is left who keeps some range, all
 //! begins anew: what was lost with its holders comes back from the checkpoint folder.
 
-use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -19,6 +18,7 @@ use super::super::registrar::LocalRegistry;
 use crate::agent::protocol::AgentInfo;
 use crate::agent::state::asking::Located;
 use crate::agent::state::holders::{Answer, Asked, ToHolder};
+use crate::edge::disk::Location;
 use crate::edge::disk::savepoint::{Manifest, SavepointWriter};
 use crate::edge::locked;
 use crate::error::{Error, Result};
@@ -69,7 +69,7 @@ impl Handler {
         &self,
         local: &LocalRegistry,
         query: &str,
-        path: &Path,
+        location: &Location,
     ) -> Result<Manifest> {
         let mut tries = 0;
         loop {
@@ -80,7 +80,7 @@ impl Handler {
                 let (_until, ended) = mpsc::channel::<()>();
                 let opened = &opened;
                 scope.spawn(move || self.keep_open(opened, &ended));
-                self.write_all(query, path, opened)
+                self.write_all(query, location, opened)
             });
             self.let_all_go(&opened);
             match saved {
@@ -203,10 +203,10 @@ impl Handler {
     }
 
     /// Writes what is kept.
-    fn write_all(&self, query: &str, path: &Path, opened: &[Opened]) -> Result<Written<Manifest>> {
+    fn write_all(&self, query: &str, location: &Location, opened: &[Opened]) -> Result<Written<Manifest>> {
         let epoch = opened.iter().filter_map(|state| state.located.version.0).max().unwrap_or_default();
         let mut writer = SavepointWriter::create(
-            path,
+            location.clone(),
             query,
             epoch,
             self.info.id.0.wrapping_add(self.next_request().number),
@@ -223,7 +223,7 @@ impl Handler {
             tracing::info!(state = %state.located.state, version, bytes = writer.bytes(), "saved");
         }
         let manifest = writer.finish()?;
-        tracing::info!(query, epoch, path = %path.display(), "a savepoint is made");
+        tracing::info!(query, epoch, path = %location, "a savepoint is made");
         Ok(Written::All(manifest))
     }
 

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
+pub(in crate::edge) use report::report_of;
 pub use report::{SegmentReport, TaskReport, read_segment};
 
 use self::chain::{Chain, Entry};
@@ -184,7 +185,7 @@ fn recover_from(
 }
 
 /// Does the same for all of these, some at once; what came of each, or the first error.
-fn at_once<T: Sync, R: Send>(
+pub(super) fn at_once<T: Sync, R: Send>(
     threads: usize,
     all: &[T],
     each: impl Fn(&T) -> Result<R> + Sync,

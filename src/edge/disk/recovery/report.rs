@@ -1,16 +1,15 @@
 //! What a person wants to know about one segment.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::{Chain, Scanned, scan_all};
 use crate::determinant::{BlockReader, Determinant};
-use crate::edge::disk::segment::store::Segment;
-use crate::edge::disk::segment::{SegmentScan, VERSION, read_block};
+use crate::edge::disk::segment::store::{Folder, Store};
+use crate::edge::disk::segment::{RawFile, SegmentScan, VERSION, read_block};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, TaskId};
 
@@ -68,15 +67,33 @@ pub struct TaskReport {
 /// [`Error::CorruptSegment`] if the file is damaged before its end or is no segment,
 /// [`Error::UnsupportedVersion`], [`Error::Io`].
 pub fn read_segment(path: &Path) -> Result<SegmentReport> {
-    let mut scan = SegmentScan::open(path)?;
-    let mut scanned = Scanned::new(Segment { path: path.to_owned(), ends: Arc::new([scan.file_bytes()]) });
-    scan_all(&mut scanned, 0, &mut scan)?;
-    let file = File::open(path).map_err(|e| Error::io(format!("opening segment {}", path.display()), &e))?;
+    report_of(&Folder::at(path), path)
+}
+
+/// As [`read_segment`], of a segment wherever it is.
+///
+/// # Errors
+/// Those of [`read_segment`].
+pub(in crate::edge) fn report_of(store: &dyn Store, path: &Path) -> Result<SegmentReport> {
+    let failed = |e: &io::Error| Error::io(format!("reading segment {}", path.display()), e);
+    let gone = || failed(&io::ErrorKind::NotFound.into());
+    let segment = store.segment(path)?.ok_or_else(gone)?;
+    let (mut scanned, mut header) = (Scanned::new(segment.clone()), None);
+    let is_there = store.scan(&segment, segment.len(), &mut |piece| {
+        let base = piece.base;
+        let mut scan = SegmentScan::over(piece)?;
+        header = header.take().or_else(|| scan.header().cloned());
+        scan_all(&mut scanned, base, &mut scan)
+    })?;
+    if !is_there {
+        return Err(gone());
+    }
+    let raw = store.reader(&segment).map_err(|e| failed(&e))?;
     let mut tasks = Vec::with_capacity(scanned.chains.len());
     for (task, chain) in scanned.chains {
-        tasks.push(task_report(path, &file, task, chain)?);
+        tasks.push(task_report(path, raw.as_ref(), task, chain)?);
     }
-    let header = scan.header();
+    let header = header.as_ref();
     Ok(SegmentReport {
         file: path.to_owned(),
         version: VERSION,
@@ -84,17 +101,17 @@ pub fn read_segment(path: &Path) -> Result<SegmentReport> {
         app: header.map(|h| h.app),
         query: header.map(|h| h.query.clone()),
         epoch: header.map(|h| h.epoch.clone()),
-        bytes: scan.file_bytes(),
+        bytes: segment.len(),
         records: scanned.records,
         tasks,
         torn_at: scanned.torn.map(|torn| torn.offset),
     })
 }
 
-fn task_report(path: &Path, file: &File, task: TaskId, chain: Chain) -> Result<TaskReport> {
+fn task_report(path: &Path, raw: &dyn RawFile, task: TaskId, chain: Chain) -> Result<TaskReport> {
     let (mut determinants, mut undecodable) = (BTreeMap::new(), 0);
     for place in chain.places() {
-        let block = read_block(path, file, place)?;
+        let block = read_block(path, raw, place)?;
         match count(&block, &mut determinants) {
             Ok(()) => {}
             Err(_) => undecodable += 1,

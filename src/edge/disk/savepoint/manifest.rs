@@ -1,10 +1,11 @@
 //! What is in a savepoint.
 //!
 //! ```text
-//! manifest = "CP" · version (1 byte, 1) · flags (1 byte, 0) · length (4 bytes) · crc32 (4 bytes) · postcard
+//! manifest = "CP" · version (1 byte) · flags (1 byte, 0) · length (4 bytes) · crc32 (4 bytes) · postcard
 //! ```
 //!
-//! Numbers are little-endian; length and checksum are of what follows them.
+//! Numbers are little-endian; length and checksum are of what follows them. Version 1 is that of a folder. In version 2,
+//! that of an object store, the number with which names of files begin stands before the rest.
 
 use std::collections::BTreeSet;
 
@@ -14,9 +15,11 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::state::Range;
 
-const MAGIC: &[u8; 2] = b"CP";
-/// The version that is written, and the newest that is read.
-pub(super) const VERSION: u8 = 1;
+pub(in crate::edge::disk) const MAGIC: &[u8; 2] = b"CP";
+/// The version that is written for a folder.
+const OF_FOLDER: u8 = 1;
+/// The newest version that is read; it is written for an object store.
+pub(super) const VERSION: u8 = 2;
 /// Bytes before the body.
 const HEAD: usize = 12;
 
@@ -91,23 +94,27 @@ impl SavedState {
 }
 
 impl Manifest {
-    /// As it stands in its file.
+    /// As it stands in its file; `number` is what names of the other files begin with.
     ///
     /// # Errors
     /// [`Error::Protocol`] if it cannot be encoded.
-    pub(super) fn encode(&self) -> Result<Vec<u8>> {
-        let body = postcard::to_allocvec(self).map_err(|e| Error::Protocol { what: e.to_string() })?;
+    pub(super) fn encode(&self, number: Option<u64>) -> Result<Vec<u8>> {
+        let (version, body) = match number {
+            None => (OF_FOLDER, postcard::to_allocvec(self)),
+            Some(number) => (VERSION, postcard::to_allocvec(&(number, self))),
+        };
+        let body = body.map_err(|e| Error::Protocol { what: e.to_string() })?;
         let mut out = Vec::with_capacity(HEAD + body.len());
         out.extend_from_slice(MAGIC);
-        out.extend_from_slice(&[VERSION, 0]);
+        out.extend_from_slice(&[version, 0]);
         out.extend_from_slice(&u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
         out.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
         out.extend_from_slice(&body);
         Ok(out)
     }
 
-    /// Reads one; or what is wrong with it.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Wrong> {
+    /// Reads one, with the number that it was encoded with; or what is wrong with it.
+    pub(super) fn decode(bytes: &[u8]) -> Result<(Self, Option<u64>), Wrong> {
         let damaged = |why: &str| Wrong::Damaged(why.to_owned());
         let (head, body) = bytes.split_first_chunk::<HEAD>().ok_or_else(|| damaged("it is cut off"))?;
         let [m0, m1, version, flags, l0, l1, l2, l3, sum @ ..] = head;
@@ -123,7 +130,11 @@ impl Manifest {
         if crc32fast::hash(body) != u32::from_le_bytes(*sum) {
             return Err(damaged("its checksum does not fit"));
         }
-        postcard::from_bytes(body).map_err(|error| Wrong::Damaged(error.to_string()))
+        let read = match *version {
+            OF_FOLDER => postcard::from_bytes(body).map(|manifest| (manifest, None)),
+            _ => postcard::from_bytes(body).map(|(number, manifest)| (manifest, Some(number))),
+        };
+        read.map_err(|error| Wrong::Damaged(error.to_string()))
     }
 
     /// The place of the state of an operator with this uid.

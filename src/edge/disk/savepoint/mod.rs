@@ -6,8 +6,9 @@
 //!        1.state       of the second
 //! ```
 //!
-//! A folder is written under another name, synced, and then named: a name stands for a whole savepoint. Nothing in it is
-//! ever changed.
+//! A folder is written under another name, synced, and then named: a name stands for a whole savepoint. In an object
+//! store the manifest is put last, where there is none, and says which files are meant: names of files begin with a
+//! number there (`part-<number>-0.state`), so that two that write at once do not mix. Nothing in it is ever changed.
 
 mod manifest;
 mod reading;
@@ -15,16 +16,16 @@ mod reading;
 mod tests;
 mod writing;
 
+pub(super) use self::manifest::MAGIC;
 pub use self::manifest::{Manifest, SavedRange, SavedState, uid_of};
 pub use self::reading::{Pages, SavedPartition, Savepoint, within};
 pub use self::writing::SavepointWriter;
+use super::segment::store::part_name;
 
 /// Name of the manifest.
 pub const MANIFEST: &str = "savepoint";
-/// Ending of the name of a folder that is being written.
-const UNFINISHED: &str = "unfinished";
 
-/// Name of the file of one state, by its place in the manifest.
-fn file_name(place: usize) -> String {
-    format!("{place}.state")
+/// Name of the file of one state, by its place in the manifest; in an object store, of the writer with this number.
+fn file_name(number: Option<u64>, place: usize) -> String {
+    part_name(number, format!("{place}.state"))
 }

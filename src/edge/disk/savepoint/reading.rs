@@ -1,26 +1,37 @@
 //! Reading a savepoint: its manifest at once, its pages by range.
 
 use std::collections::VecDeque;
-use std::fs::{self, File};
-use std::io::{self, BufReader, Seek, SeekFrom};
+use std::fmt;
+use std::io::{self, BufReader, Read};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::manifest::{Manifest, SavedRange, SavedState, VERSION, Wrong};
 use super::{MANIFEST, file_name};
+use crate::edge::disk::location::Location;
+use crate::edge::disk::segment::store::Store;
 use crate::edge::disk::state::pages::read_page;
 use crate::error::{Error, Result};
 use crate::state::starting::Origin;
 use crate::state::{Entries, EntriesBuilder, Page, Range, Version};
 
+/// Names that are told of what lies where no savepoint is.
+const NAMES: usize = 8;
+/// Bytes that are read ahead.
+const BUFFER_BYTES: usize = 1 << 18;
+
 /// A savepoint in its folder.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Savepoint {
+    store: Arc<dyn Store>,
     path: PathBuf,
     manifest: Manifest,
+    /// What names of its files begin with.
+    number: Option<u64>,
     mark: u64,
 }
 
@@ -29,17 +40,28 @@ impl Savepoint {
     ///
     /// # Errors
     /// [`Error::Config`] if there is none; [`Error::CorruptState`] if its manifest is damaged, or a file is not as
-    /// long as it was; [`Error::UnsupportedVersion`].
-    pub fn open(path: &Path, setting: &str) -> Result<Self> {
+    /// long as it was; [`Error::UnsupportedVersion`]; [`Error::Io`].
+    pub fn open(location: impl Into<Location>, setting: &str) -> Result<Self> {
+        let store = location.into().open(setting)?;
+        let path = store.root().to_owned();
+        Self::open_in(store, &path, setting)
+    }
+
+    /// As [`Self::open`], in what was opened.
+    pub(in crate::edge::disk) fn open_in(store: Arc<dyn Store>, path: &Path, setting: &str) -> Result<Self> {
         let file = path.join(MANIFEST);
-        let bytes = fs::read(&file).map_err(|e| match e.kind() {
+        let bytes = store.read(&file).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Error::Config {
                 setting: setting.to_owned(),
-                reason: format!("{} is no savepoint: {}", path.display(), what_is_there(path)),
+                reason: format!(
+                    "{} is no savepoint: {}",
+                    path.display(),
+                    what_is_there(store.as_ref(), path)
+                ),
             },
             _ => Error::io(format!("reading {}", file.display()), &e),
         })?;
-        let manifest = Manifest::decode(&bytes).map_err(|wrong| match wrong {
+        let (manifest, number) = Manifest::decode(&bytes).map_err(|wrong| match wrong {
             Wrong::Version(found) => Error::UnsupportedVersion {
                 what: format!("the savepoint {}", path.display()),
                 found: found.into(),
@@ -47,7 +69,7 @@ impl Savepoint {
             },
             Wrong::Damaged(why) => damaged(&file, &why),
         })?;
-        let savepoint = Self { path: path.to_owned(), manifest, mark: xxh3_64(&bytes) };
+        let savepoint = Self { store, path: path.to_owned(), manifest, number, mark: xxh3_64(&bytes) };
         for (place, state) in savepoint.manifest.states.iter().enumerate() {
             savepoint.check_length(place, state)?;
         }
@@ -55,16 +77,18 @@ impl Savepoint {
     }
 
     fn check_length(&self, place: usize, state: &SavedState) -> Result<()> {
-        let path = self.path.join(file_name(place));
-        match fs::metadata(&path) {
-            Ok(found) if found.len() == state.bytes => Ok(()),
-            Ok(found) => Err(damaged(
-                &path,
-                &format!("it has {} bytes, of {} that were written", found.len(), state.bytes),
-            )),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(damaged(&path, "it is gone")),
-            Err(e) => Err(Error::io(format!("reading {}", path.display()), &e)),
+        let path = self.file(place);
+        match self.store.size(&path) {
+            Ok(found) if found == state.bytes => Ok(()),
+            Ok(found) => {
+                Err(damaged(&path, &format!("it has {found} bytes, of {} that were written", state.bytes)))
+            }
+            Err(e) => Err(unread(&path, &e, "")),
         }
+    }
+
+    fn file(&self, place: usize) -> PathBuf {
+        self.path.join(file_name(self.number, place))
     }
 
     /// What is in it.
@@ -103,27 +127,30 @@ impl Savepoint {
     /// Pages of the ranges of a state in which keys with such hashes are, in order.
     ///
     /// # Errors
-    /// As [`Self::state`]; [`Error::CorruptState`] if the file is gone.
+    /// As [`Self::state`]; [`Error::CorruptState`] if the file is gone; [`Error::Io`].
     pub fn pages(&self, place: usize, hashes: &RangeInclusive<u64>) -> Result<Pages> {
-        let state = self.state(place)?;
-        let path = self.path.join(file_name(place));
-        let file = File::open(&path).map_err(|e| damaged(&path, &e.to_string()))?;
+        let (state, path) = (self.state(place)?, self.file(place));
         let wanted = Range::of(*hashes.start())..=Range::of(*hashes.end());
         let ranges = state.ranges.iter().filter(|saved| !hashes.is_empty() && wanted.contains(&saved.range));
+        let ranges: VecDeque<SavedRange> = ranges.copied().collect();
+        let at = ranges.front().map_or(0, |first| first.at);
+        // No more is asked for than these ranges are, which stand one behind the other.
+        let end = ranges.back().map_or(at, |last| last.at + last.bytes);
+        let file = self.store.stream(&path, at..end).map_err(|e| unread(&path, &e, ""))?;
         Ok(Pages {
             path,
-            file: BufReader::with_capacity(1 << 18, file),
+            file: BufReader::with_capacity(BUFFER_BYTES, file),
             version: Version(Some(state.version)),
             catalog: state.catalog.clone(),
-            ranges: ranges.copied().collect(),
-            at: None,
+            ranges,
+            at,
         })
     }
 
     /// Reads all of it, to see whether it is whole.
     ///
     /// # Errors
-    /// [`Error::CorruptState`].
+    /// [`Error::CorruptState`]; [`Error::Io`].
     pub fn check(&self) -> Result<()> {
         for place in 0..self.manifest.states.len() {
             let mut pages = self.pages(place, &(0..=u64::MAX))?;
@@ -139,47 +166,65 @@ impl Savepoint {
 }
 
 /// Pages of some ranges, one after the other.
-#[derive(Debug)]
 pub struct Pages {
     path: PathBuf,
-    file: BufReader<File>,
+    file: BufReader<Box<dyn Read + Send>>,
     version: Version,
     catalog: Bytes,
     ranges: VecDeque<SavedRange>,
-    /// Where in the first of them the file is.
-    at: Option<u64>,
+    /// Where in the file the next page begins.
+    at: u64,
+}
+
+impl fmt::Debug for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pages").field("path", &self.path).field("at", &self.at).finish_non_exhaustive()
+    }
 }
 
 impl Pages {
     /// The next one.
     ///
     /// # Errors
-    /// [`Error::CorruptState`] names the file and where in it.
+    /// [`Error::CorruptState`] names the file and where in it; [`Error::Io`].
     #[expect(clippy::should_implement_trait, reason = "an iterator would hide that it fails")]
     pub fn next(&mut self) -> Result<Option<Page>> {
         let Some(saved) = self.ranges.front().copied() else { return Ok(None) };
-        let at = match self.at {
-            Some(at) => at,
-            None => {
-                let sought = self.file.seek(SeekFrom::Start(saved.at));
-                sought.map_err(|e| damaged(&self.path, &e.to_string()))?
-            }
-        };
+        let (at, end) = (self.at, saved.at + saved.bytes);
         let wrong = |why: &str| damaged(&self.path, &format!("at byte {at}, {why}"));
-        let page = read_page(&mut self.file, self.version, &self.catalog);
-        let page = page.map_err(|e| wrong(&e.to_string()))?;
+        if !(saved.at..end).contains(&at) {
+            return Err(wrong("another range begins"));
+        }
+        let mut counted = Counted { file: &mut self.file, at: &mut self.at };
+        let page = match read_page(&mut counted, self.version, &self.catalog) {
+            // No more is read than the ranges that are wanted.
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof && self.at >= end => {
+                return Err(wrong("a page goes on behind its range"));
+            }
+            page => page.map_err(|e| unread(&self.path, &e, &format!("at byte {at}, ")))?,
+        };
         let page =
             page.filter(|page| page.range == saved.range).ok_or_else(|| wrong("another range begins"))?;
-        let next = self.file.stream_position().map_err(|e| wrong(&e.to_string()))?;
-        match next.cmp(&(saved.at + saved.bytes)) {
-            std::cmp::Ordering::Less => self.at = Some(next),
-            std::cmp::Ordering::Equal => {
-                self.ranges.pop_front();
-                self.at = None;
-            }
+        match self.at.cmp(&end) {
+            std::cmp::Ordering::Less => {}
+            std::cmp::Ordering::Equal => drop(self.ranges.pop_front()),
             std::cmp::Ordering::Greater => return Err(wrong("a page goes on behind its range")),
         }
         Ok(Some(page))
+    }
+}
+
+/// A file of which is known how much was read.
+struct Counted<'a> {
+    file: &'a mut BufReader<Box<dyn Read + Send>>,
+    at: &'a mut u64,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        *self.at += read as u64;
+        Ok(read)
     }
 }
 
@@ -187,7 +232,7 @@ impl Pages {
 /// asked for: once something was committed, it may be gone.
 #[derive(Debug)]
 pub struct SavedPartition {
-    path: PathBuf,
+    location: Location,
     uid: String,
     setting: &'static str,
     hashes: RangeInclusive<u64>,
@@ -199,27 +244,27 @@ impl SavedPartition {
     /// That of the operator with this uid, of keys with such hashes, in the savepoint with this mark: all tasks read one.
     #[must_use]
     pub fn new(
-        path: &Path,
+        location: impl Into<Location>,
         uid: &str,
         setting: &'static str,
         hashes: RangeInclusive<u64>,
         mark: u64,
     ) -> Self {
-        Self { path: path.to_owned(), uid: uid.to_owned(), setting, hashes, mark, opened: None }
+        Self { location: location.into(), uid: uid.to_owned(), setting, hashes, mark, opened: None }
     }
 
     fn open(&mut self) -> Result<&(Savepoint, usize)> {
         let opened = match self.opened.take() {
             Some(opened) => opened,
             None => {
-                let savepoint = Savepoint::open(&self.path, self.setting)?;
+                let savepoint = Savepoint::open(self.location.clone(), self.setting)?;
                 if savepoint.mark() != self.mark {
                     return Err(Error::Config {
                         setting: self.setting.to_owned(),
                         reason: format!(
                             "{} is another savepoint than the one with which the query was started: start it again, \
                              with a new checkpointLocation if none of its batches was committed",
-                            self.path.display()
+                            self.location
                         ),
                     });
                 }
@@ -279,19 +324,28 @@ pub fn within(entries: &Entries, hashes: &RangeInclusive<u64>) -> Result<Entries
 }
 
 /// What is at a path where no savepoint is.
-fn what_is_there(path: &Path) -> String {
-    let Ok(entries) = fs::read_dir(path) else {
-        return match fs::metadata(path) {
-            Ok(_) => "it is no folder".to_owned(),
-            Err(_) => "there is nothing".to_owned(),
-        };
+fn what_is_there(store: &dyn Store, path: &Path) -> String {
+    let entries = match store.entries(path) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotADirectory => return "it is no folder".to_owned(),
+        Err(e) => return e.to_string(),
     };
-    let mut names: Vec<String> =
-        entries.flatten().take(8).map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
+    let names = entries.iter().filter_map(|entry| Some(entry.path.file_name()?.to_string_lossy()));
+    let names: Vec<_> = names.take(NAMES).collect();
     match names.as_slice() {
-        [] => "the folder is empty".to_owned(),
-        names => format!("in the folder there is {}", names.join(", ")),
+        [] => "there is nothing".to_owned(),
+        names => format!("there is {}", names.join(", ")),
+    }
+}
+
+/// A store that is away has what it had: only what is gone, or cut off, or not what was written is damaged.
+fn unread(path: &Path, error: &io::Error, place: &str) -> Error {
+    match error.kind() {
+        io::ErrorKind::NotFound => damaged(path, "it is gone"),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => {
+            damaged(path, &format!("{place}{error}"))
+        }
+        _ => Error::io(format!("reading {}", path.display()), error),
     }
 }
 

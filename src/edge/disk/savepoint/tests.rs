@@ -1,5 +1,7 @@
 //! Folders that are whole, torn, damaged, or something else.
 
+mod objects;
+
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,6 +11,7 @@ use bytes::Bytes;
 use tempfile::TempDir;
 
 use super::*;
+use crate::edge::disk::segment::store::Folder;
 use crate::edge::disk::segment::testing::FaultyDisk;
 use crate::error::Error;
 use crate::state::starting::Origin;
@@ -169,7 +172,8 @@ fn any_wrong_byte_is_found_and_the_file_named() {
 fn a_folder_has_its_name_when_all_of_it_is_on_disk() {
     let (root, path) = folder();
     let on = |disk: &FaultyDisk| {
-        let mut writer = SavepointWriter::create_on(Arc::new(disk.clone()), &path, "q", 9, 1).unwrap();
+        let mut writer =
+            SavepointWriter::create_in(&Folder::at_on(Arc::new(disk.clone()), &path), "q", 9, 1).unwrap();
         writer.begin_state("f", 9, Bytes::new()).unwrap();
         writer.push(&page(1, 0..3, 9)).unwrap();
         writer

@@ -1,17 +1,17 @@
 //! Writing a savepoint, page by page.
 
 use std::fmt;
-use std::fs;
-use std::io::{self, IoSlice};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
 use super::manifest::{Manifest, SavedRange, SavedState};
-use super::{MANIFEST, UNFINISHED, file_name};
-use crate::edge::disk::segment::{Disk, RawFile, RealDisk, write_error};
+use super::{MANIFEST, file_name};
+use crate::edge::disk::location::Location;
+use crate::edge::disk::segment::store::{Gathering, Store};
+use crate::edge::disk::segment::write_error;
 use crate::edge::disk::state::pages::framed;
 use crate::error::{Error, Result};
 use crate::state::{KeyPrefix, Page};
@@ -21,22 +21,12 @@ const SETTING: &str = "path";
 
 /// A savepoint that is being written; what is not finished is removed.
 pub struct SavepointWriter {
-    disk: Arc<dyn Disk>,
     path: PathBuf,
-    unfinished: PathBuf,
-    /// Folders above it that were not there.
-    made: usize,
+    files: Box<dyn Gathering>,
     manifest: Manifest,
-    file: Option<Filling>,
-    is_done: bool,
-}
-
-/// The file of a state, which is being written.
-struct Filling {
-    path: PathBuf,
-    raw: Arc<dyn RawFile>,
+    /// Bytes of the state that is being written.
     end: u64,
-    /// The key of the last entry.
+    /// The key of its last entry.
     last: Option<KeyPrefix>,
 }
 
@@ -51,28 +41,25 @@ impl SavepointWriter {
     /// Begins one of a query; `number` tells what is unfinished apart from what others write.
     ///
     /// # Errors
-    /// [`Error::Config`] if there is something at the path already, or nothing can be made there; [`Error::DiskFull`].
-    pub fn create(path: &Path, query: &str, epoch: u64, number: u64) -> Result<Self> {
-        Self::create_on(Arc::new(RealDisk), path, query, epoch, number)
+    /// [`Error::Config`] if there is something at the place already, or nothing can be made there; [`Error::DiskFull`].
+    pub fn create(location: impl Into<Location>, query: &str, epoch: u64, number: u64) -> Result<Self> {
+        let store = location.into().open(SETTING)?;
+        Self::create_in(store.as_ref(), query, epoch, number)
     }
 
-    /// As [`Self::create`], on a given file system.
-    pub(super) fn create_on(
-        disk: Arc<dyn Disk>,
-        path: &Path,
+    /// As [`Self::create`], in what was opened.
+    pub(in crate::edge::disk) fn create_in(
+        store: &dyn Store,
         query: &str,
         epoch: u64,
         number: u64,
     ) -> Result<Self> {
-        let refuse = |reason: String| Error::Config { setting: SETTING.into(), reason };
-        check_free(path)?;
-        let name =
-            path.file_name().ok_or_else(|| refuse(format!("{} is no folder's name", path.display())))?;
-        let unfinished =
-            path.with_file_name(format!("{}.{number:016x}.{UNFINISHED}", name.to_string_lossy()));
-        let made = above(path).take_while(|folder| !folder.exists()).count();
-        fs::create_dir_all(&unfinished).map_err(|e| match write_error(path, SETTING, &e) {
-            Error::Io { message, .. } => refuse(format!("{} cannot be written: {message}", path.display())),
+        let path = store.root().to_owned();
+        let files = store.gather(&path, number).map_err(|e| match failed(&path, &e) {
+            Error::Io { message, .. } => Error::Config {
+                setting: SETTING.into(),
+                reason: format!("{} cannot be written: {message}", path.display()),
+            },
             other => other,
         })?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -83,7 +70,7 @@ impl SavepointWriter {
             made_by: env!("CARGO_PKG_VERSION").to_owned(),
             states: Vec::new(),
         };
-        Ok(Self { disk, path: path.to_owned(), unfinished, made, manifest, file: None, is_done: false })
+        Ok(Self { path, files, manifest, end: 0, last: None })
     }
 
     /// Begins the state of another operator.
@@ -91,10 +78,9 @@ impl SavepointWriter {
     /// # Errors
     /// [`Error::DiskFull`]; [`Error::Io`].
     pub fn begin_state(&mut self, operator: &str, version: u64, catalog: Bytes) -> Result<()> {
-        self.end_state()?;
-        let path = self.unfinished.join(file_name(self.manifest.states.len()));
-        let raw = self.disk.create(&path, 0o666).map_err(|e| write_error(&path, SETTING, &e))?;
-        self.file = Some(Filling { path, raw, end: 0, last: None });
+        self.end_state();
+        let name = file_name(self.files.number(), self.manifest.states.len());
+        self.files.begin(&name).map_err(|e| failed(&self.path, &e))?;
         let (operator, now_ms) = (operator.to_owned(), i64::MIN);
         self.manifest.states.push(SavedState {
             operator,
@@ -114,9 +100,7 @@ impl SavepointWriter {
     /// if the page is of another version.
     pub fn push(&mut self, page: &Page) -> Result<()> {
         let misuse = |what: &str| Error::Misuse { what: what.to_owned() };
-        let (Some(file), Some(state)) = (&mut self.file, self.manifest.states.last_mut()) else {
-            return Err(misuse("a page of no state"));
-        };
+        let Some(state) = self.manifest.states.last_mut() else { return Err(misuse("a page of no state")) };
         if page.version.0 != Some(state.version) {
             return Err(misuse("a page of another version"));
         }
@@ -125,9 +109,9 @@ impl SavepointWriter {
             return Ok(());
         }
         if state.ranges.last().is_none_or(|last| last.range != page.range) {
-            let (range, at) = (page.range, file.end);
+            let (range, at) = (page.range, self.end);
             state.ranges.push(SavedRange { range, at, bytes: 0, keys: 0, entries: 0, timers: 0 });
-            file.last = None;
+            self.last = None;
         }
         let Some(range) = state.ranges.last_mut() else { return Err(misuse("a page of no range")) };
         for entry in page.entries.iter() {
@@ -135,77 +119,54 @@ impl SavepointWriter {
             range.entries += 1;
             range.timers += u64::from(key.expiry_ms().is_some());
             let prefix = key.prefix();
-            if file.last.as_ref() != Some(&prefix) {
+            if self.last.as_ref() != Some(&prefix) {
                 range.keys += 1;
-                file.last = Some(prefix);
+                self.last = Some(prefix);
             }
         }
         let bytes = framed(page);
-        let written = file.raw.write_at(&mut [IoSlice::new(&bytes)], file.end);
-        written.map_err(|e| write_error(&file.path, SETTING, &e))?;
-        file.end += bytes.len() as u64;
+        self.files.push(&bytes).map_err(|e| failed(&self.path, &e))?;
+        self.end += bytes.len() as u64;
         range.bytes += bytes.len() as u64;
         Ok(())
     }
 
     /// Bytes of the state that is being written.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.file.as_ref().map_or(0, |file| file.end)
+    pub const fn bytes(&self) -> u64 {
+        self.end
     }
 
-    fn end_state(&mut self) -> Result<()> {
-        let Some(file) = self.file.take() else { return Ok(()) };
+    fn end_state(&mut self) {
         if let Some(state) = self.manifest.states.last_mut() {
-            state.bytes = file.end;
+            state.bytes = self.end;
         }
-        file.raw.sync().map_err(|e| write_error(&file.path, SETTING, &e))
+        (self.end, self.last) = (0, None);
     }
 
     /// Gives it its name: from now on it is there, whatever happens.
     ///
     /// # Errors
-    /// [`Error::Config`] if there is something at the path by now; [`Error::DiskFull`]; [`Error::Io`].
+    /// [`Error::Config`] if there is something at the path by now; [`Error::DiskFull`]; [`Error::Io`], after which an
+    /// object store may have all of it.
     pub fn finish(mut self) -> Result<Manifest> {
-        self.end_state()?;
-        let failed = |e: &io::Error| write_error(&self.path, SETTING, e);
-        let manifest = self.unfinished.join(MANIFEST);
-        let raw = self.disk.create(&manifest, 0o666).map_err(|e| failed(&e))?;
-        raw.write_at(&mut [IoSlice::new(&self.manifest.encode()?)], 0).map_err(|e| failed(&e))?;
-        raw.sync().map_err(|e| failed(&e))?;
-        self.disk.sync_dir(&self.unfinished).map_err(|e| failed(&e))?;
-        check_free(&self.path)?;
-        fs::rename(&self.unfinished, &self.path).map_err(|e| failed(&e))?;
-        self.is_done = true;
-        for folder in above(&self.path).take(self.made + 1) {
-            self.disk.sync_dir(folder).map_err(|e| failed(&e))?;
-        }
-        Ok(self.manifest.clone())
+        self.end_state();
+        let manifest = self.manifest.encode(self.files.number())?;
+        self.files.finish(MANIFEST, &manifest).map_err(|e| failed(&self.path, &e))?;
+        Ok(self.manifest)
     }
 }
 
-impl Drop for SavepointWriter {
-    fn drop(&mut self) {
-        if !self.is_done {
-            let _rubbish = fs::remove_dir_all(&self.unfinished);
-        }
+/// What it is that keeps a savepoint from being written.
+fn failed(path: &Path, error: &io::Error) -> Error {
+    if error.kind() != io::ErrorKind::AlreadyExists {
+        return write_error(path, SETTING, error);
     }
-}
-
-/// The folders above a path, the nearest first.
-fn above(path: &Path) -> impl Iterator<Item = &Path> {
-    let here = |folder: &Path| folder.as_os_str().is_empty();
-    path.ancestors().skip(1).map(move |folder| if here(folder) { Path::new(".") } else { folder })
-}
-
-/// That nothing is at a path.
-fn check_free(path: &Path) -> Result<()> {
-    let reason = match fs::symlink_metadata(path) {
-        Ok(_) => {
-            format!("{} exists already: a savepoint has a folder of its own, which it makes", path.display())
-        }
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => format!("{} cannot be written: {e}", path.display()),
-    };
-    Err(Error::Config { setting: SETTING.into(), reason })
+    Error::Config {
+        setting: SETTING.into(),
+        reason: format!(
+            "{} exists already: a savepoint has a folder of its own, which it makes",
+            path.display()
+        ),
+    }
 }

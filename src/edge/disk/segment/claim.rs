@@ -66,7 +66,7 @@ impl Claim {
 }
 
 /// Whether a file is a claim, by its name.
-pub(super) fn is_claim(path: &Path) -> bool {
+pub(in crate::edge::disk) fn is_claim(path: &Path) -> bool {
     Claim::parse(path).is_some()
 }
 

@@ -56,19 +56,19 @@ pub(super) fn dirs(root: &Path, key: &EpochKey) -> [PathBuf; 2] {
 }
 
 /// All segments of an epoch's folder.
-fn segments_in(store: &dyn Store, dir: &Path) -> io::Result<Vec<PathBuf>> {
+pub(in crate::edge::disk) fn segments_in(store: &dyn Store, dir: &Path) -> io::Result<Vec<PathBuf>> {
     let found = store.entries(dir)?.into_iter().map(|entry| entry.path);
     Ok(found.filter(|path| is_segment(path)).collect())
 }
 
 /// The folders in a folder; a segment may be one, and is none of them.
-pub(super) fn folders_in(store: &dyn Store, dir: &Path) -> io::Result<Vec<PathBuf>> {
+pub(in crate::edge::disk) fn folders_in(store: &dyn Store, dir: &Path) -> io::Result<Vec<PathBuf>> {
     let found = store.entries(dir)?.into_iter().filter(|entry| entry.is_folder && !is_segment(&entry.path));
     Ok(found.map(|entry| entry.path).collect())
 }
 
 /// Whether a file is a segment, by its name.
-pub(super) fn is_segment(file: &Path) -> bool {
+pub(in crate::edge::disk) fn is_segment(file: &Path) -> bool {
     file.extension().is_some_and(|ending| ending == ENDING)
 }
 
@@ -99,10 +99,14 @@ fn is_of(file: &Path, used: u64) -> bool {
     name.and_then(|name| name.split_once('-')).is_some_and(|(of, _)| of == format!("{used:016x}"))
 }
 
+/// Hash of the application that wrote a segment, by its name.
+pub(in crate::edge::disk) fn app_of(file: &Path) -> Option<&str> {
+    file.file_stem()?.to_str()?.split('-').nth(2)
+}
+
 /// Whether a segment was written by the application with hash `app`, by its name.
 pub(super) fn is_by(file: &Path, app: u64) -> bool {
-    let name = file.file_stem().and_then(|name| name.to_str());
-    name.and_then(|name| name.split('-').nth(2)).is_some_and(|by| by == format!("{app:016x}"))
+    app_of(file).is_some_and(|by| by == format!("{app:016x}"))
 }
 
 /// All segments of a checkpoint, in a fixed order.

@@ -42,7 +42,7 @@ pub(in crate::edge) fn prune(store: &dyn Store, age: Duration) -> io::Result<usi
 }
 
 /// Whether this is a folder of ours; sources and the user may have others beside it.
-fn is_query(path: &Path) -> bool {
+pub(in crate::edge::disk) fn is_query(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     name.len() == 16 && u64::from_str_radix(name, 16).is_ok()
 }

@@ -1,6 +1,5 @@
 //! Reading segments: from the first record on, and one block at a time.
 
-use std::fs::File;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,21 +42,11 @@ pub(in crate::edge) struct SegmentScan {
 }
 
 impl SegmentScan {
-    /// Opens a segment and reads its header.
+    /// Looks at a piece of a segment and reads its header.
     ///
     /// # Errors
     /// [`Error::CorruptSegment`] if this is no segment or its header is damaged,
     /// [`Error::UnsupportedVersion`], [`Error::Io`].
-    pub(in crate::edge) fn open(path: &Path) -> Result<Self> {
-        let opened = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
-        let (len, file) = opened.map_err(|e| reading(path, &e))?;
-        Self::over(Piece { path: path.to_owned(), base: 0, len, raw: Arc::new(file), is_whole: false })
-    }
-
-    /// Of a piece of a segment.
-    ///
-    /// # Errors
-    /// Those of [`Self::open`].
     pub(in crate::edge) fn over(piece: Piece) -> Result<Self> {
         let Piece { path, len, raw, is_whole, .. } = piece;
         let mut scan = Self { path, raw, len, is_whole, at: Some(0), header: None };

@@ -100,7 +100,7 @@ pub(super) fn remove(store: &dyn Store, key: &EpochKey, used: u64) -> Result<()>
 }
 
 /// Whether a file is a seal, by its name.
-pub(super) fn is_seal(path: &Path) -> bool {
+pub(in crate::edge::disk) fn is_seal(path: &Path) -> bool {
     Claim::parse_as(path, SEAL).is_some()
 }
 

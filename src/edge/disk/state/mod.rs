@@ -29,6 +29,7 @@ use bytes::Bytes;
 
 pub(in crate::edge) use self::chain::{Chain, Survey};
 use self::format::{Head, Kind};
+pub(in crate::edge::disk) use self::names::FOLDER;
 use self::names::{Base, Begun, Written};
 pub(in crate::edge) use self::rebuilding::found_states;
 use super::segment::claim::{self, Claim};

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::id::Generation;
 use crate::state::{Range, RangeSet, StateId, Version};
 
-pub(super) const FOLDER: &str = "state";
+pub(in crate::edge::disk) const FOLDER: &str = "state";
 const BEGUN: &str = "begun";
 const DELTA: &str = "delta";
 const BASE: &str = "base";

@@ -63,7 +63,7 @@ pub(in crate::edge::disk) fn framed(page: &Page) -> Vec<u8> {
 /// Reads the next page of a file, which is at this version and has this catalog; none at its end.
 ///
 /// # Errors
-/// `InvalidData` if it is damaged.
+/// `InvalidData` if it is damaged, `UnexpectedEof` if the file ends in it.
 pub(in crate::edge::disk) fn read_page(
     file: &mut impl Read,
     version: Version,
@@ -79,7 +79,10 @@ pub(in crate::edge::disk) fn read_page(
     }
     let mut body = Vec::new();
     let read = file.take(len as u64).read_to_end(&mut body)?;
-    if read < len || crc32fast::hash(&body) != u32::from_le_bytes(sum) {
+    if read < len {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a page is cut off"));
+    }
+    if crc32fast::hash(&body) != u32::from_le_bytes(sum) {
         return wrong("a checksum does not fit");
     }
     let body = Bytes::from(body);
@@ -118,7 +121,7 @@ impl StateFolder {
 
     /// Opens a file of state and reads what it begins with.
     pub(super) fn open(&self, id: &StateId, path: PathBuf, kind: Kind, epoch: u64) -> Result<BaseReader> {
-        let file = self.store.stream(&path).map_err(|e| unread(id, &path, &e))?;
+        let file = self.store.stream(&path, 0..u64::MAX).map_err(|e| unread(id, &path, &e))?;
         let mut reader = BaseReader {
             id: id.clone(),
             path,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::chain::{Chain, Survey};
@@ -94,23 +95,25 @@ pub(in crate::edge) fn found_states(store: &dyn Store) -> Result<Vec<Result<Stat
     let mut found = Vec::new();
     for query in folders(store.root())? {
         for dir in folders(&query.join(names::FOLDER))? {
-            let mut heads = Vec::new();
+            let (mut id, mut problem) = (None, None);
+            // One file is enough to know whose all are.
             for epoch in folders(&dir)? {
-                for file in list(&epoch)? {
+                let mut files = list(&epoch)?;
+                files.retain(|file| {
                     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-                    if Written::parse(name).is_some() || Base::parse(name).is_some() {
-                        heads.push(file);
+                    Written::parse(name).is_some() || Base::parse(name).is_some()
+                });
+                id = files.iter().find_map(|file| match head(store, file) {
+                    Ok(head) => Some(head.id),
+                    Err(why) => {
+                        problem = Some(format!("{} cannot be read: {why}", file.display()));
+                        None
                     }
+                });
+                if id.is_some() {
+                    break;
                 }
             }
-            let mut problem = None;
-            let id = heads.iter().find_map(|file| match head(store, file) {
-                Ok(head) => Some(head.id),
-                Err(why) => {
-                    problem = Some(format!("{} cannot be read: {why}", file.display()));
-                    None
-                }
-            });
             match (id, problem) {
                 (Some(id), _) => found.push(Ok(id)),
                 (None, Some(problem)) => found.push(Err(problem)),
@@ -124,14 +127,15 @@ pub(in crate::edge) fn found_states(store: &dyn Store) -> Result<Vec<Result<Stat
 
 /// What a file begins with.
 fn head(store: &dyn Store, path: &Path) -> Result<Head, String> {
-    let mut file = store.stream(path).map_err(|e| e.to_string())?;
+    let read = |range: Range<u64>, bytes: &mut [u8]| store.stream(path, range)?.read_exact(bytes);
     let mut bytes = vec![0; 12];
-    file.read_exact(&mut bytes).map_err(|e| e.to_string())?;
+    read(0..12, &mut bytes).map_err(|e| e.to_string())?;
     let len = bytes.get(4..8).and_then(|len| len.try_into().ok()).map_or(0, u32::from_le_bytes) as usize;
     if len > HEAD_BYTES_MAX {
         return Err("its head has no end".into());
     }
     bytes.resize(12 + len, 0);
-    file.read_exact(bytes.get_mut(12..).unwrap_or_default()).map_err(|e| e.to_string())?;
+    let end = bytes.len() as u64;
+    read(12..end, bytes.get_mut(12..).unwrap_or_default()).map_err(|e| e.to_string())?;
     Head::decode(&bytes).map(|(head, _)| head)
 }

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, IoSlice, Read};
+use std::io::{self, IoSlice, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,13 +13,14 @@ use bytes::Bytes;
 use super::super::SETTING;
 use super::super::disk::{Disk, RawFile, RealDisk, write_error};
 use super::super::format::Payload;
-use super::{Entry, Filling, Piece, Segment, Sink, Store};
+use super::gathering::Gathered;
+use super::{Entry, Filling, Gathering, Measured, Piece, Segment, Sink, Store};
 use crate::error::{Error, Result};
 
 /// Times that a folder is made anew if another agent, emptying it, removes it meanwhile.
 const TRIES: usize = 8;
 /// Ending of the name of a file that is being written.
-const UNFINISHED: &str = "unfinished";
+pub(in crate::edge) const UNFINISHED: &str = "unfinished";
 
 /// A folder that all agents reach.
 #[derive(Clone)]
@@ -39,6 +41,12 @@ impl Folder {
     /// The folder at `root`, if there is one: to be read.
     pub(in crate::edge) fn at(root: &Path) -> Self {
         Self { root: root.to_owned(), disk: Arc::new(RealDisk) }
+    }
+
+    /// [`Self::at`] on a given file system.
+    #[cfg(test)]
+    pub(in crate::edge) fn at_on(disk: Arc<dyn Disk>, root: &Path) -> Self {
+        Self { root: root.to_owned(), disk }
     }
 
     /// [`Self::open`] on a given file system.
@@ -137,6 +145,10 @@ impl Store for Folder {
         fs::metadata(path)?.modified()
     }
 
+    fn size(&self, path: &Path) -> io::Result<u64> {
+        Ok(fs::metadata(path)?.len())
+    }
+
     fn create(&self, path: &Path, content: &[u8]) -> io::Result<()> {
         let dir = self.dir_of(path);
         self.in_dir(dir, || {
@@ -177,6 +189,18 @@ impl Store for Folder {
         }
     }
 
+    fn remove_segment(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+
+    fn measure(&self, segment: &Path) -> io::Result<Option<Measured>> {
+        match fs::metadata(segment) {
+            Ok(found) => Ok(Some(Measured { files: 1, bytes: found.len(), modified: found.modified()? })),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
     fn segment(&self, path: &Path) -> Result<Option<Segment>> {
         match fs::metadata(path) {
             Ok(found) => Ok(Some(Segment { path: path.to_owned(), ends: Arc::new([found.len()]) })),
@@ -200,8 +224,10 @@ impl Store for Folder {
         Ok(Arc::new(File::open(&segment.path)?))
     }
 
-    fn stream(&self, path: &Path) -> io::Result<Box<dyn Read + Send>> {
-        Ok(Box::new(File::open(path)?))
+    fn stream(&self, path: &Path, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::Start(bytes.start))?;
+        Ok(Box::new(file.take(bytes.end.saturating_sub(bytes.start))))
     }
 
     fn fill(&self, path: &Path, writer: &str) -> io::Result<Box<dyn Filling>> {
@@ -210,6 +236,10 @@ impl Store for Folder {
         let raw = self.in_dir(dir, || self.disk.create(&unfinished, 0o666))?;
         let (disk, path) = (Arc::clone(&self.disk), path.to_owned());
         Ok(Box::new(Unfinished { disk, unfinished, path, raw, end: 0, is_done: false }))
+    }
+
+    fn gather(&self, dir: &Path, number: u64) -> io::Result<Box<dyn Gathering>> {
+        Ok(Box::new(Gathered::create(Arc::clone(&self.disk), dir, number)?))
     }
 
     fn begin(&self, path: &Path, header: Vec<u8>) -> io::Result<Box<dyn Sink>> {

@@ -3,20 +3,22 @@
 //! Both have names in folders. A folder's file grows; an object never changes, so that a segment is a row of them there.
 
 mod folder;
+mod gathering;
 mod objects;
 
 use std::fmt::Debug;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
-pub(in crate::edge) use self::folder::Folder;
+pub(in crate::edge) use self::folder::{Folder, UNFINISHED};
 #[cfg(test)]
-pub(in crate::edge) use self::objects::faulty;
-pub(in crate::edge) use self::objects::open;
+pub(in crate::edge) use self::objects::{Fault, faulty, over};
+pub(in crate::edge) use self::objects::{is_url, kind_of, look_into, open, part_name, without_secrets};
 use super::disk::RawFile;
 use super::format::Payload;
 use crate::error::Result;
@@ -44,6 +46,17 @@ impl Segment {
     pub(in crate::edge) fn len(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
+}
+
+/// What a segment takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::edge) struct Measured {
+    /// Files, or objects.
+    pub(in crate::edge) files: u64,
+    /// Bytes of them.
+    pub(in crate::edge) bytes: u64,
+    /// When the newest was written.
+    pub(in crate::edge) modified: SystemTime,
 }
 
 /// A file or an object of a segment, each of which begins with a header.
@@ -89,6 +102,9 @@ pub(in crate::edge) trait Store: Debug + Send + Sync {
     /// When a file was last written.
     fn modified(&self, path: &Path) -> io::Result<SystemTime>;
 
+    /// Bytes of a file.
+    fn size(&self, path: &Path) -> io::Result<u64>;
+
     /// Creates a file. If the same was asked for before, by a request of which no answer came, that one counts: so
     /// content that two may write must tell them apart.
     ///
@@ -109,6 +125,12 @@ pub(in crate::edge) trait Store: Debug + Send + Sync {
     /// first; perhaps in the background.
     fn discard(&self, files: &[PathBuf], dirs: &[PathBuf]) -> io::Result<()>;
 
+    /// Removes a segment; one that is gone is no error.
+    fn remove_segment(&self, path: &Path) -> io::Result<()>;
+
+    /// Looks what a segment takes, though some of it may be missing; none if it is gone.
+    fn measure(&self, segment: &Path) -> io::Result<Option<Measured>>;
+
     /// Looks how long a segment is; none if it is gone, or about to be.
     ///
     /// # Errors
@@ -124,12 +146,18 @@ pub(in crate::edge) trait Store: Debug + Send + Sync {
     /// What blocks of a segment are read with.
     fn reader(&self, segment: &Segment) -> io::Result<Arc<dyn RawFile>>;
 
-    /// Reads a file from its start on, a piece at a time.
-    fn stream(&self, path: &Path) -> io::Result<Box<dyn Read + Send>>;
+    /// Reads these bytes of a file, or as many of them as there are, a piece at a time.
+    fn stream(&self, path: &Path, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>>;
 
     /// Begins a file that is there when it is finished, in place of one that was there before. `writer` is a name
     /// that nobody else uses.
     fn fill(&self, path: &Path, writer: &str) -> io::Result<Box<dyn Filling>>;
+
+    /// Begins a folder that is there when all of its files are. `number` is one that nobody else uses.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if there is something.
+    fn gather(&self, dir: &Path, number: u64) -> io::Result<Box<dyn Gathering>>;
 
     /// Begins a segment that nobody else writes.
     fn begin(&self, path: &Path, header: Vec<u8>) -> io::Result<Box<dyn Sink>>;
@@ -142,6 +170,24 @@ pub(in crate::edge) trait Filling {
 
     /// Gives it its name; its bytes.
     fn finish(self: Box<Self>) -> io::Result<u64>;
+}
+
+/// A folder that is being written; dropped before it is finished, it never was.
+pub(in crate::edge) trait Gathering: Send {
+    /// What tells the names of its files from those of others that write at the same place; none where nobody can.
+    fn number(&self) -> Option<u64>;
+
+    /// Ends a file, and begins the next.
+    fn begin(&mut self, name: &str) -> io::Result<()>;
+
+    /// Appends to the file that was begun last.
+    fn push(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Ends the last file, and adds one with which all are there.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if there is something by now. After another error it may be there, whole.
+    fn finish(self: Box<Self>, name: &str, content: &[u8]) -> io::Result<()>;
 }
 
 /// A segment that is being written, at its end.

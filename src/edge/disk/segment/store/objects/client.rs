@@ -20,8 +20,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 
 use super::remembered::Remembered;
-use super::removing::remove_all;
-use crate::edge::disk::segment::SETTING;
+use super::removing::{remove_all, remove_segment};
 use crate::edge::disk::segment::claim::is_claim;
 use crate::edge::disk::segment::store::Entry;
 use crate::error::{Error as Failure, Result};
@@ -77,7 +76,15 @@ pub(super) struct Bucket {
     prefix: Key,
     root: PathBuf,
     patience: Duration,
-    secrets: Arc<[String]>,
+    told: Arc<Told>,
+}
+
+/// How errors speak of a store.
+pub(super) struct Told {
+    /// What names it.
+    pub(super) setting: String,
+    /// Texts that nobody may see.
+    pub(super) secrets: Vec<String>,
 }
 
 impl Client {
@@ -87,7 +94,7 @@ impl Client {
         root: PathBuf,
         prefix: Key,
         patience: Duration,
-        secrets: Vec<String>,
+        told: Told,
     ) -> Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
@@ -95,7 +102,7 @@ impl Client {
             .enable_all()
             .build()
             .map_err(|e| Failure::io("starting what speaks to the object store", &e))?;
-        let bucket = Bucket { store, prefix, root: root.clone(), patience, secrets: secrets.into() };
+        let bucket = Bucket { store, prefix, root: root.clone(), patience, told: Arc::new(told) };
         let (doomed, queue) = unbounded_channel();
         let removing = runtime.spawn(remove_all(bucket.clone(), queue));
         Ok(Self {
@@ -273,6 +280,11 @@ impl Client {
         self.run(self.bucket.remove(path))
     }
 
+    /// Removes a segment.
+    pub(super) fn remove_segment(&self, path: &Path) -> io::Result<()> {
+        self.run(remove_segment(&self.bucket, path))
+    }
+
     /// Removes an object, or a segment, at some time.
     pub(super) fn discard(&self, path: &Path) {
         if let Some(doomed) = &self.doomed {
@@ -408,12 +420,12 @@ impl Bucket {
     /// What went wrong, for people, without what must stay secret.
     pub(super) fn told(&self, verb: &str, path: &Path, why: &str) -> String {
         let mut why = why.to_owned();
-        for secret in self.secrets.iter() {
+        for secret in &self.told.secrets {
             why = why.replace(secret.as_str(), "***");
         }
         // Stores answer with pages of XML.
         let why: String = why.chars().take(WHY_MAX).collect();
-        format!("{SETTING}: {verb} of {}: {why}", path.display())
+        format!("{}: {verb} of {}: {why}", self.told.setting, path.display())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Objects that may be larger than memory.
 
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,26 +14,28 @@ use crate::edge::disk::segment::store::Filling;
 /// Bytes that are read and written at once; stores want at least five MiB.
 const PART: usize = if cfg!(test) { 8 << 10 } else { 8 << 20 };
 
-/// An object that is read from its start on. One that is replaced meanwhile is an error.
+/// An object that is read piece by piece. One that is replaced meanwhile is an error.
 pub(super) struct Stream {
     client: Arc<Client>,
     path: PathBuf,
     found: ObjectMeta,
     at: u64,
+    end: u64,
     read: Bytes,
 }
 
 impl Stream {
-    pub(super) fn open(client: Arc<Client>, path: &Path) -> io::Result<Self> {
+    pub(super) fn open(client: Arc<Client>, path: &Path, bytes: Range<u64>) -> io::Result<Self> {
         let found = client.head(path)?;
-        Ok(Self { client, path: path.to_owned(), found, at: 0, read: Bytes::new() })
+        let end = found.size.min(bytes.end);
+        Ok(Self { client, path: path.to_owned(), found, at: bytes.start, end, read: Bytes::new() })
     }
 }
 
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.read.is_empty() && self.at < self.found.size {
-            let end = self.found.size.min(self.at + PART as u64);
+        if self.read.is_empty() && self.at < self.end {
+            let end = self.end.min(self.at + PART as u64);
             self.read = self.client.get_part(&self.path, &self.found, self.at..end)?;
             self.at = end;
         }

@@ -13,6 +13,7 @@
 //! by emptying it: its name stays for a day, longer than any request lives, and an object without a byte is none.
 
 mod client;
+mod gathering;
 mod large;
 mod parts;
 mod remembered;
@@ -27,23 +28,27 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 
-use self::client::Client;
+use self::client::{Client, Told};
+use self::gathering::Parted;
+pub(in crate::edge) use self::gathering::part_name;
 use self::large::{Stream, Upload};
 use self::parts::Parts;
 #[cfg(test)]
-pub(in crate::edge) use self::testing::faulty;
+pub(in crate::edge) use self::testing::{Fault, faulty, over};
+pub(in crate::edge) use self::url::{is_url, kind_of, without_secrets};
 use self::writing::PutSink;
 use super::super::SETTING;
 use super::super::disk::RawFile;
 use super::super::layout::is_segment;
 use super::super::scan::Whole;
-use super::{Entry, Filling, Folder, Piece, Segment, Sink, Store};
+use super::{Entry, Filling, Folder, Gathering, Measured, Piece, Segment, Sink, Store};
 use crate::error::{Error, Result};
 
 /// Segments that are read at once.
@@ -63,12 +68,26 @@ pub(in crate::edge) fn open(
     options: &BTreeMap<String, String>,
     patience: Duration,
 ) -> Result<Arc<dyn Store>> {
-    if !url::is_url(checkpoint_dir) {
+    if !is_url(checkpoint_dir) {
         return Ok(Arc::new(Folder::open(Path::new(checkpoint_dir))?));
     }
-    let (bucket, prefix) = url::open(checkpoint_dir, options)?;
-    let root = PathBuf::from(checkpoint_dir.trim_end_matches('/'));
-    let client = Client::start(bucket, root, prefix, patience, url::secrets(options))?;
+    look_into(checkpoint_dir, options, patience, SETTING)
+}
+
+/// What a URL names, which `setting` is; it is asked as [`open`] says.
+///
+/// # Errors
+/// Those of [`open`].
+pub(in crate::edge) fn look_into(
+    url: &str,
+    options: &BTreeMap<String, String>,
+    patience: Duration,
+    setting: &str,
+) -> Result<Arc<dyn Store>> {
+    let (bucket, prefix) = url::open(url, options, setting)?;
+    let root = PathBuf::from(url.trim_end_matches('/'));
+    let told = Told { setting: setting.to_owned(), secrets: url::secrets(options) };
+    let client = Client::start(bucket, root, prefix, patience, told)?;
     Ok(Arc::new(Objects { client: Arc::new(client) }))
 }
 
@@ -195,6 +214,10 @@ impl Store for Objects {
         newest.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    fn size(&self, path: &Path) -> io::Result<u64> {
+        Ok(self.client.head(path)?.size)
+    }
+
     fn create(&self, path: &Path, content: &[u8]) -> io::Result<()> {
         self.client.create(path, &[Bytes::copy_from_slice(content)])
     }
@@ -218,6 +241,17 @@ impl Store for Objects {
     fn discard(&self, files: &[PathBuf], _dirs: &[PathBuf]) -> io::Result<()> {
         files.iter().for_each(|file| self.client.discard(file));
         Ok(())
+    }
+
+    fn remove_segment(&self, path: &Path) -> io::Result<()> {
+        self.client.remove_segment(path)
+    }
+
+    fn measure(&self, segment: &Path) -> io::Result<Option<Measured>> {
+        let all = self.client.list(segment)?;
+        let bytes = all.iter().map(|(_, found)| found.size).sum();
+        let newest = all.iter().map(|(_, found)| found.last_modified.into()).max();
+        Ok(newest.map(|modified| Measured { files: all.len() as u64, bytes, modified }))
     }
 
     fn segment(&self, path: &Path) -> Result<Option<Segment>> {
@@ -267,12 +301,16 @@ impl Store for Objects {
         Ok(Arc::new(Parts::new(Arc::clone(&self.client), segment)))
     }
 
-    fn stream(&self, path: &Path) -> io::Result<Box<dyn Read + Send>> {
-        Ok(Box::new(Stream::open(Arc::clone(&self.client), path)?))
+    fn stream(&self, path: &Path, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
+        Ok(Box::new(Stream::open(Arc::clone(&self.client), path, bytes)?))
     }
 
     fn fill(&self, path: &Path, _writer: &str) -> io::Result<Box<dyn Filling>> {
         Ok(Box::new(Upload::new(Arc::clone(&self.client), path)))
+    }
+
+    fn gather(&self, dir: &Path, number: u64) -> io::Result<Box<dyn Gathering>> {
+        Ok(Box::new(Parted::create(Arc::clone(&self.client), dir, number)?))
     }
 
     fn begin(&self, path: &Path, header: Vec<u8>) -> io::Result<Box<dyn Sink>> {

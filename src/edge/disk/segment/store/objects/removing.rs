@@ -24,7 +24,8 @@ pub(super) async fn remove_all(bucket: Bucket, mut queue: UnboundedReceiver<Path
     }
 }
 
-async fn remove_segment(bucket: &Bucket, segment: &Path) -> std::io::Result<()> {
+/// Removes a segment; one that is gone is no error.
+pub(super) async fn remove_segment(bucket: &Bucket, segment: &Path) -> std::io::Result<()> {
     // Without it there is no segment for those who read meanwhile.
     bucket.remove(&object(segment, 0)).await?;
     let rest = bucket.list(segment).await?;

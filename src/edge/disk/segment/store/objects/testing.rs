@@ -32,6 +32,8 @@ pub(crate) enum Fault {
 pub(crate) struct Faulty {
     pub(crate) inner: InMemory,
     faults: Mutex<Vec<Fault>>,
+    /// Only puts of names with this ending have faults.
+    ending: Mutex<&'static str>,
     late: Mutex<Vec<(Path, PutPayload, PutOptions)>>,
     /// All requests but puts are refused.
     is_down: AtomicBool,
@@ -47,6 +49,16 @@ impl Faulty {
     /// The next puts go like this, one after the other; those after them well.
     pub(crate) fn next_puts(&self, faults: &[Fault]) {
         *self.faults.lock().unwrap() = faults.iter().rev().copied().collect();
+    }
+
+    /// Only puts of names with this ending go like that.
+    pub(crate) fn only(&self, ending: &'static str) {
+        *self.ending.lock().unwrap() = ending;
+    }
+
+    fn next_fault(&self, path: &Path) -> Option<Fault> {
+        let concerned = path.as_ref().ends_with(*self.ending.lock().unwrap());
+        if concerned { self.faults.lock().unwrap().pop() } else { None }
     }
 
     /// Requests that make an object of its parts are refused, or the answer to the next is lost.
@@ -93,7 +105,7 @@ impl fmt::Display for Faulty {
 impl ObjectStore for Faulty {
     async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         tokio::time::sleep(Duration::from_millis(self.slow.load(Ordering::Relaxed))).await;
-        let fault = self.faults.lock().unwrap().pop();
+        let fault = self.next_fault(path);
         match fault {
             Some(Fault::Refused) => return Err(unavailable()),
             Some(Fault::Conflict) => {
@@ -155,7 +167,7 @@ impl MultipartStore for Faulty {
         number: usize,
         data: PutPayload,
     ) -> Result<PartId> {
-        let fault = self.faults.lock().unwrap().pop();
+        let fault = self.next_fault(path);
         match fault {
             Some(Fault::Refused | Fault::Late | Fault::Conflict) => Err(unavailable()),
             Some(Fault::AnswerLost) => {
@@ -199,8 +211,9 @@ pub(crate) fn faulty() -> (Arc<super::Objects>, Arc<Faulty>) {
 pub(crate) fn over(bucket: &Arc<Faulty>) -> super::Objects {
     let bucket = Arc::clone(bucket) as Arc<dyn super::client::Backend>;
     let (root, prefix) = ("s3://bucket/prefix".into(), "prefix".into());
-    let secrets = vec!["hunter2-secret".to_owned()];
+    let told =
+        super::client::Told { setting: "checkpoint_dir".into(), secrets: vec!["hunter2-secret".to_owned()] };
     let client =
-        super::client::Client::start(bucket, root, prefix, Duration::from_millis(400), secrets).unwrap();
+        super::client::Client::start(bucket, root, prefix, Duration::from_millis(400), told).unwrap();
     super::Objects { client: Arc::new(client) }
 }

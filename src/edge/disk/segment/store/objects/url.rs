@@ -1,4 +1,4 @@
-//! What `checkpoint_dir` names, if it is a URL.
+//! What `checkpoint_dir`, or another setting, names if it is a URL.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,6 @@ use object_store::path::Path as Key;
 use object_store::{ClientConfigKey, RetryConfig};
 
 use super::client::Backend;
-use crate::edge::disk::segment::SETTING;
 use crate::error::{Error, Result};
 
 /// The setting with what goes beside the URL.
@@ -21,8 +20,18 @@ const SECRET: [&str; 6] = ["key", "secret", "token", "password", "sas", "credent
 const SECRET_MIN: usize = 4;
 
 /// Whether this is no path of a folder.
-pub(in crate::edge) fn is_url(checkpoint_dir: &str) -> bool {
-    checkpoint_dir.contains("://")
+pub(in crate::edge) fn is_url(place: &str) -> bool {
+    place.contains("://")
+}
+
+/// What kind of store a URL is of: those of one kind know the same options. None of a folder, and of other URLs.
+pub(in crate::edge) fn kind_of(url: &str) -> Option<&'static str> {
+    match url.split_once("://")?.0 {
+        "s3" | "s3a" => Some("s3"),
+        "gs" => Some("gs"),
+        "abfs" | "abfss" => Some("abfs"),
+        _ => None,
+    }
 }
 
 /// Values that are to be kept out of messages.
@@ -33,17 +42,21 @@ pub(super) fn secrets(options: &BTreeMap<String, String>) -> Vec<String> {
 }
 
 /// A URL as it may be shown: some write a key and its secret there.
-fn without_secrets(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+pub(in crate::edge) fn without_secrets(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     match rest.rsplit_once('@') {
         Some((before, after)) if before.contains(':') => format!("{scheme}://***@{after}"),
         _ => url.to_owned(),
     }
 }
 
-/// The bucket that a URL names, and the prefix in it.
-pub(super) fn open(url: &str, options: &BTreeMap<String, String>) -> Result<(Arc<dyn Backend>, Key)> {
-    let refused = |reason: String| Error::Config { setting: SETTING.to_owned(), reason };
+/// The bucket that a URL names, which `setting` is, and the prefix in it.
+pub(super) fn open(
+    url: &str,
+    options: &BTreeMap<String, String>,
+    setting: &str,
+) -> Result<(Arc<dyn Backend>, Key)> {
+    let refused = |reason: String| Error::Config { setting: setting.to_owned(), reason };
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
     let shown = without_secrets(url);
     if shown != url {
@@ -69,7 +82,7 @@ pub(super) fn open(url: &str, options: &BTreeMap<String, String>) -> Result<(Arc
                 .with_bucket_name(bucket)
                 .with_retry(once);
             for (name, value) in options {
-                builder = builder.with_config(known(name, name.parse())?, value);
+                builder = builder.with_config(known(name, setting, name.parse())?, value);
             }
             builder.build().map(|store| Arc::new(store) as _)
         }
@@ -80,7 +93,7 @@ pub(super) fn open(url: &str, options: &BTreeMap<String, String>) -> Result<(Arc
                 .with_bucket_name(bucket)
                 .with_retry(once);
             for (name, value) in options {
-                builder = builder.with_config(known(name, name.parse())?, value);
+                builder = builder.with_config(known(name, setting, name.parse())?, value);
             }
             builder.build().map(|store| Arc::new(store) as _)
         }
@@ -91,7 +104,7 @@ pub(super) fn open(url: &str, options: &BTreeMap<String, String>) -> Result<(Arc
                 .with_url(url)
                 .with_retry(once);
             for (name, value) in options {
-                builder = builder.with_config(known(name, name.parse())?, value);
+                builder = builder.with_config(known(name, setting, name.parse())?, value);
             }
             builder.build().map(|store| Arc::new(store) as _)
         }
@@ -102,17 +115,19 @@ pub(super) fn open(url: &str, options: &BTreeMap<String, String>) -> Result<(Arc
         }
     };
     // What the builder says may hold a value that it could not read.
-    let store = built.map_err(|error| {
-        let mut text = error.to_string();
-        secrets(options).iter().for_each(|secret| text = text.replace(secret.as_str(), "***"));
-        refused(format!("{shown}: {text}"))
-    })?;
+    let store =
+        built.map_err(|error| refused(format!("{shown}: {}", redacted(&error, &secrets(options)))))?;
     Ok((store, prefix))
 }
 
-fn known<T>(name: &str, parsed: object_store::Result<T>) -> Result<T> {
+/// An error's text without these.
+fn redacted(error: &object_store::Error, secrets: &[String]) -> String {
+    secrets.iter().fold(error.to_string(), |text, secret| text.replace(secret.as_str(), "***"))
+}
+
+fn known<T>(name: &str, setting: &str, parsed: object_store::Result<T>) -> Result<T> {
     parsed.map_err(|_| Error::Config {
         setting: OPTIONS.to_owned(),
-        reason: format!("{name:?} is not known to this store, of which checkpoint_dir names a bucket"),
+        reason: format!("{name:?} is not known to this store, of which {setting} names a bucket"),
     })
 }
