@@ -96,7 +96,8 @@ def theirs(grouped: Any, processor: Any, mode: str = "None", **options: Any) -> 
 
 
 def ours(grouped: Any, processor: Any, mode: str = "None", **options: Any) -> Any:
-    options["flavour"] = "pandas" if isinstance(processor, ShownFrames) else "row"
+    kinds = {ShownFrames: "pandas", clonos.BatchProcessor: "arrow"}
+    options["flavour"] = next((kinds[kind] for kind in kinds if isinstance(processor, kind)), "row")
     return clonos.transform_with_state(grouped, processor, OUTPUT, "Update", mode, **options)
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import Row
@@ -140,6 +142,57 @@ def test_a_first_batch_that_failed_has_it_again_and_once(
         found[is_ours] = each.found
     assert found[True] == found[False]
     assert "('called called ', 12)" in found[True][1][0][1].replace("id=", "").replace("n=", "")
+
+
+class Sums(Shown):
+    """Adds up what comes to what there was."""
+
+    def init(self, handle: Any) -> None:
+        self.sum = handle.getValueState("sum", "n long")
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        self.add(initialState.q)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            self.add(row.n)
+        yield Row(id=key[0], what=str(self.sum.get()[0]))
+
+    def add(self, number: int) -> None:
+        self.sum.update(((self.sum.get() or (0,))[0] + number,))
+
+
+class ArrowSums(clonos.BatchProcessor):
+    """The same of all keys at once."""
+
+    state_schema = "n long"
+
+    def handle_initial_state(
+        self, keys: pa.RecordBatch, rows: clonos.GroupedRows, state: pa.RecordBatch
+    ) -> pa.RecordBatch:
+        return self.added(rows.aggregate(n=("q", "sum")), state)
+
+    def handle_batch(
+        self, keys: pa.RecordBatch, rows: clonos.GroupedRows, state: pa.RecordBatch
+    ) -> Any:
+        now = self.added(rows.aggregate(n=("n", "sum")), state)
+        return keys.append_column("what", now["n"].cast(pa.string())), now
+
+    @staticmethod
+    def added(new: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch([pc.add(pc.fill_null(state["n"], 0), new["n"])], ["n"])
+
+
+def test_a_stream_in_arrow_begins_as_sparks_does(spark: Any, session: Any, tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.put({"id": "a", "n": 1}, {"id": "b", "n": 2})
+    folder.put({"id": "a", "n": 4}, {"id": "z", "n": 3})
+    plain = stream_of(folder, spark, Sums(), is_ours=False)
+    in_arrow = ours(
+        folder.read(spark).groupBy("id"), ArrowSums(), initial_state=initial(spark), uid="sums"
+    )
+    found = [batches(df, tmp_path / name) for name, df in (("theirs", plain), ("ours", in_arrow))]
+    assert found[0] == found[1] == [[("a", "13"), ("b", "2")], [("a", "17"), ("z", "9")]]
 
 
 class DrawnStart(Shown):

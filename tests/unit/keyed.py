@@ -11,6 +11,7 @@ from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
 from clonos import _core
+from clonos._operators.initial_state import INITIAL
 from clonos._operators.state import declared
 from clonos._state.program import EventTime, Flavour, Program
 from clonos._state.run import run
@@ -49,6 +50,8 @@ class Operator:
     schema : str
     output : str or StructType
         Columns of the rows, of which the first is the key, and of the output.
+    initial : str, optional
+        Columns of an initial state, of which the first is the key.
     """
 
     def __init__(
@@ -61,11 +64,16 @@ class Operator:
         flavour: Flavour = "row",
         keys: int = 1,
         event_time: EventTime | None = None,
+        initial: str | None = None,
     ) -> None:
         mode = TIME_MODES[time_mode.lower()]
         handle = declared(processor, mode, parsed)
         self._pickled = cloudpickle.dumps(processor)
         self.schema = arrow_schema(parsed(schema))
+        columns = len(self.schema)
+        if initial is not None:
+            kept = pa.struct(list(arrow_schema(parsed(initial))))
+            self.schema = self.schema.append(pa.field(INITIAL, kept))
         names = tuple(variable.name for variable in handle.variables)
         self.program = Program(
             processor=None,
@@ -76,8 +84,8 @@ class Operator:
             deleted=tuple(handle.deleted),
             keys=tuple(range(keys)),
             key_schema=pa.schema(list(self.schema)[:keys]),
-            columns=len(self.schema),
-            initial=None,
+            columns=columns,
+            initial=None if initial is None else columns,
             output=parsed(output),
             event_time=event_time,
             output_event_time=None,
@@ -116,8 +124,11 @@ class Operator:
         watermark: int = -1,
         late: int = -1,
         processor: Any = None,
+        initial: Sequence[tuple[Any, ...]] = (),
     ) -> list[dict[str, Any]]:
         """Run one epoch, and return its output; `processor` in the place of a copy of ours."""
+        if self.program.initial is not None:
+            rows = self._with_initial(rows, initial)
         self._epoch += 1
         self._state.set_clock(now, watermark, late)
         variables = self.program.declared
@@ -141,3 +152,12 @@ class Operator:
         outputs = list(run(program, task, iter([given])))
         self._state.commit("q", "op", self._epoch)
         return [row for output in outputs for row in output.to_pylist()]
+
+    def _with_initial(
+        self, rows: Sequence[tuple[Any, ...]], initial: Sequence[tuple[Any, ...]]
+    ) -> list[tuple[Any, ...]]:
+        names = [field.name for field in self.schema.field(INITIAL).type]
+        nulls = (None,) * (self.program.columns - 1)
+        return [(*row, None) for row in rows] + [
+            (row[0], *nulls, dict(zip(names, row, strict=True))) for row in initial
+        ]

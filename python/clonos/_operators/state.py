@@ -17,7 +17,7 @@ from clonos._operators.exchange import SHUFFLE_PARTITIONS, exchange_with, map_st
 from clonos._operators.grouped import Key, grouping
 from clonos._operators.initial_state import INITIAL, quoted, with_initial
 from clonos._operators.spec import spec_of
-from clonos._state.batch_processor import BatchProcessor
+from clonos._state.batch_processor import STARTS, BatchProcessor
 from clonos._state.program import EventTime, Flavour, Program
 from clonos._state.variables import TIME_MODES, TimeMode
 from clonos.errors import ConfigError
@@ -259,8 +259,9 @@ def check_flavour(
             else f"{name} is a clonos.BatchProcessor: say flavour='arrow'"
         )
         raise ConfigError(message, "CONFIG")
-    if flavour == "arrow" and initial is not None:
-        message = "initial_state is for a StatefulProcessor: a BatchProcessor finds no state at all"
+    has_none = getattr(type(processor), STARTS, None) is getattr(BatchProcessor, STARTS)
+    if initial is not None and has_none:
+        message = f"{name} takes no initial_state: write its {STARTS}(keys, rows, state)"
         raise ConfigError(message, "CONFIG")
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     Aggregation = tuple[str | pa.Array, str] | tuple[str | pa.Array, str, Any]
 
 _KEY = "key"
+# The method for an initial state.
+STARTS = "handle_initial_state"
 
 
 class Handled(NamedTuple):
@@ -113,6 +115,30 @@ class BatchProcessor(ABC):
         -------
         Handled, or tuple of output and state
         """
+
+    def handle_initial_state(
+        self, keys: pa.RecordBatch, rows: GroupedRows, state: pa.RecordBatch
+    ) -> Handled | pa.RecordBatch | pa.Table:
+        """Begin with an initial state; to be written by you if there is one.
+
+        It is called before `handle_batch`, in the first epoch of a task, whether its keys have rows
+        in that or not.
+
+        Parameters
+        ----------
+        keys : pyarrow.RecordBatch
+            The keys that have rows in the initial state, one row each.
+        rows : GroupedRows
+            Those rows, with the columns of the initial state.
+        state : pyarrow.RecordBatch
+            Their state, as in `handle_batch`: all is null.
+
+        Returns
+        -------
+        pyarrow.RecordBatch, pyarrow.Table or Handled
+            The state, or a `Handled` without output.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no {STARTS}")
 
     def handle_timers(
         self,

@@ -34,6 +34,21 @@ def as_handled(method: str, made: Any) -> Handled:
     return Handled(*made)
 
 
+def as_started(method: str, made: Any) -> Handled:
+    """Take what a handler of an initial state returned: the state, or `Handled` without output.
+
+    Raises
+    ------
+    UnsupportedType
+        If there is output.
+    """
+    handled = made if isinstance(made, Handled) else Handled(None, made)
+    if handled.output is not None:
+        message = f"{method} returns no output, as nothing has come yet, and returned some"
+        raise UnsupportedType(message, CONDITION)
+    return handled
+
+
 def as_declared(
     what: str,
     found: Any,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +11,8 @@ import pyarrow as pa
 from clonos import _core
 from clonos._arrow_types import arrow_schema
 from clonos._state import refusals
-from clonos._state.batch_processor import BatchProcessor, GroupedRows, Handled
-from clonos._state.batch_returns import as_declared, as_handled, as_timers
+from clonos._state.batch_processor import STARTS, BatchProcessor, GroupedRows, Handled
+from clonos._state.batch_returns import as_declared, as_handled, as_started, as_timers
 from clonos._state.batch_state import (
     BatchState,
     BatchTimers,
@@ -25,6 +25,7 @@ from clonos._state.batch_state import (
 )
 from clonos._state.events import check_output, without_late_rows
 from clonos._state.flavour import in_zone
+from clonos._state.parted import Grouped, split
 from clonos._state.program import Program
 from clonos._state.variables import TimeMode
 from clonos._worker.task_conf import current_conf
@@ -49,6 +50,16 @@ class Left(NamedTuple):
             columns[name] = joined(columns[name], more.take(at))
         batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
         return Held(held.is_there, batch), self.timers.take(at)
+
+    def replaced(self, places: Numbers, by: Left) -> Left:
+        """What all keys were left with, where those at some places were left with that since."""
+        count = len(self.timers)
+        held, timers = self.take(np.arange(count))
+        since, waiting = by.take(np.arange(len(places)))
+        at = np.arange(count)
+        at[places] = count + np.arange(len(places))
+        timers = pa.concat_arrays([timers, waiting]).take(pa.array(at, pa.int64()))
+        return Left(held.followed_by(since).take(at), {}, timers)
 
 
 class BatchRunner:
@@ -83,22 +94,38 @@ class BatchRunner:
         task, program = self._task, self._program
         rows, offsets, keys = task.group(gathered, list(program.keys))
         task.load()
-        held = self._state.read(0, len(keys))
-        timers = self._timers.read(0, len(keys))
-        grouped = self._grouped(rows.select(list(range(program.columns))), offsets, timers)
-        handled = self._handled(self._processor.handle_batch, keys, grouped, held)
-        self._left = self._keep(handled, np.arange(len(keys)), held, timers)
+        data, initial = split(Grouped(rows, offsets), program)
+        left = Left(self._state.read(0, len(keys)), {}, self._timers.read(0, len(keys)))
+        if initial is not None and task.version is None:
+            left, _ = self._part(STARTS, keys, initial, left)
+        self._left, handled = self._part("handle_batch", keys, data, left)
         yield from self._output(handled)
 
-    def _handled(
-        self, handle: Callable[..., Any], keys: pa.RecordBatch, rows: GroupedRows, held: Held
-    ) -> Handled:
-        self._method = handle.__name__
-        return as_handled(self._method, handle(self._in_zone(keys), rows, held.columns))
+    def _part(
+        self, method: str, keys: pa.RecordBatch, grouped: Grouped, left: Left
+    ) -> tuple[Left, Handled]:
+        """Have the processor handle the keys that have rows among these."""
+        counts = np.diff(np.asarray(grouped.offsets, dtype=np.int64))
+        numbers = np.flatnonzero(counts)
+        if not len(numbers):
+            return left, Handled(None, left.held.columns)
+        is_all = len(numbers) == len(keys)
+        if is_all and not left.appended:
+            held, timers = left.held, left.timers
+        else:
+            held, timers = left.take(numbers)
+            keys = keys.take(pa.array(numbers, pa.int64()))
+        offsets = np.concatenate([[0], np.cumsum(counts[numbers])])
+        handled = self._handled(method, keys, self._grouped(grouped.rows, offsets, timers), held)
+        now = self._keep(handled, numbers, held, timers)
+        return now if is_all else left.replaced(numbers, now), handled
 
-    def _grouped(
-        self, rows: pa.RecordBatch, offsets: Sequence[int] | Numbers, timers: pa.ListArray
-    ) -> GroupedRows:
+    def _handled(self, method: str, keys: pa.RecordBatch, rows: GroupedRows, held: Held) -> Handled:
+        self._method = method
+        made = getattr(self._processor, method)(self._in_zone(keys), rows, held.columns)
+        return as_started(method, made) if method == STARTS else as_handled(method, made)
+
+    def _grouped(self, rows: pa.RecordBatch, offsets: Numbers, timers: pa.ListArray) -> GroupedRows:
         task = self._task
         times = (task.now_ms, task.watermark_ms) if self._has_times else (-1, -1)
         return GroupedRows(self._in_zone(rows), pa.array(offsets, pa.int64()), *times, timers)
@@ -127,7 +154,7 @@ class BatchRunner:
         taken = [column.take(pa.array(numbers, pa.int64())) for column in keys.columns]
         of_due = pa.RecordBatch.from_arrays(taken, self._program.key_schema.names)
         grouped = self._grouped(times, offsets, timers)
-        handled = self._handled(self._processor.handle_timers, of_due, grouped, held)
+        handled = self._handled("handle_timers", of_due, grouped, held)
         self._keep(handled, numbers, held, timers)
         # As Spark: whoever registers one again for the same time loses it.
         self._timers.delete(*fired)
@@ -157,17 +184,7 @@ class BatchRunner:
         if self._left is None:
             return held, timers
         left, waiting = self._left.take(numbers[numbers < first])
-        columns = [
-            pa.concat_arrays(both)
-            for both in zip(left.columns.columns, held.columns.columns, strict=True)
-        ]
-        return (
-            Held(
-                np.concatenate([left.is_there, held.is_there]),
-                pa.RecordBatch.from_arrays(columns, held.columns.schema.names),
-            ),
-            pa.concat_arrays([waiting, timers]),
-        )
+        return left.followed_by(held), pa.concat_arrays([waiting, timers])
 
     # -- what is returned ------------------------------------------------------------------------
 

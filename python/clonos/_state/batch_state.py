@@ -32,6 +32,14 @@ class Held(NamedTuple):
         """Return that of some of the keys."""
         return Held(self.is_there[places], self.columns.take(pa.array(places, pa.int64())))
 
+    def followed_by(self, other: Held) -> Held:
+        """Return that of these keys and of others."""
+        both = zip(self.columns.columns, other.columns.columns, strict=True)
+        columns = [pa.concat_arrays(pair) for pair in both]
+        is_there = np.concatenate([self.is_there, other.is_there])
+        names = self.columns.schema.names
+        return Held(is_there, pa.RecordBatch.from_arrays(columns, names))
+
 
 class BatchState:
     """Reads and writes the variables of a `BatchProcessor`.

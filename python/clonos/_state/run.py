@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo
 
@@ -16,6 +15,7 @@ from clonos._state.events import check_output, without_late_rows
 from clonos._state.flavour import Flavour
 from clonos._state.frame_flavour import FrameFlavour
 from clonos._state.handle import CLOSED, DATA_PROCESSED, INITIALIZED, TIMER_PROCESSED, TaskHandle
+from clonos._state.parted import Grouped, split
 from clonos._state.program import Program
 from clonos._state.row_flavour import RowFlavour
 from clonos._state.stored import NO_KEY
@@ -24,13 +24,6 @@ from clonos._state.variables import TimeMode
 from clonos._worker.task_conf import current_conf
 
 Batches = Iterator[pa.RecordBatch]
-
-
-class Grouped(NamedTuple):
-    """Rows by key: those of key `n` are from ``offsets[n]`` to ``offsets[n + 1]``."""
-
-    rows: pa.RecordBatch
-    offsets: Sequence[int]
 
 
 def run(program: Program, task: _core.StateTask, batches: Batches) -> Batches:
@@ -146,19 +139,3 @@ class Runner:
         make = row_factory(self._program.key_schema.names)
         values = codec.read(pa.StructArray.from_arrays(taken.columns, fields=list(taken.schema)))
         return dict(zip(wanted, map(make, values), strict=True))
-
-
-def split(grouped: Grouped, program: Program) -> tuple[Grouped, Grouped | None]:
-    """Part the rows of data from those of the initial state."""
-    rows, offsets = grouped
-    data_columns = range(program.columns)
-    if program.initial is None:
-        return Grouped(rows.select(list(data_columns)), offsets), None
-    column = rows.column(program.initial)
-    is_initial = np.asarray(column.is_valid())
-    before = np.concatenate([[0], np.cumsum(is_initial)])[np.asarray(offsets)]
-    starting = column.filter(column.is_valid())
-    initial = pa.RecordBatch.from_arrays(starting.flatten(), names=[f.name for f in starting.type])
-    data = rows.select(list(data_columns)).filter(column.is_null())
-    left = (np.asarray(offsets) - before).tolist()
-    return Grouped(data, left), Grouped(initial, before.tolist())
