@@ -32,7 +32,7 @@ SPARKS_PART = 20
 FILE_ROWS = 1_000_000
 EXECUTORS = 3
 PARTITIONS = 3
-ROUNDS = 5
+LOSSES = 5
 
 INPUT = "id long"
 STATE = "n long, note string"
@@ -104,7 +104,7 @@ class Stream:
     """A stream of files: each is a batch."""
 
     def __init__(self, spark: Any, folder: Path, how: Any) -> None:
-        self._spark = spark
+        self.spark = spark
         self._files = 0
         self._folder = folder
         (folder / "in").mkdir(parents=True)
@@ -129,16 +129,15 @@ def lose_one(spark: Any) -> None:
     testing.kill(lost, *testing.agents([lost]))
 
 
-def recovery(spark: Any, folder: Path, how: Any, keys: int, session: Any) -> tuple[float, float]:
+def recovery(stream: Stream, keys: int, losses: int, session: Any) -> tuple[float, float]:
     """Seconds from a loss to the end of the next batch, and of one without a loss: medians."""
-    master = spark.sparkContext._jsc.sc()
-    stream = Stream(spark, folder, how)
+    master = stream.spark.sparkContext._jsc.sc()
     few = min(FEW, keys)
     try:
         for first in range(0, keys, FILE_ROWS):
             stream.give(first, min(FILE_ROWS, keys - first))
         with_loss, without = [], []
-        for lost in (False, True) * ROUNDS:
+        for lost in (False, True) * losses:
             testing.wait_until(
                 lambda: master.getExecutorMemoryStatus().size() > EXECUTORS, "executors", 60
             )
@@ -147,7 +146,7 @@ def recovery(spark: Any, folder: Path, how: Any, keys: int, session: Any) -> tup
             if session is not None:
                 testing.wait_until(lambda: copies_are_made(session), "standbys", 120)
             if lost:
-                lose_one(spark)
+                lose_one(stream.spark)
             begun = time.monotonic()
             stream.give(0, few)
             (with_loss if lost else without).append(time.monotonic() - begun)
@@ -173,11 +172,13 @@ def test_recovery(
     many = ROWS if operator == "clonos" else ROWS // SPARKS_PART
     count = FEW if keys == "few" else many
 
+    losses = LOSSES if benchmark.enabled else 1
+
     def work() -> tuple[float, float]:
         if operator == "spark":
-            return recovery(spark, tmp_path, theirs, count, None)
+            return recovery(Stream(spark, tmp_path, theirs), count, losses, None)
         with clonos.attach(spark) as session:
-            return recovery(spark, tmp_path, ours, count, session)
+            return recovery(Stream(spark, tmp_path, ours), count, losses, session)
 
     lost, calm = benchmark.pedantic(work, rounds=1)
     benchmark.extra_info.update(keys=count, with_loss=round(lost, 2), without=round(calm, 2))

@@ -31,8 +31,6 @@ QUICK_KILLS = {
     "test_an_agent_is_lost_alone",
     "test_a_python_worker_dies_in_the_middle_of_a_partition",
     "test_lost_senders_are_replayed_and_only_they",
-    "test_a_stream_killed_in_a_batch_gives_it_again_as_it_was",
-    "test_a_driver_killed_between_the_sink_and_the_commit",
 }
 # Files of tests/spark that look closer at what others, above all test_features.py, try once.
 LONG_FILES = {

@@ -20,14 +20,12 @@ from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from clonos import _unrecorded
-from clonos._named import Named
+from clonos._named import ATOMS, Named
 from clonos._outcomes import Awaited, Cancelled, Refused, Sight, dumps, dumps_error, loads
 from clonos.errors import ClonosError, ConfigError, ReplayDivergence
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from clonos import _core
 
 # A replay waits this long for the function to give a call up that it gave up before.
 CANCELLED_SECONDS_MAX = 3600.0
@@ -45,78 +43,6 @@ class Recorder(Protocol):
     def call_record(self, name: str, ok: bool, value: bytes) -> None: ...
 
 
-class CallKeys:
-    """Idempotency keys of the calls that a function makes for a row, each another.
-
-    Parameters
-    ----------
-    row : callable
-        The row that is being worked on; ``None`` where one call is for a whole batch.
-    key : callable
-        Key of a row's n-th call, from 0.
-    """
-
-    __slots__ = ("_key", "_last", "_next", "_row")
-
-    def __init__(
-        self, row: Callable[[], int | None], key: Callable[[int | None, int], str]
-    ) -> None:
-        self._row = row
-        self._key = key
-        self._last: int | None = -1
-        self._next = 0
-
-    def __call__(self) -> str:
-        """Key of the next call."""
-        row = self._row()
-        if row != self._last:
-            self._last, self._next = row, 0
-        self._next += 1
-        return self._key(row, self._next - 1)
-
-    def again(self) -> None:
-        """The row's calls are made once more, with the keys that they had."""
-        self._next = 0
-
-
-class RowsKeys(CallKeys):
-    """Keys where several rows are being worked on at a time, and `row` says for which one asks."""
-
-    __slots__ = ("_made",)
-
-    def __init__(
-        self, row: Callable[[], int | None], key: Callable[[int | None, int], str]
-    ) -> None:
-        super().__init__(row, key)
-        self._made: dict[int | None, int] = {}
-
-    def __call__(self) -> str:
-        row = self._row()
-        number = self._made.get(row, 0)
-        self._made[row] = number + 1
-        return self._key(row, number)
-
-    def again(self) -> None:
-        """The calls of the row that asks are made once more, with the keys that they had."""
-        self._made.pop(self._row(), None)
-
-
-class TaskKeys:
-    """Idempotency keys of a task that records its services: it knows which call is next."""
-
-    __slots__ = ("_task",)
-
-    def __init__(self, task: _core.ServiceTask) -> None:
-        self._task = task
-
-    def __call__(self) -> str:
-        return self._task.idempotency_key()
-
-    def again(self) -> None:
-        """The calls of the row or batch are made once more, with the keys that they had."""
-        self._task.keys_again()
-
-
 class Scope:
     """The causal task in which the current code runs.
 
@@ -127,7 +53,7 @@ class Scope:
     being awaited, if there is one; `failed` what ends the task, whatever the function makes of it.
     """
 
-    __slots__ = ("_function", "_named", "after", "awaited", "failed", "key", "recorder")
+    __slots__ = ("_function", "_named", "_within", "after", "awaited", "failed", "key", "recorder")
 
     def __init__(
         self,
@@ -143,6 +69,13 @@ class Scope:
         self.failed: ClonosError | None = None
         self._function = function
         self._named: Named | None = None
+        self._within: Scope | None = None
+
+    def within(self) -> Scope:
+        """Return the scope of what a call runs: nothing of it is recorded by itself."""
+        if self._within is None:
+            self._within = Scope(None, self.key)
+        return self._within
 
     def named(self) -> Named:
         """Classes and functions of the program that the function names."""
@@ -329,27 +262,32 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         message = f"{name} is called while {scope.awaited} is awaited: record them one by one"
         raise RuntimeError(message)
     scope.check()
-    sight = Sight(scope.named, service)
     recorded = recorder.call_begin(name)
     if recorded is not None:
+        sight = Sight(scope.named, service)
         if inspect.iscoroutine(service):
             service.close()
         return _given_again(scope, name, *recorded, sight)  # type: ignore[no-any-return]
     try:
         # What `fn` does inside is part of its one recorded outcome.
-        token = current.set(Scope(None, scope.key))
+        token = current.set(scope.within())
         try:
             result = service(*args, **kwargs) if callable(service) else service
         finally:
             current.reset(token)
     except Exception as error:
         # Not published: if it ends the attempt, nothing depends on it and it is asked again.
-        _record_error(scope, name, error, error, sight)
+        _record_error(scope, name, error, error, Sight(scope.named, service))
         raise
-    if inspect.isawaitable(result):
-        scope.awaited = name
-        return _awaited(scope, name, result, sight)  # type: ignore[return-value]
-    _record(scope, name, result, result, sight)
+    # Most are plain, and then there is nothing to await, and nothing of the program in it.
+    if type(result) in ATOMS:
+        recorder.call_record(name, True, dumps(result))
+    else:
+        sight = Sight(scope.named, service)
+        if inspect.isawaitable(result):
+            scope.awaited = name
+            return _awaited(scope, name, result, sight)  # type: ignore[return-value]
+        _record(scope, name, result, result, sight)
     if scope.after is not None:
         scope.after()
     return result  # type: ignore[no-any-return]
@@ -442,7 +380,7 @@ async def _cancelled_again(scope: Scope, name: str) -> Any:
 async def _awaited(scope: Scope, name: str, call: Awaitable[Any], sight: Sight) -> Any:
     import asyncio
 
-    token = current.set(Scope(None, scope.key))
+    token = current.set(scope.within())
     try:
         result = await call
     except (Exception, asyncio.CancelledError) as error:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from clonos import _core
 from clonos._code import code_fingerprint
-from clonos._services import Scope, TaskKeys, current
+from clonos._keys import TaskKeys
+from clonos._services import Scope, current
 from clonos._uses import Use
 from clonos._worker import connection
 from clonos._worker.place import QUERY_PROPERTY, Place, application_query

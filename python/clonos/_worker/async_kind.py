@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from clonos._services import RowsKeys, Scope, current
+from clonos._keys import RowsKeys
+from clonos._services import Scope, current
 from clonos._worker.answers import Answers
 from clonos._worker.kinds import Columns, Key
 from clonos._worker.rows import RowCodec

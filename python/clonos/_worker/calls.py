@@ -18,7 +18,8 @@ from typing import Any
 
 from clonos import _core
 from clonos._calls import Calls, is_ours
-from clonos._services import CallKeys, TaskKeys, current
+from clonos._keys import CallKeys, TaskKeys
+from clonos._services import current
 from clonos._worker import agents, clients
 
 # Permits are reserved for this long ahead, if all that were reserved before were used. One that is

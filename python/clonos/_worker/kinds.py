@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from clonos._services import CallKeys, Scope, current
+from clonos._keys import CallKeys
+from clonos._services import Scope, current
 from clonos._worker.answers import Answers
 from clonos._worker.results import conform
 from clonos._worker.rows import RowCodec

@@ -19,8 +19,9 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from clonos import _core
+from clonos._keys import CallKeys, TaskKeys
 from clonos._outcomes import dumps
-from clonos._services import CallKeys, Scope, TaskKeys, current, record_nothing
+from clonos._services import Scope, current, record_nothing
 from clonos._worker import connection
 from clonos._worker.lost import check_lost
 from clonos._worker.place import current_place

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from clonos import _core
-from clonos._services import Scope, TaskKeys, current
+from clonos._keys import TaskKeys
+from clonos._services import Scope, current
 from clonos._worker.answers import Watch
 from clonos._worker.kinds import Batches, arrow_of, one_or_tuple, values_of
 from clonos._worker.rows import RowCodec
