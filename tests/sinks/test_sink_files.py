@@ -177,3 +177,21 @@ def test_overwriting_and_misspelt_options_are_refused(spark: Any, tmp_path: Path
         writer.options(**options_for(tmp_path)).mode("overwrite").save()
     with pytest.raises(Exception, match="has no option 'fileformt'"):
         writer.options(**options_for(tmp_path, fileFormt="parquet")).mode("append").save()
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ("id as Epoch", "readers find the epoch's name"),
+        ("id, id + 1 as ID", "two of that name"),
+        ("id, array(interval '1' day) as waits", "interval day, which would be read as something"),
+    ],
+)
+def test_columns_that_would_come_back_as_others_are_refused(
+    spark: Any, tmp_path: Path, columns: str, reason: str
+) -> None:
+    spark.range(3).createOrReplaceTempView("three")
+    rows = spark.sql(f"select {columns} from three")
+    with pytest.raises(Exception, match=reason):
+        rows.write.mode("append").format(SINK).options(**options_for(tmp_path)).save()
+    assert not (tmp_path / "out").exists()

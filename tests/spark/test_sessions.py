@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import json
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from pyspark.sql.functions import lit, udf
 
 import clonos
-from clonos import causal, errors, testing
+from clonos import _core, causal, errors, testing
 
 PATIENCE_SECONDS = 30.0
 
@@ -187,6 +188,44 @@ def test_an_epoch_that_is_open_is_not_taken_over_by_another_session(
     with clonos.attach(plain_spark, memory="64MiB") as other:
         assert not session.is_active
         assert other.is_active
+
+
+STOPPED_WITHIN = """
+import sys
+from pyspark.sql import SparkSession
+import clonos
+
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.log.level", "OFF").getOrCreate()
+session = clonos.attach(spark, checkpoint_dir=sys.argv[1])
+f = clonos.causal("double", uid="f")(lambda n: clonos.random.random())
+try:
+    with session.epoch("raises"):
+        try:
+            spark.range(3).select(f("id")).collect()
+            raise KeyError("the user's")
+        finally:
+            if len(sys.argv) > 2:
+                spark.stop()
+except KeyError:
+    pass
+if len(sys.argv) > 2:
+    sys.exit()
+with session.epoch("ends"):
+    spark.range(3).select(f("id")).collect()
+    spark.stop()
+"""
+
+
+@pytest.mark.parametrize("more", [[], ["now"]], ids=["ends", "raises"])
+def test_spark_may_be_stopped_at_the_end_of_an_epoch(tmp_path: Path, more: list[str]) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(STOPPED_WITHIN)
+    folder = tmp_path / "logs"
+    subprocess.run([sys.executable, program, folder, *more], timeout=120, check=True)
+    left = json.loads(_core.Epochs.open(_core.Location(folder)).list())
+    # That which ended is committed, that which raised is not.
+    assert [epoch["name"] for epoch in left] == ["batch/raises"]
 
 
 def test_who_restarts_spark_is_told_to_attach_again(tmp_path: Path) -> None:

@@ -180,7 +180,9 @@ class Session:
             try:
                 yield
             finally:
-                context.setLocalProperty(EPOCH_PROPERTY, before or "")
+                # The block may have stopped Spark at its end.
+                if spark_private.is_running(self.spark):
+                    context.setLocalProperty(EPOCH_PROPERTY, before or "")
                 self._strays.remove(strays)
                 strays.see(self._executions())
                 # It points at the block, so it must be given from here.

@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from clonos._sinks.columns import json_lines
 from clonos._sinks.writers import Batches
+from clonos.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
 
 # What each format can be compressed with; the first is the default.
 COMPRESSIONS = {
@@ -20,6 +25,8 @@ COMPRESSIONS = {
     "jsonl": ("none", "gzip"),
 }
 _GZIP_LEVEL = 6
+# Types of which files keep the parts alone.
+_OTHERS = {"variant", "geometry", "geography"}
 
 
 def suffix_of(file_format: str, compression: str) -> str:
@@ -27,6 +34,54 @@ def suffix_of(file_format: str, compression: str) -> str:
     if file_format == "jsonl":
         return ".json.gz" if compression == "gzip" else ".json"
     return ".parquet"
+
+
+def check_columns(schema: StructType, partition: str) -> None:
+    """Refuse columns that nobody could read again as they are.
+
+    Parameters
+    ----------
+    schema : StructType
+        Of what is written.
+    partition : str
+        Name of the column that readers get from the names of folders.
+
+    Raises
+    ------
+    ConfigError
+        Names the column, and what to do with it.
+    """
+    names = [name.lower() for name in schema.names]
+    for name, lower in zip(schema.names, names, strict=True):
+        if lower == partition:
+            reason = f"readers find the epoch's name under {partition!r}, in its place"
+        elif names.count(lower) > 1:
+            reason = "there are two of that name, whatever their case, which Spark does not read"
+        else:
+            continue
+        message = f"clonos-files cannot write the column {name!r}: {reason}; rename it"
+        raise ConfigError(message, "CONFIG")
+    for field in schema.fields:
+        kind = next(filter(_comes_back_as_another, _types_in(field.dataType)), None)
+        if kind is not None:
+            message = (
+                f"clonos-files cannot write the column {field.name!r}: it has a "
+                f"{kind.simpleString()}, which would be read as something else; cast it"
+            )
+            raise ConfigError(message, "CONFIG")
+
+
+def _types_in(kind: DataType) -> Iterator[DataType]:
+    yield kind
+    for part in ("elementType", "keyType", "valueType"):
+        if (within := getattr(kind, part, None)) is not None:
+            yield from _types_in(within)
+    for field in getattr(kind, "fields", ()):
+        yield from _types_in(field.dataType)
+
+
+def _comes_back_as_another(kind: DataType) -> bool:
+    return kind.typeName() in _OTHERS or kind.simpleString().startswith("interval")
 
 
 def write_file(

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from clonos._sinks import durable
 from clonos._sinks.fence import Claim, Driver, Fence, fenced, may_write
-from clonos._sinks.file_formats import COMPRESSIONS, suffix_of, write_file
+from clonos._sinks.file_formats import COMPRESSIONS, check_columns, suffix_of, write_file
 from clonos._sinks.messages import Staged
 from clonos._sinks.options import Guarantee, Options
 from clonos._sinks.place import Place
@@ -45,6 +45,7 @@ class FilesTarget(Target):
 
     def __init__(self, options: Options, schema: Any) -> None:
         super().__init__(options, schema)
+        check_columns(schema, _EPOCH.removesuffix("="))
         self.root = Path(options.local_path()).absolute()
         self.format = options.choice("fileFormat", tuple(COMPRESSIONS))
         self.compression = options.choice("compression", COMPRESSIONS[self.format])
