@@ -77,6 +77,7 @@ fn opening(partition: usize, attempt: usize) -> OpenTask {
         attempt: attempt as u64,
         worker: 1,
         inside: false,
+        stamp: 0,
     }
 }
 

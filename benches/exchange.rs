@@ -175,6 +175,7 @@ fn through_an_agent(folder: &Path, memory: u64, what: &str) {
             attempt: number,
             worker: 1,
             inside: true,
+            stamp: 0,
         };
         let session = client.open(open).unwrap().session;
         let mut waiting = std::collections::VecDeque::new();

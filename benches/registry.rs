@@ -96,6 +96,7 @@ impl Cluster {
             attempt: run << 32 | u64::from(number),
             worker: 1,
             inside: false,
+            stamp: 0,
         };
         let agent = self.agent_of(number);
         match self.registry.grant(&open, agent, 0, Some(10_000), self.now_ms) {

@@ -155,6 +155,8 @@ pub struct Registry {
     plans: HashMap<Arc<str>, Vec<Placed>>,
     /// The newest generation of all: none is ever given twice, even if a task's entry was forgotten.
     newest: Generation,
+    /// Numbers of the runs of named epochs that were begun and not committed.
+    stamps: HashMap<EpochKey, u64>,
     /// The newest micro-batch of each query.
     batches: HashMap<Arc<str>, u64>,
     commits: VecDeque<Commit>,
@@ -212,6 +214,9 @@ impl Registry {
     ) -> Granted {
         self.look_for_silent(now_ms);
         self.begin_batch(&open.task);
+        if !self.admits(&open.task.epoch_key(), open.stamp) {
+            return Granted::Left;
+        }
         let execution = open.execution.map(|execution| execution.id);
         let Some(named) = self.uses_of(&open.task).name(&open.task.operator, open.used, execution) else {
             return Granted::Left;
@@ -414,6 +419,7 @@ impl Registry {
         }
         self.tasks.retain(|task, _| !key.covers(&task.epoch_key()));
         self.uses.retain(|epoch, _| !key.covers(epoch));
+        self.stamps.remove(key);
         self.commits.push_back(Commit { key: key.clone(), below: self.newest.next(), epochs });
         if self.commits.len() > COMMITS_MAX {
             self.commits.pop_front();

@@ -118,12 +118,21 @@ impl PyAgent {
         enter(py, || self.agent.executors_are(executors))
     }
 
-    /// The program begins an epoch, or all those of a query, anew.
-    #[pyo3(signature = (query, epoch = None))]
-    fn begin_run(&self, py: Python<'_>, query: &str, epoch: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    /// The program begins an epoch, or all those of a query, anew; `stamp` tells that run of an epoch from others.
+    #[pyo3(signature = (query, epoch = None, stamp = 0))]
+    fn begin_run(
+        &self,
+        py: Python<'_>,
+        query: &str,
+        epoch: Option<&Bound<'_, PyAny>>,
+        stamp: u64,
+    ) -> PyResult<()> {
         let epoch = epoch.map(client_epoch).transpose()?;
         enter(py, || {
             self.agent.begin_run(query, epoch.as_ref());
+            if let Some(epoch) = epoch.filter(|_| stamp != 0) {
+                self.agent.stamp(query, &epoch, stamp);
+            }
             Ok(())
         })
     }

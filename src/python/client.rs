@@ -96,6 +96,7 @@ pub(super) struct Opening {
     attempt: u64,
     worker: u64,
     pub(super) inside: bool,
+    stamp: u64,
 }
 
 impl Opening {
@@ -133,6 +134,7 @@ impl Opening {
             attempt: get(arguments, "attempt")?.extract()?,
             worker: get(arguments, "worker")?.extract()?,
             inside: arguments.get_item("inside")?.map_or(Ok(false), |inside| inside.extract())?,
+            stamp: stamp(arguments)?,
         })
     }
 }
@@ -143,6 +145,11 @@ impl Opening {
     pub(super) const fn in_run(&self, run: u32) -> u64 {
         self.options.app ^ ((run as u64) << 32)
     }
+}
+
+/// Which run of a named epoch the program was in; 0 if it does not say so.
+pub(super) fn stamp(arguments: &Bound<'_, PyDict>) -> PyResult<u64> {
+    arguments.get_item("stamp")?.map_or(Ok(0), |stamp| stamp.extract())
 }
 
 pub(super) fn get<'py>(arguments: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py, PyAny>> {
@@ -240,6 +247,7 @@ impl Publisher {
             attempt: opening.attempt,
             worker: opening.worker,
             inside: opening.inside,
+            stamp: opening.stamp,
         };
         let connection = Arc::clone(&client.shared);
         let opened = connection.with(|client| client.open(request))?;

@@ -10,7 +10,7 @@ use pyo3::types::PyDict;
 use pyo3_arrow::PyArray;
 
 use super::arrays::{array, arrays, to_pyarrow};
-use super::client::{Connection, PyClient, UseNumber, epoch, get, text};
+use super::client::{Connection, PyClient, UseNumber, epoch, get, stamp, text};
 use super::door::{enter, quick};
 use super::lock;
 use crate::agent::values::messages::{AboutValues, Found, QUESTIONS_MAX, Questions, TableId, Wanted};
@@ -43,6 +43,8 @@ pub(super) struct PyValueTask {
     in_parts: bool,
     connection: Arc<Connection>,
     table: TableId,
+    /// Of the run that the task is of.
+    stamp: u64,
     used: UseNumber,
 }
 
@@ -70,7 +72,7 @@ enum Said {
 
 impl PyValueTask {
     fn about(&self, wanted: Wanted) -> AboutValues {
-        AboutValues { table: self.table.clone(), asker: None, wanted }
+        AboutValues { table: self.table.clone(), asker: None, stamp: self.stamp, wanted }
     }
 
     fn want(&self, wanted: Wanted) -> Result<Found> {
@@ -186,7 +188,8 @@ impl PyValueTask {
         let task = Mutex::new(ValueTask::new());
         let (publishing, ahead, asking) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (in_parts, used) = (get(arguments, "in_parts")?.extract()?, UseNumber::default());
-        Ok(Self { task, publishing, ahead, asking, in_parts, connection, table, used })
+        let stamp = stamp(arguments)?;
+        Ok(Self { task, publishing, ahead, asking, in_parts, connection, table, stamp, used })
     }
 
     fn offer(&self, py: Python<'_>, columns: Vec<PyArray>) -> PyResult<()> {

@@ -31,7 +31,7 @@ fn table(code: u64) -> TableId {
 }
 
 fn want(client: &mut Client, code: u64, wanted: Wanted) -> Result<Found, Error> {
-    client.values(AboutValues { table: table(code), asker: None, wanted })
+    client.values(AboutValues { table: table(code), asker: None, stamp: 0, wanted })
 }
 
 /// Questions that are the worker's to answer, and answers by question.

@@ -211,6 +211,7 @@ pub fn opening(task: &TaskId, stage: u32, attempt: u64) -> OpenTask {
         attempt,
         worker: OPENERS.fetch_add(1, Ordering::Relaxed),
         inside: false,
+        stamp: 0,
     }
 }
 

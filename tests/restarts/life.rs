@@ -119,6 +119,7 @@ pub(crate) fn opening(life: &Life, task: TaskId, stage: u32, attempt: u64) -> Op
         attempt,
         worker: attempt,
         inside: false,
+        stamp: 0,
     }
 }
 

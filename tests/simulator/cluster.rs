@@ -120,6 +120,7 @@ impl Cluster {
             attempt,
             worker: attempt,
             inside,
+            stamp: 0,
         };
         let own = self.hosts[host].info.clone();
         let now = self.now;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import shutil
 import threading
 from collections import Counter
@@ -27,6 +28,7 @@ from clonos._temporary import SESSION_FILE
 from clonos._worker.place import (
     BATCH_QUERY,
     EPOCH_PROPERTY,
+    STAMP_PROPERTY,
     application_query,
     execution_epoch,
     stage_epoch,
@@ -36,6 +38,7 @@ from clonos.errors import ConfigError
 if TYPE_CHECKING:
     import os
 
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.udf import UserDefinedFunction
@@ -46,6 +49,8 @@ EXECUTION_POLL_SECONDS = 1.0
 BATCH_BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
 BATCH_BYTES = "4MB"
 EPOCH_NAME_MAX = 200
+# Of the number of a run: the core takes 64.
+STAMP_BITS = 63
 ASYNC_PROGRESS_OPTION = "asyncProgressTrackingEnabled"
 ASYNC_PROGRESS_REASON = (
     "with this option of a streaming query Spark commits a batch after the next one has begun, so "
@@ -90,6 +95,7 @@ class Session:
         self._stopped = threading.Event()
         # How many threads are in each epoch.
         self._epochs: Counter[str] = Counter()
+        self._stamps: dict[str, int] = {}
         # Of those that are open, the ones of which some block has raised.
         self._raised: set[str] = set()
         self._epochs_lock = threading.Lock()
@@ -169,12 +175,14 @@ class Session:
         with self._epochs_lock:
             self._epochs[name] += 1
             if self._epochs[name] == 1:
+                self._stamps[name] = secrets.randbits(STAMP_BITS) | 1
                 # Uses of this run are matched with the logs of the one before.
-                self._agent.begin_run(BATCH_QUERY, name)
+                self._agent.begin_run(BATCH_QUERY, name, self._stamps[name])
+            of_block = {EPOCH_PROPERTY: name, STAMP_PROPERTY: str(self._stamps[name])}
         try:
             context = self.spark.sparkContext
-            before = context.getLocalProperty(EPOCH_PROPERTY)
-            context.setLocalProperty(EPOCH_PROPERTY, name)
+            before = {of: context.getLocalProperty(of) or "" for of in of_block}
+            _set_properties(context, of_block)
             strays = Strays(self._executions())
             self._strays.append(strays)
             try:
@@ -182,7 +190,7 @@ class Session:
             finally:
                 # The block may have stopped Spark at its end.
                 if spark_private.is_running(self.spark):
-                    context.setLocalProperty(EPOCH_PROPERTY, before or "")
+                    _set_properties(context, before)
                 self._strays.remove(strays)
                 strays.see(self._executions())
                 # It points at the block, so it must be given from here.
@@ -206,6 +214,7 @@ class Session:
                 self._raised.add(name)
             if self._epochs[name]:
                 return
+            del self._stamps[name]
             raised = name in self._raised
             self._raised.discard(name)
             if raised and ended:
@@ -433,3 +442,8 @@ class Session:
         query = application_query(self.config.app_id)
         epochs = (str(epoch) for of, epoch in self._agent.live_epochs() if of == query)
         return {int(e.removeprefix(prefix)) for e in epochs if e.startswith(prefix)}
+
+
+def _set_properties(context: SparkContext, values: dict[str, str]) -> None:
+    for name, value in values.items():
+        context.setLocalProperty(name, value)

@@ -84,6 +84,7 @@ def task_arguments(config: _core.SessionConfig, place: Place, use: Use) -> dict[
         "token": use.token,
         "named": use.named,
         "execution": place.execution,
+        "stamp": place.stamp,
         "partition": place.partition,
         "app": zlib.crc32(config.app_id.encode()),
         "stage": place.stage,

@@ -10,6 +10,8 @@ addressed: ContextVar[int | None] = ContextVar("addressed", default=None)
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
 EPOCH_PROPERTY = "clonos.epoch"
+#: Which run of that epoch it is: work that began in one must not be taken for the next one's.
+STAMP_PROPERTY = "clonos.epoch.run"
 EXECUTION_PROPERTY = "spark.sql.execution.id"
 ROOT_PROPERTY = "spark.sql.execution.root.id"
 BATCH_QUERY = "batch"
@@ -20,7 +22,7 @@ class Place:
     """Where the current code runs: a Spark task, in the words of the design.
 
     `epoch` is an int for a micro-batch of a streaming query, a name otherwise; `execution` the SQL
-    execution, and the one that it is a part of.
+    execution, and the one that it is a part of, and `stamp` the run of an epoch that has a name.
     """
 
     query: str
@@ -29,6 +31,7 @@ class Place:
     stage: int
     attempt: int
     execution: tuple[int, int] | None = None
+    stamp: int = 0
 
 
 def application_query(app_id: str) -> str:
@@ -93,4 +96,5 @@ def current_place(app_id: str, epoch: str | None = None) -> Place | None:
         context.stageId(),
         context.taskAttemptId(),
         None if execution is None or root is None else (int(execution), int(root)),
+        int(properties.get(STAMP_PROPERTY) or 0) if query == BATCH_QUERY else 0,
     )

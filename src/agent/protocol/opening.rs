@@ -29,6 +29,11 @@ pub struct OpenTask {
     pub worker: u64,
     /// Whether what it does stays inside the causal domain: its determinants travel in its frames.
     pub inside: bool,
+    /// Which run of a named epoch the program was in when the work began, as [`Registry::stamp`] was told; 0 where
+    /// nobody says so.
+    ///
+    /// [`Registry::stamp`]: crate::agent::registry::Registry::stamp
+    pub stamp: u64,
 }
 
 /// What a worker gets to know when its task is open.

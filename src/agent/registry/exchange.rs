@@ -234,6 +234,7 @@ mod tests {
             attempt,
             worker: attempt,
             inside: true,
+            stamp: 0,
         };
         match registry.grant(&open, AgentId(agent), 0, None, 0) {
             Granted::Yes(grant) => grant.generation,

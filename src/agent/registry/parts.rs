@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Registry;
 use super::uses::Uses;
 use crate::agent::protocol::{OpenTask, Placed};
-use crate::id::{Epoch, IN_FLIGHT, Partition, TaskId};
+use crate::id::{Epoch, EpochKey, IN_FLIGHT, Partition, TaskId};
 
 impl Registry {
     /// Which part of the log this opener has: the first that asks in an attempt has the first. One task
@@ -64,6 +64,18 @@ impl Registry {
                 uses.begin_run();
             }
         }
+    }
+
+    /// The run of a named epoch that was begun last has this number: tasks of another one are refused from now on,
+    /// and when it is committed, its own.
+    pub fn stamp(&mut self, epoch: EpochKey, stamp: u64) {
+        self.stamps.insert(epoch, stamp);
+    }
+
+    /// Whether a task that says that it is of such a run may record in an epoch.
+    #[must_use]
+    pub fn admits(&self, epoch: &EpochKey, stamp: u64) -> bool {
+        stamp == 0 || self.stamps.get(epoch) == Some(&stamp)
     }
 }
 

@@ -188,6 +188,7 @@ mod tests {
             attempt,
             worker: attempt,
             inside: false,
+            stamp: 0,
         };
         match registry.grant(&open, AGENT, 0, None, 0) {
             Granted::Yes(grant) => (grant.task, grant.generation),

@@ -129,6 +129,8 @@ pub struct AboutValues {
     pub table: TableId,
     /// Who asks; filled in by the worker's agent.
     pub asker: Option<Asker>,
+    /// As [`crate::agent::protocol::OpenTask::stamp`].
+    pub stamp: u64,
     /// What for.
     pub wanted: Wanted,
 }

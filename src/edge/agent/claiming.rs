@@ -9,12 +9,12 @@ use std::sync::Mutex;
 use super::handler::{Handler, unexpected};
 use super::refusals::is_refusal;
 use super::registrar::{LocalRegistry, Registrar};
-use crate::agent::protocol::{Layout, Reply, Request};
+use crate::agent::protocol::{Layout, OpenTask, Reply, Request};
 use crate::agent::registry::Recorded;
 use crate::causal_log::{Place, SpillRef};
 use crate::edge::disk::recovery::RecoveredTask;
 use crate::edge::locked;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::id::{EpochKey, Generation};
 
 /// Bits of a generation that count the grants of one application; those above are its incarnation. So no
@@ -68,12 +68,11 @@ impl Handler {
         Ok(())
     }
 
-    /// [`Self::attend`] for a task that is about to be opened here.
-    pub(super) fn attend_here(&self, key: &EpochKey) -> Result<()> {
-        match &self.registrar {
-            Registrar::Here(local) => self.attend(local, key).map(drop),
-            Registrar::There(_) => Ok(()),
-        }
+    /// [`Self::attend`] for a task that is about to be opened.
+    pub(in crate::edge) fn attend_to(&self, local: &LocalRegistry, open: &OpenTask) -> Result<()> {
+        let key = open.task.epoch_key();
+        check_run(local, &key, open.stamp)?;
+        self.attend(local, &key).map(drop)
     }
 
     /// The number of an epoch's use, for a worker.
@@ -173,4 +172,21 @@ impl Handler {
             registry.recovered(found.task, generation, recorded, self.info.id);
         }
     }
+}
+
+/// Checks that work that began in a run of a named epoch is not left behind by it: what it recorded would be taken for
+/// an answer of the next one.
+///
+/// # Errors
+/// [`Error::Config`] says what to do.
+pub(super) fn check_run(local: &LocalRegistry, key: &EpochKey, stamp: u64) -> Result<()> {
+    if locked(&local.registry).admits(key, stamp) {
+        return Ok(());
+    }
+    Err(Error::Config {
+        setting: "session.epoch".to_owned(),
+        reason: format!(
+            "epoch {key} has ended, or was begun anew, since this work began in it: wait within the block for threads              that belong to it, and read an iterator to its end or close it there"
+        ),
+    })
 }

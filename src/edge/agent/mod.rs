@@ -268,6 +268,14 @@ impl Agent {
         }
     }
 
+    /// The run of a named epoch that was begun has this number: see `Registry::stamp`.
+    pub fn stamp(&self, query: &str, epoch: &Epoch, stamp: u64) {
+        if let Ok(local) = self.registry() {
+            let key = EpochKey { query: query.into(), epoch: epoch.clone() };
+            locked(&local.registry).stamp(key, stamp);
+        }
+    }
+
     /// From now on no task of a query is opened, until it begins anew: `reason` is `setting`'s fault.
     ///
     /// # Errors

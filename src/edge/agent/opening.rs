@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::copying::channel;
 use super::gathering::{Copies, Found};
 use super::handler::{Handler, Session};
+use super::registrar::Registrar;
 use crate::agent::placement;
 use crate::agent::protocol::{AgentInfo, Ending, Grant, Left, OpenTask, Reply, Request};
 use crate::edge::locked;
@@ -103,7 +104,9 @@ impl Handler {
 
     fn granted(&self, open: &OpenTask) -> Result<Grant> {
         let deadline = Instant::now() + BUSY_PATIENCE;
-        self.attend_here(&open.task.epoch_key())?;
+        if let Registrar::Here(local) = &self.registrar {
+            self.attend_to(local, open)?;
+        }
         loop {
             match self.registrar.grant(&self.connections, open, self.info.id, self.commits_seen())? {
                 Some(grant) => return Ok(grant),

@@ -14,6 +14,7 @@ use arrow_array::{ArrayRef, UInt32Array};
 use arrow_select::take::take;
 use bytes::Bytes;
 
+use super::claiming::check_run;
 use super::handler::{Handler, Session, unexpected};
 use super::registrar::{LocalRegistry, Registrar};
 use crate::agent::protocol::{Code, Commit, Ending, Left, OpenTask, PIECE_BYTES, Reply, Request, Use};
@@ -84,7 +85,7 @@ impl Handler {
         for table in asked {
             let asker = Some(Asker { agent: self.info.id, connection });
             let wanted = Wanted::GiveUp { summary: Summary::default() };
-            if let Err(error) = self.values(AboutValues { table, asker, wanted }) {
+            if let Err(error) = self.values(AboutValues { table, asker, stamp: 0, wanted }) {
                 // Others wait until its silence has lasted long enough.
                 tracing::info!(%error, "the end of a worker could not be told");
             }
@@ -105,12 +106,13 @@ impl Handler {
     }
 
     fn values_here(&self, local: &LocalRegistry, about: AboutValues) -> Result<Found> {
-        let AboutValues { table: id, asker, wanted } = about;
+        let AboutValues { table: id, asker, stamp, wanted } = about;
         let asker = asker.ok_or_else(|| Error::Protocol { what: "a question of nobody".into() })?;
         match wanted {
             Wanted::GiveUp { summary } => self.free(local, &id, asker, summary),
             Wanted::Ask { questions, duties_max, patient } => {
                 let questions = questions.read()?;
+                check_run(local, &table_task(&id).epoch_key(), stamp)?;
                 let table = self.table(&id)?;
                 let longest = self.peer_patience().min(Duration::from_millis(WAIT_MS_MAX));
                 let patience = if patient { longest } else { Duration::ZERO };
@@ -178,7 +180,7 @@ impl Handler {
         let used =
             Use { code: Code::new(id.code, &id.python), token: (id.code ^ id.shape) | 1, named: id.named };
         let (app, stage, execution) = (id.app, NO_STAGE, None);
-        let open = OpenTask { task, used, execution, app, stage, attempt, worker, inside: false };
+        let open = OpenTask { task, used, execution, app, stage, attempt, worker, inside: false, stamp: 0 };
         let mut sessions = HashMap::new();
         self.open(&open, &mut sessions)?;
         let mut log = sessions.into_values().next().ok_or_else(unexpected)?;

@@ -272,7 +272,7 @@ impl Server {
             return handler.timer_due(local, about).map(Reply::Timers);
         }
         if let Request::Grant { open, .. } = request {
-            handler.attend(local, &open.task.epoch_key())?;
+            handler.attend_to(local, open)?;
         }
         let answer = local.handle(request).unwrap_or_else(|| Err(not_registry()));
         match request {
