@@ -183,8 +183,17 @@ fn appends(folder: &Path, encrypt: bool) -> f64 {
     let (query, operator) = ("bench".into(), "append".into());
     let task = TaskId { query, operator, epoch: Epoch::Batch(1), partition: Partition(0) };
     let used = Use::default();
-    let open =
-        OpenTask { task, used, execution: None, app: 1, stage: 1, attempt: 1, worker: 1, inside: false, stamp: 0 };
+    let open = OpenTask {
+        task,
+        used,
+        execution: None,
+        app: 1,
+        stage: 1,
+        attempt: 1,
+        worker: 1,
+        inside: false,
+        stamp: 0,
+    };
     let session = client.open(open).unwrap().session;
     let (block, began) = (Bytes::from(vec![7; BLOCK]), Instant::now());
     let appends = 1_000;

@@ -240,6 +240,7 @@ impl Registry {
         if open.inside && self.is_superseded(&task, &layout) {
             self.change(&task, Entry::begin_anew);
         }
+        self.uses_of(&task).moved.opened(&task, &layout);
         let mut grant = self.granted(task, live, commits_seen);
         if open.inside && grant.reopened {
             // Whoever consumed a frame of this task has absorbed its log.
@@ -396,6 +397,13 @@ impl Registry {
             }
             if let Some(layout) = ended.filter(|_| uses.is_again) {
                 uses.moved.ended(task, &layout, summary);
+            }
+            if let Some(layout) = ended {
+                uses.moved.done(task, &layout);
+                // Those of other queries of its shape may be there as well.
+                if summary.known > 0 && entry.pooled.is_empty() {
+                    uses.moved.took(task, &layout, summary);
+                }
             }
             if let Some(layout) = ended {
                 entry.ended(ending, (left.by, layout), summary.input);

@@ -147,6 +147,8 @@ impl Others {
             blocks,
             columns: self.columns.clone(),
             may_lack_rows: self.may_lack_rows,
+            count: self.rows.len() as u64,
+            has_own: false,
         })
     }
 }

@@ -18,6 +18,8 @@ pub(super) struct Recorded {
     pub(super) label: String,
     pub(super) stage: u32,
     pub(super) app: u64,
+    /// How many rows stand before it.
+    pub(super) before: usize,
 }
 
 /// Whether several stages of one run have written the log: Spark computed the same column in each, and
@@ -36,6 +38,12 @@ pub(super) fn of_several_stages(headers: &[Recorded], options: &TaskOptions) -> 
 /// Whether this stage wrote the log, and did not only take it over.
 pub(super) fn of_this_stage(headers: &[Recorded], options: &TaskOptions) -> bool {
     headers.iter().any(|header| (header.app, header.stage) == (options.app, options.stage))
+}
+
+/// How many rows of a log of `rows` were recorded before this stage wrote it.
+pub(super) fn before_this_stage(headers: &[Recorded], options: &TaskOptions, rows: usize) -> usize {
+    let ours = headers.iter().find(|header| (header.app, header.stage) == (options.app, options.stage));
+    ours.map_or(rows, |header| header.before)
 }
 
 /// This attempt's header.
@@ -69,7 +77,7 @@ pub fn check_values_header(options: &TaskOptions, block: &Bytes) -> Result<()> {
     for determinant in BlockReader::new(block)? {
         if let Determinant::Header { mode, code, python, label, stage, app, .. } = determinant? {
             let (python, label) = (python.to_owned(), label.to_owned());
-            let header = Recorded { mode, code, python, label, stage, app };
+            let header = Recorded { mode, code, python, label, stage, app, before: 0 };
             check(&[header], options, &mut Standing::new(options.task.clone()))?;
         }
     }

@@ -94,6 +94,10 @@ pub(super) struct Matcher {
     others_may_lack: bool,
     /// Arguments of rows that got an answer of others without their mark.
     borrowed: FingerprintMap<()>,
+    /// How many rows others have recorded, where they were asked for.
+    known: u64,
+    /// Whether those of the own log are among them.
+    counts_own: bool,
 }
 
 impl Matcher {
@@ -120,6 +124,8 @@ impl Matcher {
             are_alike: true,
             others_may_lack: false,
             borrowed: FingerprintMap::default(),
+            known: 0,
+            counts_own: false,
         };
         if any_order {
             matcher.give_up_order();
@@ -140,6 +146,8 @@ impl Matcher {
         rows: &PoolRows,
     ) -> Result<(Vec<header::Recorded>, Vec<PoolQuestion>)> {
         let before = self.recorded.len();
+        self.known = self.known.max(rows.count);
+        self.counts_own |= rows.has_own;
         if let Keys::Marks(told) = &self.keys {
             self.others_may_lack |= rows.may_lack_rows;
             self.are_alike &= rows.columns.iter().all(|columns| *columns == told.columns());
@@ -364,6 +372,25 @@ impl Matcher {
     /// How many rows of a run are the own log's; the rest, behind them, is the pool's.
     pub(super) fn own_part(&self, position: usize, len: usize) -> usize {
         self.recorded.own().saturating_sub(position).min(len)
+    }
+
+    /// How many rows others have recorded, in other layouts; 0 if they were not asked for.
+    pub(super) const fn known(&self) -> u64 {
+        self.known
+    }
+
+    /// How many rows of a plan were answered with one of these, the first `before` of the own log among them.
+    pub(super) fn taken(&self, plan: &Plan, before: usize) -> usize {
+        let own = self.recorded.own();
+        let counted = if self.counts_own { before.min(own) } else { 0 };
+        let taken = |run: &Run| match *run {
+            Run::Recorded { position, len } => {
+                let end = position + len;
+                counted.min(end).saturating_sub(position) + end.saturating_sub(own.max(position))
+            }
+            Run::Live { .. } => 0,
+        };
+        plan.runs.as_slice().iter().map(taken).sum()
     }
 
     /// The part of a plan that the own log does not have, in input order, and its rows' indices in the

@@ -81,6 +81,10 @@ pub struct PoolRows {
     pub columns: Vec<u64>,
     /// Whether rows may be missing in those logs: some task that recorded never came to its end.
     pub may_lack_rows: bool,
+    /// How many rows there are in those logs.
+    pub count: u64,
+    /// Whether those of the log of whoever asks are among them, which it is not given.
+    pub has_own: bool,
 }
 
 /// What a task has of the rows of others, by fingerprint.

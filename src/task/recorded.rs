@@ -78,6 +78,7 @@ impl RecordedRows {
                             label: label.to_owned(),
                             stage,
                             app,
+                            before: self.fingerprints.len(),
                         });
                         if mode != TaskMode::Result.code() {
                             // The caller refuses it by this header; what follows is of another

@@ -37,6 +37,8 @@ pub struct ResultTask {
     same_stage: bool,
     /// Whether other stages of one run have written to the log.
     of_several_stages: bool,
+    /// Rows of the log that were recorded in another layout.
+    before_this_stage: usize,
     matcher: Matcher,
     /// Whether rows are looked for in logs of other partitions, too.
     has_pool: bool,
@@ -69,6 +71,7 @@ impl ResultTask {
         header::check(&headers, &options, &mut standing)?;
         let of_several_stages = header::of_several_stages(&headers, &options);
         let same_stage = same_stage && header::of_this_stage(&headers, &options);
+        let before_this_stage = header::before_this_stage(&headers, &options, recorded.own());
         Ok(Self {
             next_number: recorded.next_number(),
             matcher: Matcher::new(
@@ -84,6 +87,7 @@ impl ResultTask {
             options,
             same_stage,
             of_several_stages,
+            before_this_stage,
             occurrences: Occurrences::default(),
             builder: BlockBuilder::new(),
             has_header: false,
@@ -464,6 +468,10 @@ impl ResultTask {
         self.summary.replayed += plan.replayed as u64;
         self.summary.saved += plan.replayed as u64;
         self.summary.from_pool += (plan.replayed - own) as u64;
+        if self.options.checks_ambiguity() {
+            self.summary.taken += self.matcher.taken(plan, self.before_this_stage) as u64;
+            self.summary.known = self.matcher.known();
+        }
         if self.first_live.is_none() {
             self.first_live = plan.live_row(0);
         }

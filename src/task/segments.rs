@@ -129,7 +129,7 @@ impl ServiceLog {
                     if !headers.is_empty() {
                         log.end_generation();
                     }
-                    headers.push(header::Recorded { mode, code, python, label, stage, app });
+                    headers.push(header::Recorded { mode, code, python, label, stage, app, before: 0 });
                     if mode != TaskMode::Services.code() {
                         return Ok((log, headers));
                     }

@@ -15,6 +15,10 @@ pub struct Summary {
     pub live: u64,
     /// Rows answered from other partitions' logs (another layout).
     pub from_pool: u64,
+    /// Rows answered with what was recorded in another layout, as far as it is counted in [`Self::known`].
+    pub taken: u64,
+    /// Rows that were recorded in other layouts, by all tasks; 0 if they were not asked for.
+    pub known: u64,
     /// Recorded rows of this task's own log that were not asked for.
     pub leftover: u64,
     /// Those of them that no other task, and no other stage, can be asked for.

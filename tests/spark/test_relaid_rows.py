@@ -99,3 +99,60 @@ def test_what_was_not_answered_takes_no_answer_of_others(
     assert len(set(given)) == len(given) == 240
     # What was answered then is not asked again, but for what a task had under way that was killed.
     assert 240 <= asked.read_text().count("x") < 240 + FAILS_AFTER // 2
+
+
+def random_number(calls: Any) -> Callable[[Any], Any]:
+    def ask(text: str) -> int:
+        calls.add(1)
+        return random.SystemRandom().randrange(2**31)
+
+    return causal("int", per="row")(ask)
+
+
+@pytest.mark.parametrize("coalesced", [1, 2])
+def test_behind_a_shuffle_rows_that_an_action_left_out_are_asked_by_the_next(
+    session: Any, spark: Any, cut: Callable[..., None], coalesced: int
+) -> None:
+    calls = spark.sparkContext.accumulator(0)
+    rows = random_number(calls)
+    cut(MERGE, "false")
+    left = spark.createDataFrame([(n, f"text {n % 60}") for n in range(120)], "id int, text string")
+    right = spark.createDataFrame([(n, n * 7) for n in range(120)], "id int, n int")
+    joined = left.repartition(4).join(right, "id").select("id", rows("text").alias("answer"))
+    with session.epoch("some first"):
+        some = {row.id: row.answer for row in joined.take(25)}
+        answers = {row.id: row.answer for row in joined.coalesce(coalesced).collect()}
+    assert len(answers) == len(set(answers.values())) == 120
+    assert calls.value <= 120
+    assert {row: answers[row] for row in some} == some
+
+
+def test_one_answer_is_never_given_to_two_rows_of_equal_arguments(session: Any, spark: Any) -> None:
+    calls = spark.sparkContext.accumulator(0)
+    rows = random_number(calls)
+    twice = [(n, f"text {n % 60}") for n in range(120)]
+    cut_in_6 = spark.sparkContext.parallelize(twice, 6).toDF("id int, text string")
+    answered = cut_in_6.select("id", rows("text").alias("answer"))
+    with session.epoch("shared"):
+        answered.take(25)
+        assert calls.value < 120
+        # Which of two equal rows was asked cannot be seen where no shuffle is before them.
+        with pytest.raises(Exception, match="row_key="):
+            answered.coalesce(2).collect()
+
+
+def test_rows_with_arguments_of_their_own_are_found_where_others_were_left_out(
+    session: Any, spark: Any
+) -> None:
+    calls = spark.sparkContext.accumulator(0)
+    rows = random_number(calls)
+    answered = spark.range(0, 120, 1, 6).select("id", rows("id").alias("answer"))
+    with session.epoch("of their own"):
+        some = {row.id: row.answer for row in answered.take(25)}
+        answers = {row.id: row.answer for row in answered.coalesce(2).collect()}
+        both = answered.union(answered).collect()
+    assert len(set(answers.values())) == 120
+    assert calls.value <= 120
+    assert {row: answers[row] for row in some} == some
+    # Of a run that came to its end a row may be asked for as often as one likes.
+    assert sorted(map(tuple, both)) == sorted(list(answers.items()) * 2)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import InheritableThread
 from pyspark.sql.functions import lit, udf
 
 import clonos
@@ -188,6 +189,52 @@ def test_an_epoch_that_is_open_is_not_taken_over_by_another_session(
     with clonos.attach(plain_spark, memory="64MiB") as other:
         assert not session.is_active
         assert other.is_active
+
+
+def test_an_iterator_that_is_read_on_behind_its_epoch_is_refused(
+    session: Any, plain_spark: Any
+) -> None:
+    answers = causal("long", per="row")(lambda _: clonos.random.getrandbits(40))
+    rows = plain_spark.range(0, 40, 1, 4).select(answers("id").alias("answer"))
+    with session.epoch("left behind"):
+        left = rows.toLocalIterator()
+        first = next(left)
+    with pytest.raises(Exception, match="read an iterator to its end or close it"):
+        list(left)
+    with session.epoch("left behind"):
+        assert first not in rows.collect()
+
+
+def test_a_thread_that_outlives_its_epoch_records_nothing_in_the_next(
+    session: Any, plain_spark: Any, tmp_path: Path
+) -> None:
+    for kind in ("row", "value"):
+        ready, mark = threading.Event(), tmp_path / kind
+
+        def ask(number: int, mark: str = str(mark)) -> int:
+            while not os.path.exists(mark):  # noqa: PTH110
+                time.sleep(0.05)
+            return time.time_ns()
+
+        answers = causal("long", per=kind)(ask)
+        rows = plain_spark.range(0, 8, 1, 8).select(answers("id").alias("answer"))
+
+        def job(ready: threading.Event = ready, rows: Any = rows) -> None:
+            ready.set()
+            with contextlib.suppress(Exception):
+                rows.collect()
+
+        with session.epoch(f"outlived {kind}"):
+            thread = InheritableThread(target=job)
+            thread.start()
+            ready.wait()
+            # Some of its tasks have begun.
+            time.sleep(2)
+        mark.touch()
+        thread.join()
+        begun = time.time_ns()
+        with session.epoch(f"outlived {kind}"):
+            assert all(row.answer > begun for row in rows.collect()), kind
 
 
 STOPPED_WITHIN = """

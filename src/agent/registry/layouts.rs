@@ -103,6 +103,7 @@ impl Registry {
             let logs = self.siblings(&task).filter(|(_, entry)| entry.published);
             logs.map(|(id, entry)| (id, entry, LogOffset(u64::MAX)))
         });
+        let lacks = self.has_gaps(task, layout);
         // In the order of partitions, as the tasks are.
         let mut logs = others.chain(pooled);
         if let Some(after) = after
@@ -116,10 +117,7 @@ impl Registry {
                 task: id.clone(),
                 holders: self.infos(&entry.holders),
                 until,
-                may_lack_rows: {
-                    let is_ours = entry.ended_in.same_stage(layout);
-                    (if is_ours { entry.ended_before } else { entry.ended }) == Ended::Never
-                },
+                may_lack_rows: lacks,
                 generation: match entry.ended_in.same_stage(layout) {
                     true => entry.before,
                     false => entry.generation,
@@ -127,6 +125,24 @@ impl Registry {
             })
             .collect();
         Ok(page)
+    }
+
+    /// Whether rows may be missing in logs of other layouts than `layout`: no stage of this application came to its
+    /// end. Of what an earlier one left nobody knows.
+    fn has_gaps(&self, task: &TaskId, layout: &Layout) -> bool {
+        if self.uses.get(&task.epoch_key()).is_some_and(|uses| uses.moved.is_whole(task, layout)) {
+            return false;
+        }
+        let ends = |entry: &Entry| match entry.ended_in.same_stage(layout) {
+            true => entry.ended_before,
+            false => entry.ended,
+        };
+        let of_others = || {
+            let opened = |entry: &&Entry| entry.published || !entry.layout.same_stage(layout);
+            self.siblings(task).map(|(_, entry)| entry).filter(opened)
+        };
+        of_others().any(|entry| ends(entry) == Ended::Never)
+            || !of_others().any(|entry| ends(entry) == Ended::Unknown)
     }
 
     /// Whether the operator's epoch was recorded by a stage whose tasks were as many and, as far as plans tell,

@@ -17,6 +17,10 @@ use crate::task::Summary;
 const ADVICE: &str = "rows have moved from task to task, or the input changed, and some were asked again, so that \
      this epoch can only be given up. Another one should be begun again with the files and settings that it had";
 
+const SHARED_ADVICE: &str = "tasks were cut otherwise before all rows were recorded, and some rows with equal \
+     arguments have one answer, so that this epoch can only be given up. Name the columns that tell its rows apart \
+     with row_key=, or leave the number of partitions as it is until the epoch is committed";
+
 /// Some rows of a partition.
 type Rows = (Partition, u64);
 
@@ -25,6 +29,31 @@ type Rows = (Partition, u64);
 struct Stage {
     unasked: Option<Rows>,
     live: Option<Rows>,
+    /// How many tasks it has, where known.
+    tasks: Option<u32>,
+    /// By operator, with its part, and partition.
+    parts: HashMap<(Arc<str>, Partition), Part>,
+    /// Rows that all of them answered with what other layouts have recorded.
+    taken: u64,
+    /// Whether rows may be missing where it takes answers of others, once that was asked for: all logs tell of it.
+    gaps: Option<bool>,
+}
+
+/// A task of a stage, or a part of one.
+#[derive(Debug, Default)]
+struct Part {
+    is_done: bool,
+    /// Its share of [`Stage::taken`].
+    taken: u64,
+}
+
+impl Stage {
+    /// Whether all its tasks came to their end. What a task still has to open nobody knows.
+    fn is_whole(&self) -> bool {
+        let is_first = |(operator, _): &&(Arc<str>, Partition)| first_part(operator) == &**operator;
+        let tasks = || self.parts.keys().filter(is_first).count();
+        self.tasks.is_some_and(|of| tasks() >= of as usize) && self.parts.values().all(|part| part.is_done)
+    }
 }
 
 /// What tasks of an epoch have said at their end.
@@ -46,7 +75,7 @@ impl Moved {
         let Summary { unasked, live, .. } = *summary;
         let operator = first_part(&task.operator);
         if unasked > 0 || live > 0 {
-            let stage = self.stages.entry((operator.into(), layout.app, layout.stage)).or_default();
+            let stage = self.stage(task, layout);
             let rows = |count| (count > 0).then_some((task.partition, count));
             stage.unasked = stage.unasked.or_else(|| rows(unasked));
             stage.live = stage.live.or_else(|| rows(live));
@@ -62,6 +91,63 @@ impl Moved {
                 if self.refuse(divergence.clone()) {
                     self.unwritten.push(divergence);
                 }
+            }
+        }
+    }
+
+    fn stage(&mut self, task: &TaskId, layout: &Layout) -> &mut Stage {
+        let key = (first_part(&task.operator).into(), layout.app, layout.stage);
+        self.stages.entry(key).or_insert_with(|| Stage { tasks: layout.tasks, ..Stage::default() })
+    }
+
+    fn part(&mut self, task: &TaskId, layout: &Layout) -> &mut Part {
+        let key = (Arc::clone(&task.operator), task.partition);
+        self.stage(task, layout).parts.entry(key).or_default()
+    }
+
+    /// An attempt of a task begins.
+    pub(super) fn opened(&mut self, task: &TaskId, layout: &Layout) {
+        self.part(task, layout);
+    }
+
+    /// An attempt of a task came to its end.
+    pub(super) fn done(&mut self, task: &TaskId, layout: &Layout) {
+        self.part(task, layout).is_done = true;
+    }
+
+    /// Whether some other stage than that of a task has recorded all of its operator's rows.
+    pub(super) fn is_whole(&self, task: &TaskId, layout: &Layout) -> bool {
+        let operator = first_part(&task.operator);
+        self.stages.iter().any(|((of, app, stage), known)| {
+            &**of == operator && (*app, *stage) != (layout.app, layout.stage) && known.is_whole()
+        })
+    }
+
+    /// A task came to its end that took answers of another layout. Where rows may be missing in that, all tasks of
+    /// its stage together have no more of them than there are: else several rows with equal arguments have one
+    /// answer, as nobody sees which of them was recorded.
+    pub(super) fn took(&mut self, task: &TaskId, layout: &Layout, summary: &Summary) {
+        let whole = || self.is_whole(task, layout);
+        let key = (first_part(&task.operator).into(), layout.app, layout.stage);
+        let gaps = self.stages.get(&key).and_then(|stage| stage.gaps).unwrap_or_else(|| !whole());
+        let part = self.part(task, layout);
+        let more = summary.taken.saturating_sub(part.taken);
+        part.taken += more;
+        let stage = self.stage(task, layout);
+        stage.gaps = Some(gaps);
+        stage.taken += more;
+        let taken = stage.taken;
+        if gaps && taken > summary.known {
+            let divergence = Divergence {
+                kind: DivergenceKind::AmbiguousRows,
+                task: TaskId { operator: first_part(&task.operator).into(), ..task.clone() },
+                row: None,
+                recorded: format!("{} rows, by other tasks", summary.known),
+                asked: format!("{taken} rows that have their answers"),
+                advice: SHARED_ADVICE.to_owned(),
+            };
+            if self.refuse(divergence.clone()) {
+                self.unwritten.push(divergence);
             }
         }
     }
@@ -144,5 +230,33 @@ mod tests {
         assert!(ended(&mut moved, 1, 3, 4, 0));
         assert!(ended(&mut moved, 0, 4, 0, 4), "another stage");
         assert!(ended(&mut moved, 1, 4, 0, 0));
+    }
+
+    /// A task of a later stage, which takes so many of ten rows that others have recorded.
+    fn takes(moved: &mut Moved, partition: u32, taken: u64) -> bool {
+        let (task, layout) = (task(partition), Layout { stage: 7, ..STAGE });
+        moved.opened(&task, &layout);
+        moved.done(&task, &layout);
+        moved.took(&task, &layout, &Summary { taken, known: 10, ..Summary::default() });
+        moved.check(&task).is_ok()
+    }
+
+    #[test]
+    fn more_answers_than_there_are_rows_are_refused_where_rows_may_be_missing() {
+        for done in [1, 2] {
+            let mut moved = Moved::default();
+            for partition in 0..2 {
+                moved.opened(&task(partition), &STAGE);
+            }
+            (0..done).for_each(|partition| moved.done(&task(partition), &STAGE));
+            assert!(takes(&mut moved, 0, 6));
+            assert!(takes(&mut moved, 0, 6), "the same task, run again");
+            assert!(takes(&mut moved, 1, 4));
+            assert_eq!(
+                takes(&mut moved, 1, 5),
+                done == 2,
+                "of a stage that came to its end anybody may take"
+            );
+        }
     }
 }

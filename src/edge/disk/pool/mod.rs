@@ -77,6 +77,8 @@ pub(in crate::edge) struct Builder {
     kinds: Vec<Arc<Kind>>,
     /// Of which columns marks are.
     columns: BTreeSet<u64>,
+    /// Rows of all.
+    count: u64,
     values: Arc<Scratch>,
     entries: Vec<Entry>,
     /// With how often their entries were merged.
@@ -100,6 +102,7 @@ impl Builder {
             headers: Vec::new(),
             kinds: Vec::new(),
             columns: BTreeSet::new(),
+            count: 0,
             values: Arc::new(Scratch::create(dir)?),
             entries: Vec::new(),
             runs: Vec::new(),
@@ -123,9 +126,10 @@ impl Builder {
         let at = number as usize;
         let known = self.logs.get(at).map(|log| (log.headers.clone(), log.is_foreign));
         let (mut headers, mut is_foreign) = known.unwrap_or_default();
-        let (before, values_before) = (self.entries.len(), self.values.end());
+        let (before, values_before, count) = (self.entries.len(), self.values.end(), self.count);
         if let Err(error) = self.read(number, block, &mut headers, &mut is_foreign) {
             self.entries.truncate(before);
+            self.count = count;
             self.values.cut(values_before);
             return Err(error);
         }
@@ -178,6 +182,7 @@ impl Builder {
                         let what = format!("{} fingerprints but {} results", numbers.len(), values.len());
                         return Err(Error::CorruptLog { what });
                     }
+                    self.count += numbers.len() as u64;
                     let marks: Vec<u64> = marked.take().unwrap_or_default();
                     for (first, numbers) in (0..).step_by(ROWS_AT_ONCE).zip(numbers.chunks(ROWS_AT_ONCE)) {
                         let marks = marks.get(first..).unwrap_or_default();
@@ -329,6 +334,7 @@ impl Builder {
             headers,
             self.kinds.clone(),
             self.columns.iter().copied().collect(),
+            self.count,
         )
     }
 }

@@ -35,6 +35,8 @@ pub(in crate::edge) struct Rows {
     kinds: Vec<Arc<Kind>>,
     /// Of which columns their marks are.
     columns: Vec<u64>,
+    /// How many there are.
+    count: u64,
     may_lack_rows: bool,
     /// Of fingerprints with many rows: the first whose value is not that of the first of all.
     differing: Mutex<FingerprintMap<Option<u64>>>,
@@ -75,6 +77,7 @@ impl Rows {
         headers: Vec<Bytes>,
         kinds: Vec<Arc<Kind>>,
         columns: Vec<u64>,
+        count: u64,
     ) -> Self {
         Self {
             run,
@@ -83,6 +86,7 @@ impl Rows {
             headers,
             kinds,
             columns,
+            count,
             may_lack_rows: false,
             differing: Mutex::default(),
         }
@@ -156,6 +160,8 @@ impl Rows {
             blocks: self.blocks(&given)?,
             columns: self.columns.clone(),
             may_lack_rows: self.may_lack_rows,
+            count: self.count,
+            has_own: own.is_some(),
         })
     }
 
