@@ -224,7 +224,11 @@ def parse_location(setting: str, path: str | os.PathLike[str]) -> str:
     ConfigError
         If it is another URL, or one of which a ``pathlib.Path`` was made.
     """
-    text = os.fspath(path).removeprefix("file://").removeprefix("file:")
+    given = os.fspath(path).removeprefix("file://").removeprefix("file:")
+    text = without_secrets(given)
+    if text != given:
+        message = f"{setting}={text!r} has something secret in it: give that as storage_options"
+        raise ConfigError(message, "CONFIG")
     scheme, is_url, _ = text.partition("://")
     if is_url and scheme in OBJECT_STORES:
         return text
@@ -239,6 +243,11 @@ def parse_location(setting: str, path: str | os.PathLike[str]) -> str:
         message = f"{setting}={text!r} was a URL before it was a pathlib.Path: give it as text"
         raise ConfigError(message, "CONFIG")
     return str(Path(text).absolute())
+
+
+def without_secrets(text: str) -> str:
+    """Return a URL, as it may be shown, without the name and password in it."""
+    return re.sub(r"(?<=://)[^/]*:.*@", "***@", text)
 
 
 def parse_io_timeout(value: float) -> int:

@@ -481,6 +481,10 @@ class SourceReceiver:
     def start(
         *,
         folder: str,
+        log: Location | None = None,
+        name: str = "a receiver",
+        reader: str = "",
+        after: int | None = None,
         secret: bytes,
         host: str,
         ports: Sequence[int],
@@ -489,10 +493,18 @@ class SourceReceiver:
         eager: bool,
         encrypt: bool,
     ) -> SourceReceiver:
-        """Open the log in `folder` and listen on the first free one of `ports`."""
+        """Take the log at `log` for `owner`, and listen on the first free one of `ports`.
+
+        Without `log`, it lies in ``log`` in `folder`, which has what goes with it on this machine.
+        `reader` stands for whoever starts it. With `after`, the incarnation of the receiver that it
+        stands in for: `SourceInUse` if another reader's has taken the log since.
+        """
     @property
     def addr(self) -> str:
         """``ip:port`` where readers reach it."""
+    @property
+    def incarnation(self) -> int:
+        """Which receiver of the log it is; one that takes it later has a higher number."""
     @property
     def taken(self) -> int:
         """Items of the sender that are safe."""
@@ -541,8 +553,11 @@ class SourceClient:
     @staticmethod
     def connect(addr: str, secret: bytes, encrypt: bool) -> SourceClient:
         """`encrypt` must be as the receiver was started; `AuthRefused` says so."""
-    def claim(self, owner: str) -> None:
-        """Become the reader; `SourceInUse` if there is another one."""
+    def claim(self, owner: str, before: int | None = None) -> int:
+        """Become the reader; the receiver's incarnation. `before` is that of the one before.
+
+        `SourceInUse` if there is another reader, or the receiver that it had has lost the log.
+        """
     def bounds(self) -> tuple[int, int]:
         """Positions of the first row and after the last."""
     def read(self, start: int, end: int) -> tuple[list[tuple[pa.Array, int]], int]:

@@ -11,11 +11,13 @@ use pyo3_arrow::PyRecordBatch;
 
 use super::arrays::to_pyarrow;
 use super::door::{enter, quick};
+use super::location::PyLocation;
 use super::lock;
 use crate::config::Credentials;
+use crate::edge::disk::Location;
 use crate::edge::source::{
-    Durability, HttpSettings, LogSettings, SocketSettings, SourceClient, SourceLog, SourceServer, now_micros,
-    receive_http, receive_socket,
+    Durability, HttpSettings, LogSettings, SocketSettings, SourceClient, SourceLog, SourceServer, Taker,
+    now_micros, receive_http, receive_socket,
 };
 use crate::error::{Error, Result};
 
@@ -30,11 +32,18 @@ pub(super) struct PySourceReceiver {
 #[pymethods]
 impl PySourceReceiver {
     #[staticmethod]
-    #[pyo3(signature = (*, folder, secret, host, ports, memory, disk, eager, encrypt))]
+    #[pyo3(signature = (
+        *, folder, log = None, name = "a receiver".to_owned(), reader = String::new(), after = None,
+        secret, host, ports, memory, disk, eager, encrypt
+    ))]
     #[expect(clippy::too_many_arguments, reason = "keyword-only, one per setting")]
     fn start(
         py: Python<'_>,
         folder: PathBuf,
+        log: Option<&PyLocation>,
+        name: String,
+        reader: String,
+        after: Option<u64>,
         secret: [u8; 32],
         host: &str,
         ports: Vec<u16>,
@@ -51,9 +60,12 @@ impl PySourceReceiver {
             .with_writer(std::io::stderr)
             .with_ansi(false)
             .try_init();
+        let location = log.map_or_else(|| Location::from(&folder.join("log")), |log| log.0.clone());
         enter(py, || {
             let durability = if eager { Durability::Eager } else { Durability::Availability };
-            let log = Arc::new(SourceLog::open(LogSettings { folder, memory, disk, durability })?);
+            let taker = Taker { name, reader, after };
+            let settings = LogSettings { folder, location, taker, memory, disk, durability };
+            let log = Arc::new(SourceLog::open(settings)?);
             let server =
                 SourceServer::start(Arc::clone(&log), Credentials { secret, encrypt }, host, &ports)?;
             Ok(Self { log, server, stop: Arc::new(AtomicBool::new(false)) })
@@ -63,6 +75,11 @@ impl PySourceReceiver {
     #[getter]
     fn addr(&self) -> &str {
         self.server.addr()
+    }
+
+    #[getter]
+    fn incarnation(&self) -> u64 {
+        self.log.incarnation()
     }
 
     #[getter]
@@ -148,7 +165,7 @@ impl PySourceReceiver {
     }
 
     fn __repr__(&self) -> String {
-        format!("<receiver of {} at {}>", self.log.folder().display(), self.server.addr())
+        format!("<receiver of {} at {}>", self.log.location(), self.server.addr())
     }
 }
 
@@ -180,8 +197,9 @@ impl PySourceClient {
         Ok(Self { client: Mutex::new(client), addr })
     }
 
-    fn claim(&self, py: Python<'_>, owner: String) -> PyResult<()> {
-        self.ask(py, |client| client.claim(owner))
+    #[pyo3(signature = (owner, before = None))]
+    fn claim(&self, py: Python<'_>, owner: String, before: Option<u64>) -> PyResult<u64> {
+        self.ask(py, |client| client.claim(owner, before))
     }
 
     fn bounds(&self, py: Python<'_>) -> PyResult<(u64, u64)> {

@@ -53,6 +53,9 @@ pub struct Backlog {
     part_max: u64,
     /// Bytes of each part that is there.
     parts: BTreeMap<u64, u64>,
+    /// Blocks that went into the last part, and how many it takes.
+    blocks: u64,
+    blocks_max: u64,
 }
 
 impl Backlog {
@@ -74,7 +77,16 @@ impl Backlog {
             part: 0,
             part_max,
             parts: BTreeMap::new(),
+            blocks: 0,
+            blocks_max: u64::MAX,
         }
+    }
+
+    /// A part takes so many blocks at the most.
+    #[must_use]
+    pub const fn with_blocks(mut self, blocks_max: u64) -> Self {
+        self.blocks_max = blocks_max;
+        self
     }
 
     /// Takes in a block that was found on disk.
@@ -124,9 +136,11 @@ impl Backlog {
     pub fn push(&mut self, span: Span, block: Bytes) -> u64 {
         let bytes = block.len() as u64;
         let full = self.parts.get(&self.part).is_some_and(|held| *held + bytes > self.part_max);
-        if full {
+        if full || self.blocks >= self.blocks_max {
             self.part += 1;
+            self.blocks = 0;
         }
+        self.blocks += 1;
         *self.parts.entry(self.part).or_default() += bytes;
         (self.end, self.taken) = (span.end(), span.taken);
         let place = Place { memory: Some(block), disk: None };
@@ -145,6 +159,7 @@ impl Backlog {
             entry.part = self.part;
             *self.parts.entry(self.part).or_default() += entry.bytes;
         }
+        self.blocks = self.entries.len().saturating_sub(unsettled) as u64;
     }
 
     /// The first block that is not safe, with its number.

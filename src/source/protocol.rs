@@ -12,6 +12,8 @@ pub enum SourceRequest {
     Claim {
         /// Who that is, for the message that another one gets.
         owner: String,
+        /// Incarnation of the receiver that it was the reader at, if it was.
+        before: Option<u64>,
     },
     /// Which rows there are.
     Bounds,
@@ -67,6 +69,8 @@ pub struct SourceStats {
     pub broken: u64,
     /// Milliseconds for which senders were held back, as `disk` was used up.
     pub held_back_ms: u64,
+    /// Writes to an object store that failed and were made again; senders were held back meanwhile.
+    pub failed_writes: u64,
 }
 
 /// A receiver's answer.
@@ -74,6 +78,8 @@ pub struct SourceStats {
 pub enum SourceReply {
     /// Done.
     Done,
+    /// To [`SourceRequest::Claim`]: the receiver's incarnation.
+    Claimed(u64),
     /// To [`SourceRequest::Bounds`].
     Bounds(Bounds),
     /// To [`SourceRequest::Read`].

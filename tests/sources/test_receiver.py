@@ -380,8 +380,10 @@ def test_a_receiver_that_does_not_start_says_why(start: Any, tmp_path: Path) -> 
     with pytest.raises(errors.ConfigError, match=r"option name.*letters"):
         start(SocketSource, host="h", port=1, name="../up")
     folder = tmp_path / "sources" / "broken"
-    (folder / "log" / "x" / "batch-0").mkdir(parents=True)
-    (folder / "log" / "x" / "batch-0" / "1-1.seg").write_bytes(b"CLSG\x63\x00" + b"?" * 40)
+    folder.mkdir(parents=True)
+    receiver(folder).stop()
+    (file,) = folder.rglob("*.seg")
+    file.write_bytes(b"CLSG\x63\x00" + b"?" * 40)
     with pytest.raises(errors.AgentError, match="version"):
         start(SocketSource, host="127.0.0.1", port=1, name="broken")
 

@@ -303,9 +303,11 @@ def register_formats(
     from clonos._sources.timers import timers_of
 
     defaults = {"bindHost": bind_host, "encrypt": str(config.encrypt).lower()}
+    session = None
     if config.checkpoint_dir is not None:
         defaults["logDir"] = config.checkpoint_dir
-    sources = [with_defaults(source, **defaults) for source in (SocketSource, HttpSource)]
+        session = config.to_bytes() if "://" in config.checkpoint_dir else None
+    sources = [with_defaults(kind, session, **defaults) for kind in (SocketSource, HttpSource)]
     loop = loop_of(_batches_retained(spark))
     own: list[type[DataSource]] = [source_of(config), FirstBatchSource, timers_of(config), loop]
     formats: list[type[DataSource]] = [*sources, *own, *data_sources()]

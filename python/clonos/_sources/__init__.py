@@ -21,13 +21,17 @@ from clonos._sources.socket import SocketSource
 __all__ = ["HttpSource", "ReplayableSource", "SocketSource", "SourceLog", "with_defaults"]
 
 
-def with_defaults(source: type[ReplayableSource], **defaults: str) -> type[ReplayableSource]:
+def with_defaults(
+    source: type[ReplayableSource], session: bytes | None = None, **defaults: str
+) -> type[ReplayableSource]:
     """Return a data source of the same name whose options have other defaults.
 
-    It is a new class, so that it travels to Spark's planner by value.
+    It is a new class, so that it travels to Spark's planner by value. `session` is that whose
+    credentials an object store is given.
     """
     members: dict[str, Any] = {
         "defaults": {**source.defaults, **defaults},
+        "session": session,
         "__doc__": source.__doc__,
     }
     return type(source.__name__, (source,), members)

@@ -59,11 +59,12 @@ class ReplayableSource(DataSource):
     option                 default     meaning
     ====================== =========== =======================================================
     ``name``               from others name of the log; each query needs its own
-    ``logDir``             see below   folder for logs; must survive what you want to survive
+    ``logDir``             see below   folder for logs, or ``s3://``, ``gs://`` or ``abfss://``;
+                                       must survive what you want to survive
     ``memory``             64MiB       rows kept in memory for the next batch
     ``disk``               16GiB       rows that may wait for a commit; past it senders wait
-    ``spillPolicy``        eager       ``eager``: synced to disk before acknowledged;
-                                       ``availability``: to disk only when memory is full
+    ``spillPolicy``        eager       ``eager``: synced to disk, or in the store, before
+                                       acknowledged; ``availability``: only when memory is full
     ``maxRecordsPerBatch`` no limit    rows of one micro-batch
     ``numPartitions``      see right   tasks of one micro-batch; unless given, one for each 20,000
                                        rows, and at most one for each processor of the driver
@@ -75,7 +76,8 @@ class ReplayableSource(DataSource):
 
     After ``clonos.attach``, ``logDir`` is its ``checkpoint_dir``, ``bindHost`` the driver's host
     and ``encrypt`` what the session does, for Clonos's own sources; else ``logDir`` is the system's
-    temporary folder.
+    temporary folder. An object store is told the ``storage_options`` of the session by Clonos's own
+    sources, if its ``checkpoint_dir`` is in one of the same kind; else the environment counts.
 
     Examples
     --------
@@ -96,6 +98,8 @@ class ReplayableSource(DataSource):
     defaults: ClassVar[Mapping[str, str]] = {}
     #: Names of the options besides those above. If you set it, all others are refused.
     own_options: ClassVar[tuple[str, ...] | None] = None
+    # The session whose credentials an object store is given, as bytes.
+    session: ClassVar[bytes | None] = None
 
     def receive(self, log: SourceLog) -> None:
         """Receive, and append to `log`, until ``log.stopping``; to be written by you."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from clonos._config import PORT_MAX, one_of, parse_size
+from clonos._config import PORT_MAX, one_of, parse_location, parse_size, without_secrets
 from clonos._temporary import private_folder
 from clonos.errors import ConfigError
 
@@ -49,7 +49,10 @@ class SourceOptions:
     Attributes
     ----------
     folder : str
-        Folder of the log: option ``logDir`` and, in it, option ``name``.
+        Folder on this machine for what goes with the log.
+    log : str
+        Where the log lies: option ``logDir``, a folder or the URL of an object store, and in it
+        option ``name``.
     memory, disk : int
         Bytes kept in memory, and bytes that may wait to be committed.
     eager : bool
@@ -69,6 +72,7 @@ class SourceOptions:
     """
 
     folder: str
+    log: str
     memory: int
     disk: int
     eager: bool
@@ -98,17 +102,12 @@ def source_options(options: Mapping[str, str], default_name: str) -> SourceOptio
     name = options.get("name") or _as_name(default_name)
     if not _NAME.fullmatch(name):
         raise refused("name", name, "1 to 100 letters, digits, '.', '_' or '-'")
-    root = options.get("logDir") or str(private_folder())
-    if "://" in root:
-        reason = (
-            "a folder: logs of sources cannot lie in an object store yet, which checkpoint_dir "
-            "names. Give the source an option logDir of its own"
-        )
-        raise refused("logDir", root, reason)
+    folder, log = _places(options.get("logDir") or str(private_folder()), name)
     policy = one_of("spillPolicy", options.get("spillPolicy", "eager"), ("eager", "availability"))
     most = options.get("maxRecordsPerBatch")
     return SourceOptions(
-        folder=str(Path(root).absolute() / "sources" / name),
+        folder=folder,
+        log=log,
         memory=parse_size("memory", options.get("memory", "64MiB")),
         disk=parse_size("disk", options.get("disk", "16GiB")),
         eager=policy == "eager",
@@ -145,7 +144,8 @@ def check_known(
 
 def refused(option: str, value: str | None, allowed: str) -> ConfigError:
     """Return the error that says what an option may be."""
-    return ConfigError(f"option {option}={value!r}: it must be {allowed}", "CONFIG")
+    shown = None if value is None else without_secrets(value)
+    return ConfigError(f"option {option}={shown!r}: it must be {allowed}", "CONFIG")
 
 
 def whole(options: Mapping[str, str], option: str, default: int) -> int:
@@ -230,6 +230,30 @@ def address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _places(log_dir: str, name: str) -> tuple[str, str]:
+    """Return the folder on this machine for what goes with a log, and where the log lies.
+
+    Nothing depends on the folder of a log in an object store: it is found again by the URL, or made
+    anew.
+    """
+    place = parse_location("logDir", log_dir)
+    if "://" not in place:
+        folder = Path(place) / "sources" / name
+        return str(folder), str(folder / "log")
+    if not place.partition("://")[2].strip("/"):
+        raise refused(
+            "logDir", place, "a folder, or a bucket and what is in it: s3://bucket/prefix"
+        )
+    log = f"{place.rstrip('/')}/sources/{name}/log"
+    mark = hashlib.sha256(log.encode()).hexdigest()[:16]
+    return str(stored_folders() / f"{name}-{mark}"), log
+
+
+def stored_folders() -> Path:
+    """Return where the folders on this machine are of logs in object stores."""
+    return private_folder("stored-sources")
+
+
 def _as_name(text: str) -> str:
     """Return `text` as the name of a folder; what cannot stand in one is replaced by a hash."""
     plain = re.sub(r"[^\w.-]", "-", text)[:80]
@@ -245,6 +269,7 @@ __all__ = [
     "refused",
     "seconds",
     "source_options",
+    "stored_folders",
     "truth",
     "whole",
 ]

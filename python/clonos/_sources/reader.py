@@ -6,9 +6,11 @@ import contextlib
 import itertools
 import os
 import platform
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -77,10 +79,12 @@ class LogReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
     def __init__(
         self, source: ReplayableSource, options: SourceOptions, schema: StructType
     ) -> None:
-        self._spec = Spec(source, options, schema)
+        self._spec = Spec(source, options, schema, reader=secrets.token_hex(8))
         self._lock = threading.RLock()
         self._client: _core.SourceClient | None = None
         self._addr = ""
+        # Of the receiver at which this was the reader last.
+        self._incarnation: int | None = None
         self._stopped = threading.Event()
         self._until: int | None = None
 
@@ -195,8 +199,9 @@ class LogReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
     def _connected(self) -> _core.SourceClient:
         if self._client is None:
             first = not self._addr
-            client, self._addr = find_or_start(self._spec)
-            client.claim(f"process {os.getppid()} on {platform.node()}")
+            client, self._addr = find_or_start(replace(self._spec, after=self._incarnation))
+            owner = f"process {os.getppid()} on {platform.node()}"
+            self._incarnation = client.claim(owner, self._incarnation)
             self._client = client
             if first:
                 # Executors may be reading while Spark asks nothing for minutes.
@@ -213,7 +218,7 @@ class LogReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         options = self._spec.options
         message = (
             f"the checkpoint of the query is at row {position} of the source, but its log "
-            f"{options.folder} ends at {safe}: they do not belong together. Give the query its old "
+            f"{options.log} ends at {safe}: they do not belong together. Give the query its old "
             "`logDir` and `name`, or a new checkpointLocation"
         )
         raise CorruptLog(message, "SOURCE_TRUNCATED")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clonos import _core
-from clonos.errors import AgentError
+from clonos.errors import AgentError, SourceInUse
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from clonos._sources.options import SourceOptions
 
 START_SECONDS = 30.0
+STORED_START_SECONDS = 600.0
 PAUSE_SECONDS = 0.05
 LOG_TAIL_BYTES = 2000
 SECRET_BYTES = 32
 # Exit code of a receiver that found the log's lock held by another one.
 HELD = 3
+# Exit code of a receiver that found the log taken by one elsewhere, which it must leave it to.
+TAKEN = 4
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,16 @@ class Spec:
     source: ReplayableSource
     options: SourceOptions
     schema: StructType
+    #: Stands for the reader that starts the receiver, and starts it again when it dies.
+    reader: str = ""
+    #: Incarnation of the receiver that it stands in for, if it stands in for one.
+    after: int | None = None
+
+    def location(self) -> _core.Location:
+        """Return where the log lies, with what its store is told."""
+        session = self.source.session
+        config = None if session is None else _core.SessionConfig.from_bytes(session)
+        return _core.Location(self.options.log, config)
 
 
 def prepare_folder(folder: str) -> Path:
@@ -74,6 +87,11 @@ def encrypts(folder: Path) -> bool:
     return _told(folder, "encrypt") is True
 
 
+def log_of(folder: Path) -> str:
+    """Return where the log of a receiver lies, by its own word; nothing if it does not say."""
+    return str(_told(folder, "log") or "")
+
+
 def _told(folder: Path, name: str) -> Any:
     try:
         return json.loads((folder / "receiver.json").read_text())[name]
@@ -108,11 +126,13 @@ def find_or_start(spec: Spec) -> tuple[_core.SourceClient, str]:
     ------
     AgentError
         With the end of the receiver's log file, if it does not start.
+    SourceInUse
+        If the receiver before has lost the log to one elsewhere.
     """
     folder = prepare_folder(spec.options.folder)
-    deadline = time.monotonic() + START_SECONDS
+    begun = time.monotonic()
     process: subprocess.Popen[bytes] | None = None
-    while time.monotonic() < deadline:
+    while time.monotonic() < begun + _patience(spec, process):
         found = find(folder, encrypt=spec.options.encrypt)
         if found is not None:
             return found
@@ -123,8 +143,16 @@ def find_or_start(spec: Spec) -> tuple[_core.SourceClient, str]:
         time.sleep(PAUSE_SECONDS)
     log = folder / "receiver.log"
     tail = log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace") if log.exists() else ""
-    message = f"the receiver of {folder} does not start; its log {log} ends with:\n{tail}"
+    if process is not None and process.poll() == TAKEN:
+        raise SourceInUse(tail.strip().rpartition("\n")[2], "SOURCE_IN_USE")
+    message = f"the receiver of {spec.options.log} does not start; its log {log} ends with:\n{tail}"
     raise AgentError(message, "AGENT_UNREACHABLE")
+
+
+def _patience(spec: Spec, process: subprocess.Popen[bytes] | None) -> float:
+    """Return how long a receiver may take to start: what an object store has takes time to read."""
+    runs = process is not None and process.poll() is None
+    return STORED_START_SECONDS if runs and "://" in spec.options.log else START_SECONDS
 
 
 def _start(spec: Spec, folder: Path) -> subprocess.Popen[bytes]:
@@ -149,11 +177,13 @@ def _start(spec: Spec, folder: Path) -> subprocess.Popen[bytes]:
 
 __all__ = [
     "HELD",
+    "TAKEN",
     "Spec",
     "address_of",
     "encrypts",
     "find",
     "find_or_start",
+    "log_of",
     "prepare_folder",
     "secret_of",
 ]

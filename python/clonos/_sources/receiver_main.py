@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import platform
 import sys
 import threading
 import time
@@ -14,7 +15,8 @@ from typing import Any
 
 from clonos import _core
 from clonos._sources.base import TIMESTAMP, ReceiverLog
-from clonos._sources.receiver import HELD, Spec, address_of, secret_of
+from clonos._sources.receiver import HELD, TAKEN, Spec, address_of, secret_of
+from clonos.errors import SourceInUse
 
 LOOK_SECONDS = 0.25
 RESTART_SECONDS = (0.1, 10.0)
@@ -33,31 +35,65 @@ def main() -> None:
     except OSError:
         # Its owner is alive; whoever started us finds it.
         sys.exit(HELD)
-    options = spec.options
-    receiver = _core.SourceReceiver.start(
-        folder=str(folder),
-        secret=secret_of(folder),
-        host=options.bind_host,
-        ports=_ports(folder),
-        memory=options.memory,
-        disk=options.disk,
-        eager=options.eager,
-        encrypt=options.encrypt,
-    )
-    told = {"addr": receiver.addr, "pid": os.getpid(), "encrypt": options.encrypt}
+    receiver = _start(spec, folder)
+    told = {
+        "addr": receiver.addr,
+        "pid": os.getpid(),
+        "encrypt": spec.options.encrypt,
+        "log": spec.options.log,
+    }
     _write(folder / "receiver.json", told)
     log = ReceiverLog(receiver, _arrow_schema(spec))
     work = threading.Thread(
         target=_receive, args=(spec, receiver, log), name="receive", daemon=True
     )
     work.start()
-    while not receiver.is_idle(options.linger):
-        receiver.fail()
-        time.sleep(LOOK_SECONDS)
+    _serve(receiver, spec.options.linger)
     receiver.stop()
     work.join(timeout=10 * LOOK_SECONDS)
     # A receiver that does not look at `stopping` is not waited for.
     os._exit(0)
+
+
+def _start(spec: Spec, folder: Path) -> _core.SourceReceiver:
+    """Take the log, and listen to readers."""
+    options = spec.options
+    try:
+        return _core.SourceReceiver.start(
+            folder=str(folder),
+            log=spec.location(),
+            name=f"the receiver in process {os.getpid()} on {platform.node()}",
+            reader=spec.reader,
+            after=spec.after,
+            secret=secret_of(folder),
+            host=options.bind_host,
+            ports=_ports(folder),
+            memory=options.memory,
+            disk=options.disk,
+            eager=options.eager,
+            encrypt=options.encrypt,
+        )
+    except SourceInUse as error:
+        # The last line: it is the error of whoever started us.
+        sys.stderr.write(f"{error.message}\n")
+        sys.exit(TAKEN)
+
+
+def _serve(receiver: _core.SourceReceiver, linger: float) -> None:
+    """Return when nobody needs the receiver any more.
+
+    One that has lost its log stays for its reader, which has to learn why: it would start another
+    receiver, and take the log back, if this one were only gone.
+    """
+    lost = False
+    while not receiver.is_idle(0.0 if lost else linger):
+        try:
+            receiver.fail()
+        except SourceInUse as error:
+            if not lost:
+                sys.stderr.write(f"the receiver has lost its log and takes nothing more: {error}\n")
+            lost = True
+        time.sleep(LOOK_SECONDS)
 
 
 def _receive(spec: Spec, receiver: _core.SourceReceiver, log: ReceiverLog) -> None:

@@ -80,10 +80,21 @@ def look(path: str, options: Sequence[str] = ()) -> tuple[list[dict[str, Any]], 
     root, location = location_of(path, options)
     found: dict[str, Any] = json.loads(_core.inspect(location))
     reports = stored_states(root, found)
-    if "://" not in root:
-        reports += [_receiver(file.parent) for file in sorted(Path(root).rglob("receiver.json"))]
+    reports += [_receiver(folder) for folder in _receivers(root)]
     reports += [{"title": segment["file"]} | segment for segment in found["segments"]]
     return reports, found["problems"]
+
+
+def _receivers(root: str) -> list[Path]:
+    """Folders of receivers of logs there and below; of an object store those of this machine."""
+    from clonos._sources.options import stored_folders
+    from clonos._sources.receiver import log_of
+
+    if "://" not in root:
+        return sorted(file.parent for file in Path(root).rglob("receiver.json"))
+    return [
+        folder for folder in sorted(stored_folders().iterdir()) if log_of(folder).startswith(root)
+    ]
 
 
 def _receiver(folder: Path) -> dict[str, Any]:

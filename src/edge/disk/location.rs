@@ -42,7 +42,7 @@ impl Location {
     }
 
     /// The URL, if it is one.
-    pub(super) fn url(&self) -> Option<&str> {
+    pub(in crate::edge) fn url(&self) -> Option<&str> {
         self.path.to_str().filter(|text| is_url(text))
     }
 
@@ -54,6 +54,17 @@ impl Location {
         match self.url() {
             None => Ok(Arc::new(Folder::at(&self.path))),
             Some(url) => look_into(url, &self.options, PATIENCE, setting),
+        }
+    }
+
+    /// What lies there, as [`Self::open`] says, to be written to: a folder is made.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`]; [`crate::error::Error::DiskFull`]; [`crate::error::Error::Io`].
+    pub(in crate::edge) fn make(&self, setting: &str) -> Result<Arc<dyn Store>> {
+        match self.url() {
+            None => Ok(Arc::new(Folder::open(&self.path)?)),
+            Some(_) => self.open(setting),
         }
     }
 }

@@ -40,12 +40,17 @@ impl SourceClient {
         }
     }
 
-    /// Becomes the reader of the log.
+    /// Becomes the reader of the log; the receiver's incarnation. `before` is that of the one at which it was the reader
+    /// before.
     ///
     /// # Errors
-    /// [`Error::SourceInUse`] if another one is.
-    pub fn claim(&mut self, owner: String) -> Result<()> {
-        self.done(&SourceRequest::Claim { owner })
+    /// [`Error::SourceInUse`] if another one is, or the receiver has lost the log; [`Error::AgentUnreachable`] if it has
+    /// and is no business of this reader.
+    pub fn claim(&mut self, owner: String, before: Option<u64>) -> Result<u64> {
+        match self.ask(&SourceRequest::Claim { owner, before })? {
+            SourceReply::Claimed(incarnation) => Ok(incarnation),
+            _ => Err(unexpected()),
+        }
     }
 
     /// Rows that can be read.
@@ -89,7 +94,7 @@ impl SourceClient {
     /// Spark has committed the rows before a position.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// Those of the connection.
     pub fn commit(&mut self, to: u64) -> Result<()> {
         self.done(&SourceRequest::Commit { to })
     }

@@ -14,6 +14,7 @@ pub(super) struct Counters {
     pub(super) connections: AtomicU64,
     pub(super) broken: AtomicU64,
     pub(super) held_back_ms: AtomicU64,
+    pub(super) failed_writes: AtomicU64,
 }
 
 impl Counters {
@@ -39,6 +40,7 @@ impl Counters {
             connections: read(&self.connections),
             broken: read(&self.broken),
             held_back_ms: read(&self.held_back_ms),
+            failed_writes: read(&self.failed_writes),
             ..stats
         }
     }

@@ -1,20 +1,24 @@
-//! The log of a source: blocks go to disk in groups, one sync for all that came meanwhile.
+//! The log of a source: blocks go to disk, or to an object store, in groups: one write for all that came meanwhile.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread::{Builder, JoinHandle, sleep};
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arrow_array::{Array, StructArray};
 use bytes::Bytes;
 
 use super::counters::{Counters, add};
-use crate::causal_log::{Place as Held, SpillRef};
-use crate::edge::disk::recovery::{RecoveredFiles, recover};
-use crate::edge::disk::segment::{DiskWriter, Pending, SegmentRecord};
+use super::ownership::{Ownership, Taker};
+use crate::causal_log::Place as Held;
+use crate::edge::disk::Location;
+use crate::edge::disk::recovery::{RecoveredFiles, Recovery};
+use crate::edge::disk::segment::DiskWriter;
+use crate::edge::disk::segment::store::Store;
 use crate::edge::locked;
 use crate::error::{Error, Result};
-use crate::id::{AgentId, Epoch, Generation, LogOffset, Partition, TaskId};
+use crate::id::Epoch;
 use crate::source::{Backlog, Bounds, SourceStats, read_span, write_block, write_rows};
 
 /// Most bytes of blocks that may wait for the disk: a sender that is faster is held back.
@@ -23,19 +27,19 @@ const UNSETTLED_BYTES: u64 = 32 << 20;
 const PART_BYTES: u64 = 64 << 20;
 /// Parts in the disk budget, at the least, so that dropping frees enough to go on.
 const PARTS: u64 = 8;
-/// How long to wait until a full disk is tried again.
-const FULL_PAUSE: Duration = Duration::from_millis(500);
+/// Blocks of a part in an object store, where each may be an object: as many are read and removed one by one.
+const STORED_BLOCKS: u64 = 1_024;
 /// How often those who wait look whether they should go on waiting.
-const LOOK_PERIOD: Duration = Duration::from_millis(100);
-/// The folder is this log's alone: nobody claims anything in it.
-const UNCLAIMED: u64 = 0;
+pub(super) const LOOK_PERIOD: Duration = Duration::from_millis(100);
+/// The option that says where logs lie.
+const SETTING: &str = "logDir";
 /// Most bytes of one answer to a reader.
 const PIECE_BYTES: usize = 16 << 20;
 
 /// When rows are safe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// On disk, synced: they survive the receiver and the driver.
+    /// On disk, synced, or in an object store: they survive the receiver and the driver.
     Eager,
     /// In memory; past the memory budget on disk. They survive what the receiver survives.
     Availability,
@@ -44,8 +48,12 @@ pub enum Durability {
 /// Settings of a log.
 #[derive(Debug, Clone)]
 pub struct LogSettings {
-    /// Its folder.
+    /// Folder on this machine for what goes with it, and may be lost.
     pub folder: PathBuf,
+    /// Where it lies.
+    pub location: Location,
+    /// Who takes it.
+    pub taker: Taker,
     /// Bytes of blocks kept in memory.
     pub memory: u64,
     /// Bytes that may wait to be committed; past it senders are held back.
@@ -54,20 +62,22 @@ pub struct LogSettings {
     pub durability: Durability,
 }
 
-struct State {
-    backlog: Backlog,
+pub(super) struct State {
+    pub(super) backlog: Backlog,
+    /// Parts that are to be removed, in this order.
+    pub(super) doomed: VecDeque<u64>,
     /// Nothing more is taken in, for this reason.
-    failed: Option<Error>,
-    stopping: bool,
+    pub(super) failed: Option<Error>,
+    pub(super) stopping: bool,
 }
 
-struct Shared {
-    settings: LogSettings,
-    task: TaskId,
-    state: Mutex<State>,
+pub(super) struct Shared {
+    pub(super) settings: LogSettings,
+    pub(super) state: Mutex<State>,
     /// Something was pushed, settled, committed or stopped.
-    changed: Condvar,
-    writer: DiskWriter,
+    pub(super) changed: Condvar,
+    pub(super) ownership: Ownership,
+    pub(super) writer: DiskWriter,
     recovered: RecoveredFiles,
     pub(super) counters: Counters,
 }
@@ -75,44 +85,63 @@ struct Shared {
 /// The log of a source. Any number of threads may use it at once.
 pub struct SourceLog {
     shared: Arc<Shared>,
-    committer: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl SourceLog {
-    /// Opens the log in a folder, with all that was safe when it was last used.
+    /// Takes the log, and opens it with all that was safe when it was last used.
     ///
     /// # Errors
-    /// [`Error::CorruptSegment`], [`Error::CorruptLog`], [`Error::DiskFull`], [`Error::Io`].
+    /// [`Error::SourceInUse`] if another one took it after [`Taker::after`]; [`Error::Config`] for a store that
+    /// cannot keep a log; [`Error::CorruptSegment`], [`Error::CorruptLog`], [`Error::DiskFull`], [`Error::Io`].
     pub fn open(settings: LogSettings) -> Result<Self> {
-        let root = settings.folder.join("log");
+        let store = settings.location.make(SETTING)?;
+        Self::open_on(store, settings)
+    }
+
+    /// [`Self::open`] in a given place.
+    pub(super) fn open_on(store: Arc<dyn Store>, settings: LogSettings) -> Result<Self> {
+        let ownership = Ownership::take(store, settings.location.clone(), &settings.taker)?;
         let part_max = PART_BYTES.min(settings.disk / PARTS).max(1);
-        let mut backlog = Backlog::new(settings.memory, part_max);
-        let recovered = found(&root, &mut backlog)?;
+        let blocks_max = if ownership.is_stored() { STORED_BLOCKS } else { u64::MAX };
+        let mut backlog = Backlog::new(settings.memory, part_max).with_blocks(blocks_max);
+        let recovered = found(ownership.recover()?, &mut backlog)?;
         if settings.durability == Durability::Availability {
             // What was in memory is gone; its positions must not be used for other rows.
             backlog.skip_to(u64::try_from(now_micros()).unwrap_or_default());
         }
-        let mut id = [0; 8];
-        getrandom::fill(&mut id)
-            .map_err(|error| Error::Io { context: "drawing an id".into(), message: error.to_string() })?;
-        let writer = DiskWriter::start(&root, AgentId(u64::from_le_bytes(id)), 0)?;
-        let task = TaskId {
-            query: "source".into(),
-            operator: "log".into(),
-            epoch: Epoch::Batch(0),
-            partition: Partition(0),
-        };
-        let state = Mutex::new(State { backlog, failed: None, stopping: false });
-        let (changed, counters) = (Condvar::new(), Counters::default());
-        let shared = Arc::new(Shared { settings, task, state, changed, writer, recovered, counters });
-        let committer = Arc::clone(&shared);
-        let thread = Builder::new().name("clonos-source".into()).spawn(move || committer.run());
-        let thread = thread.map_err(|error| Error::io("starting a thread", &error))?;
-        let log = Self { shared, committer: Mutex::new(Some(thread)) };
+        let writer = ownership.writer()?;
+        let state = State { backlog, doomed: VecDeque::new(), failed: None, stopping: false };
+        let (state, changed, counters) = (Mutex::new(state), Condvar::new(), Counters::default());
+        let shared = Arc::new(Shared { settings, state, changed, ownership, writer, recovered, counters });
+        let threads = Mutex::new(vec![
+            shared.start("clonos-source", Shared::write)?,
+            shared.start("clonos-source-commits", Shared::remove)?,
+        ]);
+        let log = Self { shared, threads };
         // Says where the log goes on, also when everything before it has been dropped.
         log.append(None, 0, 0)?;
         log.flush()?;
         Ok(log)
+    }
+
+    /// The number of this receiver among those that had the log: that of a later one is higher.
+    #[must_use]
+    pub fn incarnation(&self) -> u64 {
+        self.shared.ownership.incarnation()
+    }
+
+    /// Looks whether the log is this receiver's still; nothing more is taken in if not. Who cannot be asked now is
+    /// asked again later.
+    ///
+    /// # Errors
+    /// What keeps the log from taking in anything.
+    pub fn verify(&self) -> Result<()> {
+        if let Ok(Some(lost)) = self.shared.ownership.lost() {
+            tracing::error!(error = %lost, "a source's log takes nothing more");
+            self.shared.fail(lost);
+        }
+        self.failure().map_or(Ok(()), Err)
     }
 
     /// Appends rows received at `received` (microseconds since 1970), which are `taken` of the sender's items;
@@ -163,7 +192,7 @@ impl SourceLog {
                 );
                 held_back = Some(Instant::now());
             }
-            state = self.pause(state);
+            state = self.shared.pause(state);
         }
     }
 
@@ -173,11 +202,6 @@ impl SourceLog {
         let state = locked(&self.shared.state);
         state.backlog.disk_bytes() + bytes > self.shared.settings.disk
             && state.backlog.first() < state.backlog.end()
-    }
-
-    fn pause<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let waited = self.shared.changed.wait_timeout(state, LOOK_PERIOD);
-        waited.unwrap_or_else(std::sync::PoisonError::into_inner).0
     }
 
     /// Waits until the rows before `position` are safe.
@@ -193,7 +217,7 @@ impl SourceLog {
             if state.stopping {
                 return Err(Error::Misuse { what: "the log was stopped".into() });
             }
-            state = self.pause(state);
+            state = self.shared.pause(state);
         }
         Ok(())
     }
@@ -208,7 +232,7 @@ impl SourceLog {
             if let Some(error) = &state.failed {
                 return Err(error.clone());
             }
-            state = self.pause(state);
+            state = self.shared.pause(state);
         }
         Ok(())
     }
@@ -218,7 +242,7 @@ impl SourceLog {
     pub fn next_taken(&self, seen: u64) -> Option<u64> {
         let mut state = locked(&self.shared.state);
         if state.backlog.safe_taken() <= seen && !state.stopping && state.failed.is_none() {
-            state = self.pause(state);
+            state = self.shared.pause(state);
         }
         (!state.stopping && state.failed.is_none()).then(|| state.backlog.safe_taken())
     }
@@ -269,17 +293,13 @@ impl SourceLog {
         Ok(blocks)
     }
 
-    /// Spark has committed the rows before `position`: what is not needed any more is dropped.
-    ///
-    /// # Errors
-    /// [`Error::Io`] if a file cannot be removed.
-    pub fn commit(&self, position: u64) -> Result<()> {
-        let gone = locked(&self.shared.state).backlog.commit(position);
+    /// Spark has committed the rows before `position`: what is not needed any more is dropped, and removed in the
+    /// background.
+    pub fn commit(&self, position: u64) {
+        let mut state = locked(&self.shared.state);
+        let gone = state.backlog.commit(position);
+        state.doomed.extend(gone);
         self.shared.changed.notify_all();
-        for part in gone {
-            self.shared.writer.drop_epoch_all(&self.shared.task_of(part).epoch_key(), UNCLAIMED)?;
-        }
-        Ok(())
     }
 
     /// What was received.
@@ -299,7 +319,13 @@ impl SourceLog {
         &self.shared.counters
     }
 
-    /// Its folder.
+    /// Where it lies.
+    #[must_use]
+    pub fn location(&self) -> &Location {
+        self.shared.ownership.location()
+    }
+
+    /// Folder on this machine for what goes with it.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.shared.settings.folder
@@ -312,11 +338,11 @@ impl SourceLog {
         state.stopping || state.failed.is_some()
     }
 
-    /// Takes nothing more; what waits for the disk is written. Again is harmless.
+    /// Takes nothing more; what waits is written, and removed, unless that fails now. Again is harmless.
     pub fn stop(&self) {
         locked(&self.shared.state).stopping = true;
         self.shared.changed.notify_all();
-        if let Some(thread) = locked(&self.committer).take() {
+        for thread in locked(&self.threads).drain(..) {
             // It panicked: then there is nothing left to wait for.
             let _ended = thread.join();
         }
@@ -330,85 +356,10 @@ impl Drop for SourceLog {
 }
 
 impl Shared {
-    /// Parts are epochs to the segments' writer: a file each, which goes as a whole.
-    fn task_of(&self, part: u64) -> TaskId {
-        TaskId { epoch: Epoch::Batch(part), ..self.task.clone() }
-    }
-
-    /// Writes what waits, again and again.
-    fn run(&self) {
-        // How far the part that is being written goes.
-        let (mut part, mut offset) = (u64::MAX, LogOffset::START);
-        loop {
-            let Some(group) = self.next_group(&mut part, &mut offset) else { return };
-            let failed = group.into_iter().find_map(|pending| self.settle(pending).err());
-            match failed {
-                None => {}
-                Some(Error::DiskFull { path, .. }) => {
-                    tracing::warn!(%path, "no space left for a source's log: its sender is held back");
-                    // What was not written stays in memory and goes to a new file.
-                    locked(&self.state).backlog.leave_part();
-                    sleep(FULL_PAUSE);
-                }
-                Some(error) => {
-                    tracing::error!(%error, "a source's log takes nothing more");
-                    locked(&self.state).failed = Some(error);
-                    self.changed.notify_all();
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Waits for blocks and submits all there are; `None` when stopped and nothing waits.
-    fn next_group(&self, part: &mut u64, offset: &mut LogOffset) -> Option<Vec<Option<Pending>>> {
-        let mut state = locked(&self.state);
-        while state.backlog.unsettled(0).is_none() {
-            if state.stopping {
-                return None;
-            }
-            let waited = self.changed.wait_timeout(state, LOOK_PERIOD);
-            state = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
-        }
-        let (mut group, mut number, mut memory) = (Vec::new(), state.backlog.settled(), 0);
-        while let Some(entry) = state.backlog.unsettled(number) {
-            number += 1;
-            let in_memory = self.settings.durability == Durability::Availability
-                && entry.span.rows > 0
-                && state.backlog.fits_memory(memory + entry.bytes);
-            let Some(block) = entry.place.memory.clone().filter(|_| !in_memory) else {
-                memory += entry.bytes;
-                group.push(None);
-                continue;
-            };
-            if entry.part != *part {
-                // A group stays within one file: if that is full, nothing after it has been written.
-                if !group.is_empty() {
-                    break;
-                }
-                (*part, *offset) = (entry.part, LogOffset::START);
-            }
-            let record = SegmentRecord {
-                task: self.task_of(*part),
-                generation: Generation(1),
-                app: 0,
-                stage: 0,
-                tasks: None,
-                plan: None,
-                offset: *offset,
-                block,
-            };
-            *offset = offset.plus(record.block.len() as u64);
-            group.push(Some(self.writer.submit(record)));
-        }
-        Some(group)
-    }
-
-    fn settle(&self, pending: Option<Pending>) -> Result<()> {
-        let place: Option<SpillRef> = pending.map(Pending::wait).transpose()?;
-        locked(&self.state).backlog.settle(place);
-        self.changed.notify_all();
-        Ok(())
+    fn start(self: &Arc<Self>, name: &str, work: fn(&Self)) -> Result<JoinHandle<()>> {
+        let shared = Arc::clone(self);
+        let thread = Builder::new().name(name.into()).spawn(move || work(&shared));
+        thread.map_err(|error| Error::io("starting a thread", &error))
     }
 }
 
@@ -419,9 +370,8 @@ pub fn now_micros() -> i64 {
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// Takes in what is on disk.
-fn found(root: &Path, backlog: &mut Backlog) -> Result<RecoveredFiles> {
-    let recovery = recover(root)?;
+/// Takes in what was written before.
+fn found(recovery: Recovery, backlog: &mut Backlog) -> Result<RecoveredFiles> {
     let mut parts: Vec<_> = recovery.tasks.iter().collect();
     parts.sort_by(|one, other| one.task.epoch.cmp(&other.task.epoch));
     for task in parts {
@@ -441,6 +391,6 @@ fn found(root: &Path, backlog: &mut Backlog) -> Result<RecoveredFiles> {
 
 impl std::fmt::Debug for SourceLog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SourceLog").field("folder", &self.shared.settings.folder).finish_non_exhaustive()
+        f.debug_struct("SourceLog").field("location", self.location()).finish_non_exhaustive()
     }
 }

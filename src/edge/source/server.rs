@@ -150,19 +150,37 @@ impl Shared {
 
     fn answer(&self, request: SourceRequest, number: u64) -> Result<SourceReply> {
         match request {
-            SourceRequest::Claim { owner } => self.claim(number, owner).map(|()| SourceReply::Done),
+            SourceRequest::Claim { owner, before } => {
+                self.verify(before)?;
+                self.claim(number, owner)?;
+                Ok(SourceReply::Claimed(self.log.incarnation()))
+            }
             SourceRequest::Bounds => match self.log.failure() {
                 Some(error) => Err(error),
                 None => Ok(SourceReply::Bounds(self.log.bounds())),
             },
             SourceRequest::Read { from, to } => self.log.read(from, to).map(SourceReply::Blocks),
-            SourceRequest::Commit { to } => self.log.commit(to).map(|()| SourceReply::Done),
+            SourceRequest::Commit { to } => {
+                self.log.commit(to);
+                Ok(SourceReply::Done)
+            }
             SourceRequest::Stats => Ok(SourceReply::Stats(self.log.stats())),
             SourceRequest::Release => {
                 self.leave(number, true);
                 Ok(SourceReply::Done)
             }
         }
+    }
+
+    /// Looks whether the log is this receiver's still. A new reader has nothing to do with who had it before: this
+    /// receiver ends, and the one after it takes the log.
+    fn verify(&self, before: Option<u64>) -> Result<()> {
+        self.log.verify().map_err(|error| match (&error, before) {
+            (Error::SourceInUse { .. }, None) => {
+                Error::AgentUnreachable { agent: self.log.location().to_string(), reason: error.to_string() }
+            }
+            _ => error,
+        })
     }
 
     /// Makes a connection the reader. One whose process was killed goes within moments; one that is alive
@@ -174,7 +192,7 @@ impl Shared {
             match &claim.reader {
                 Some((other, reader)) if *other != number => {
                     if Instant::now() >= deadline {
-                        let log = self.log.folder().display().to_string();
+                        let log = self.log.location().to_string();
                         return Err(Error::SourceInUse { log, owner: reader.clone() });
                     }
                 }

@@ -115,6 +115,8 @@ impl Receiver<'_> {
         let (log, acknowledge) = (Arc::clone(self.log), self.settings.acknowledge);
         // What the connection before brought counts in the number that the sender is greeted with.
         log.flush()?;
+        // A sender that hears from a receiver which has lost the log would go back to where that one was.
+        log.verify()?;
         scope(|threads| {
             if acknowledge {
                 threads.spawn(|| acknowledge_lines(&log, stream, &ended));

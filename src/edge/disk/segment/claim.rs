@@ -33,6 +33,8 @@ use crate::id::EpochKey;
 const CLAIM: &str = "claim";
 /// Ending of the name of the file that counts applications.
 const INCARNATION: &str = "incarnation";
+/// Use of a name that nobody claims.
+const UNCLAIMED: u64 = 0;
 
 /// A claim on an epoch, or on a query's micro-batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -153,14 +155,37 @@ pub(in crate::edge) fn take(
     store: &dyn Store,
     key: &EpochKey,
     incarnation: u64,
+    by: (&str, u64),
+) -> Result<Claim> {
+    take_as(store, key, incarnation, by, draw)
+}
+
+/// [`take`] for a name that is used once and never committed: what was written there before anybody claimed it counts.
+///
+/// # Errors
+/// Those of [`take`].
+pub(in crate::edge) fn take_for_good(
+    store: &dyn Store,
+    key: &EpochKey,
+    incarnation: u64,
+    by: (&str, u64),
+) -> Result<Claim> {
+    take_as(store, key, incarnation, by, || Ok(UNCLAIMED))
+}
+
+fn take_as(
+    store: &dyn Store,
+    key: &EpochKey,
+    incarnation: u64,
     (app, hash): (&str, u64),
+    first_use: impl Fn() -> Result<u64>,
 ) -> Result<Claim> {
     let claim = loop {
         let before = newest(store, key)?;
         if let Some(claim) = before.filter(|claim| claim.incarnation >= incarnation) {
             break mine(store, key, claim, incarnation)?;
         }
-        let used = before.map_or_else(draw, |claim| Ok(claim.used))?;
+        let used = before.map_or_else(&first_use, |claim| Ok(claim.used))?;
         let claim = Claim { incarnation, used };
         let path = claim.path(store.root(), key);
         store.create(&path, app.as_bytes()).map_err(|e| write_error(&path, SETTING, &e))?;
@@ -248,8 +273,7 @@ fn mine(store: &dyn Store, key: &EpochKey, claim: Claim, incarnation: u64) -> Re
     if claim.incarnation == incarnation {
         return Ok(claim);
     }
-    let app = store.read(&claim.path(store.root(), key)).unwrap_or_default();
-    let app = String::from_utf8_lossy(&app);
+    let app = owner(store, key, claim);
     Err(Error::Config {
         setting: SETTING.to_owned(),
         reason: format!(
@@ -260,12 +284,26 @@ fn mine(store: &dyn Store, key: &EpochKey, claim: Claim, incarnation: u64) -> Re
     })
 }
 
+/// Whether a claim is there: whoever takes over removes it before it reads.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(in crate::edge) fn is_there(store: &dyn Store, key: &EpochKey, claim: Claim) -> Result<bool> {
+    let found = store.exists(&claim.path(store.root(), key));
+    found.map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))
+}
+
+/// Who made a claim, for messages.
+pub(in crate::edge) fn owner(store: &dyn Store, key: &EpochKey, claim: Claim) -> String {
+    let owner = store.read(&claim.path(store.root(), key)).unwrap_or_default();
+    String::from_utf8_lossy(&owner).into_owned()
+}
+
 fn draw() -> Result<u64> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|error| Error::Io {
         context: "drawing the number of an epoch's use".to_owned(),
         message: error.to_string(),
     })?;
-    // 0 stands for no claim.
-    Ok(u64::from_le_bytes(bytes).max(1))
+    Ok(u64::from_le_bytes(bytes).max(UNCLAIMED + 1))
 }

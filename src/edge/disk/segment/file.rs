@@ -53,8 +53,8 @@ impl Tail {
 pub(super) struct SegmentFile {
     id: u64,
     path: PathBuf,
-    /// Whose the epoch was when the file was made, and where that is written; none without owners.
-    claim: Option<(Claim, PathBuf)>,
+    /// Whose the epoch was when the file was made; none without owners.
+    claim: Option<Claim>,
     sink: Box<dyn Sink>,
     /// What was written since the last sync.
     unsynced: HashMap<TaskId, Tail>,
@@ -67,7 +67,7 @@ impl SegmentFile {
         store: &dyn Store,
         path: PathBuf,
         header: &SegmentHeader,
-        claim: Option<(Claim, PathBuf)>,
+        claim: Option<Claim>,
     ) -> Result<Self> {
         let begun = store.begin(&path, header.encode()?);
         let sink = begun.map_err(|e| write_error(&path, SETTING, &e))?;
@@ -86,8 +86,8 @@ impl SegmentFile {
     }
 
     /// The claim under which it was made.
-    pub(super) fn claim(&self) -> Option<Claim> {
-        self.claim.as_ref().map(|(claim, _)| *claim)
+    pub(super) const fn claim(&self) -> Option<Claim> {
+        self.claim
     }
 
     /// Whether the epoch is still this application's; `false` if it was committed.
@@ -95,12 +95,8 @@ impl SegmentFile {
     /// # Errors
     /// [`Error::Config`] if a newer application has taken it over; [`Error::Io`].
     pub(super) fn is_claimed(&self, store: &dyn Store, key: &EpochKey) -> Result<bool> {
-        let Some((claim, path)) = &self.claim else { return Ok(true) };
-        match store.exists(path) {
-            Ok(true) => Ok(true),
-            Ok(false) => Ok(claim::find(store, key, claim.incarnation)? == Some(*claim)),
-            Err(e) => Err(Error::io(format!("looking whose epoch {key} is"), &e)),
-        }
+        let Some(claim) = self.claim else { return Ok(true) };
+        Ok(claim::is_there(store, key, claim)? || claim::find(store, key, claim.incarnation)? == Some(claim))
     }
 
     /// What readers need.

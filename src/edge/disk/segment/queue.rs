@@ -53,21 +53,20 @@ pub(super) struct Append {
 /// What the writer's thread is asked to do.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// Append a record.
-    Append(Box<Append>),
+    /// Append records, in one group.
+    Append(Vec<Append>),
     /// Forget an epoch: this agent's segment, or those of everybody in one use of its name.
     Drop { key: EpochKey, everybodys: Option<u64>, answer: Answer<()> },
 }
 
 /// Encodes a record for the writer. An error is an answer like any other.
-pub(super) fn append(record: SegmentRecord) -> (Option<Message>, Pending) {
+pub(super) fn append(record: SegmentRecord) -> (Option<Append>, Pending) {
     let (sender, receiver) = sync_channel(1);
     let (answer, pending) = (Answer(sender), Pending(receiver));
     match Payload::new(&record) {
         Ok(payload) => {
             let SegmentRecord { task, generation, offset, .. } = record;
-            let append = Append { task, generation, offset, payload, answer };
-            (Some(Message::Append(Box::new(append))), pending)
+            (Some(Append { task, generation, offset, payload, answer }), pending)
         }
         Err(error) => {
             answer.give(Err(error));

@@ -54,10 +54,12 @@ impl Writer {
             let mut drop_request = None;
             while let Some(message) = next.take() {
                 match message {
-                    Message::Append(append) => {
-                        bytes += append.payload.len();
-                        let group = groups.entry(append.task.epoch_key()).or_insert_with(Vec::new);
-                        group.push(*append);
+                    Message::Append(appends) => {
+                        for append in appends {
+                            bytes += append.payload.len();
+                            let group = groups.entry(append.task.epoch_key()).or_insert_with(Vec::new);
+                            group.push(append);
+                        }
                     }
                     Message::Drop { key, everybodys, answer } => {
                         // What was submitted before is written before, what comes after, after.
@@ -166,11 +168,11 @@ impl Writer {
             let claim = match self.incarnation.load(Ordering::Acquire) {
                 0 => None,
                 incarnation => match claim::find(self.store.as_ref(), key, incarnation)? {
-                    Some(claim) => Some((claim, claim.path(self.store.root(), key))),
+                    Some(claim) => Some(claim),
                     None => return claim::check_attached(self.store.as_ref(), incarnation).map(|()| None),
                 },
             };
-            let used = claim.as_ref().map_or(0, |(claim, _)| claim.used);
+            let used = claim.map_or(0, |claim| claim.used);
             let number = self.store.numbers_segments().then(FileTable::next_id);
             let by = (self.agent, self.app, number);
             let path = layout::segment_path(self.store.root(), by, used, key);

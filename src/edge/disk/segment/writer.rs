@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::SegmentRecord;
 use super::disk::FileTable;
-use super::queue::{self, Message, Pending};
+use super::queue::{self, Append, Message, Pending};
 use super::scan::read_block;
 use super::store::{Folder, Store};
 use super::thread::Writer;
@@ -94,12 +94,23 @@ impl DiskWriter {
     ///
     /// All that can go wrong is told by [`Pending::wait`].
     pub fn submit(&self, record: SegmentRecord) -> Pending {
-        let (message, pending) = queue::append(record);
-        if let (Some(queue), Some(message)) = (&self.queue, message) {
-            // If the thread is gone, the answer's sender goes with the message: `wait` then fails.
-            let _refused = queue.send(message);
-        }
+        let (append, pending) = queue::append(record);
+        self.send(append.into_iter().collect());
         pending
+    }
+
+    /// [`Self::submit`] of records that are written together: of those of one epoch all are durable at once.
+    pub fn submit_all(&self, records: impl IntoIterator<Item = SegmentRecord>) -> Vec<Pending> {
+        let (appends, pending): (Vec<_>, Vec<_>) = records.into_iter().map(queue::append).unzip();
+        self.send(appends.into_iter().flatten().collect());
+        pending
+    }
+
+    fn send(&self, appends: Vec<Append>) {
+        if let Some(queue) = self.queue.as_ref().filter(|_| !appends.is_empty()) {
+            // If the thread is gone, the answers' senders go with the message: `wait` then fails.
+            let _refused = queue.send(Message::Append(appends));
+        }
     }
 
     /// Reads a block that this writer wrote, and checks its sum.

@@ -119,6 +119,11 @@ impl Client {
         &self.root
     }
 
+    /// What names the store.
+    pub(super) fn setting(&self) -> &str {
+        &self.bucket.told.setting
+    }
+
     fn run<T>(&self, request: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         let runtime = self.runtime.as_ref().ok_or_else(|| io::Error::other("it was stopped"))?;
         runtime.block_on(request)

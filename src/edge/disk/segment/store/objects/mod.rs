@@ -177,7 +177,7 @@ impl Store for Objects {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && found == "first" => Ok(took),
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(failed(e)),
             _ => Err(Error::Config {
-                setting: SETTING.to_owned(),
+                setting: self.client.setting().to_owned(),
                 reason: format!(
                     "{} overwrites what is there though it was asked not to (If-None-Match): a store without \
                      conditional puts cannot tell whose an epoch is",

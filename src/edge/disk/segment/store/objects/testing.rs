@@ -51,6 +51,16 @@ impl Faulty {
         *self.faults.lock().unwrap() = faults.iter().rev().copied().collect();
     }
 
+    /// Whether puts are on their way.
+    pub(crate) fn is_late(&self) -> bool {
+        !self.late.lock().unwrap().is_empty()
+    }
+
+    /// Whether no put is to fail any more.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.faults.lock().unwrap().is_empty()
+    }
+
     /// Only puts of names with this ending go like that.
     pub(crate) fn only(&self, ending: &'static str) {
         *self.ending.lock().unwrap() = ending;
