@@ -3,10 +3,10 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::UNIX_EPOCH;
 
 use serde::Serialize;
@@ -19,6 +19,7 @@ use super::segment::rubbish::is_query;
 use super::segment::seal::is_seal;
 use super::segment::store::{Entry, Store};
 use super::segment::{SETTING, SegmentScan};
+use crate::edge::locked;
 use crate::error::{Error, Result};
 
 /// An epoch that was not committed, as its segments tell.
@@ -42,6 +43,8 @@ pub struct EpochFiles {
 #[derive(Debug)]
 pub struct Epochs {
     store: Arc<dyn Store>,
+    /// Claims that there were, by folder, when it was looked at: whoever makes another one keeps the epoch.
+    seen: Mutex<HashMap<PathBuf, BTreeSet<PathBuf>>>,
 }
 
 impl Epochs {
@@ -56,7 +59,7 @@ impl Epochs {
                 reason: format!("{location} is no folder: give the checkpoint_dir of a session"),
             });
         }
-        Ok(Self { store: location.open(setting)? })
+        Ok(Self { store: location.open(setting)?, seen: Mutex::default() })
     }
 
     /// All of them, those that were written longest ago first.
@@ -65,10 +68,15 @@ impl Epochs {
     /// [`Error::Io`].
     pub fn list(&self) -> Result<Vec<EpochFiles>> {
         let store = self.store.as_ref();
-        let mut folders = Vec::new();
-        for query in self.listed(store.root(), folders_in)?.iter().filter(|query| is_query(query)) {
-            folders.extend(self.listed(query, folders_in)?);
+        let (mut folders, mut seen) = (Vec::new(), HashMap::new());
+        for query in self.listed(store.root(), folders_in)?.into_iter().filter(|query| is_query(query)) {
+            let epochs = self.listed(&query, folders_in)?;
+            for dir in epochs.iter().chain([&query]) {
+                seen.insert(dir.clone(), self.listed(dir, claims_in)?);
+            }
+            folders.extend(epochs);
         }
+        *locked(&self.seen) = seen;
         let found = at_once(store.readers(), &folders, |folder| self.look_at(folder))?;
         let mut found: Vec<EpochFiles> = found.into_iter().flatten().collect();
         found.sort_by(|one, other| (one.written_ms, &one.folder).cmp(&(other.written_ms, &other.folder)));
@@ -139,19 +147,26 @@ impl Epochs {
         let dirs = if is_last { vec![folder, query] } else { vec![folder] };
         // Those that are written from now on are of another use of the name.
         let segments = segments_in(store, folder).map_err(failed)?;
+        for dir in &dirs {
+            self.check_seen(dir, folder)?;
+        }
         let seals = self.give_up(&dirs).map_err(failed)?;
         for dir in &dirs {
-            if store.entries(dir).map_err(failed)?.iter().any(|Entry { path, .. }| is_claim(path)) {
-                return Err(Error::Config {
-                    setting: SETTING.to_owned(),
-                    reason: format!("{} was claimed by an application just now: it stays", folder.display()),
-                });
+            if !claims_in(store, dir).map_err(failed)?.is_empty() {
+                return Err(claimed(folder));
             }
         }
         let removed = segments.iter().try_for_each(|segment| store.remove_segment(segment));
         removed.and_then(|()| seals.iter().try_for_each(|seal| store.remove(seal))).map_err(failed)?;
         let dirs: Vec<PathBuf> = dirs.into_iter().map(Path::to_owned).collect();
         store.discard(&[], &dirs).map_err(failed)
+    }
+
+    /// Checks that nobody has claimed what is in a folder since it was listed.
+    fn check_seen(&self, dir: &Path, folder: &Path) -> Result<()> {
+        let Some(seen) = locked(&self.seen).get(dir).cloned() else { return Ok(()) };
+        let now = self.listed(dir, claims_in)?;
+        if now.is_subset(&seen) { Ok(()) } else { Err(claimed(folder)) }
     }
 
     /// Gives up all claims in folders; the seals that go with them.
@@ -171,6 +186,19 @@ impl Epochs {
         }
         Ok(seals)
     }
+}
+
+/// Claims on what is in a folder; none if it is gone.
+fn claims_in(store: &dyn Store, dir: &Path) -> io::Result<BTreeSet<PathBuf>> {
+    match store.entries(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
+        entries => Ok(entries?.into_iter().map(|entry| entry.path).filter(|path| is_claim(path)).collect()),
+    }
+}
+
+fn claimed(folder: &Path) -> Error {
+    let reason = format!("{} was claimed by an application just now: it stays", folder.display());
+    Error::Config { setting: SETTING.to_owned(), reason }
 }
 
 /// A folder that is gone needs no more to be settled.

@@ -46,13 +46,17 @@ fn both(test: impl Fn(&Arc<dyn Store>)) {
     test(&(faulty().0 as Arc<dyn Store>));
 }
 
+fn epochs(store: &Arc<dyn Store>) -> Epochs {
+    Epochs { store: Arc::clone(store), seen: Mutex::default() }
+}
+
 fn listed(store: &Arc<dyn Store>) -> Vec<EpochFiles> {
-    Epochs { store: Arc::clone(store) }.list().unwrap()
+    epochs(store).list().unwrap()
 }
 
 fn dropped(store: &Arc<dyn Store>, name: &str) {
     let found = listed(store).into_iter().find(|epoch| epoch.name == name).unwrap();
-    Epochs { store: Arc::clone(store) }.drop_epoch(&found.folder).unwrap();
+    epochs(store).drop_epoch(&found.folder).unwrap();
 }
 
 #[test]
@@ -109,7 +113,7 @@ fn a_damaged_epoch_is_listed_and_nothing_but_an_epoch_is_dropped() {
     both(|store| {
         written(store, &[named("daily")]);
         let found = listed(store);
-        let epochs = Epochs { store: Arc::clone(store) };
+        let epochs = epochs(store);
         for other in [store.root(), found[0].folder.parent().unwrap(), Path::new("/elsewhere")] {
             assert_eq!(epochs.drop_epoch(other).unwrap_err().condition(), "MISUSE");
         }
@@ -159,8 +163,26 @@ fn an_epoch_that_is_claimed_while_it_is_dropped_stays_with_whoever_has_it() {
     let disk = Arc::new(Crossing { root: folder.path().to_owned(), claimed: OnceLock::new() });
     let crossed: Arc<dyn Store> = Arc::new(Folder::at_on(Arc::clone(&disk) as _, folder.path()));
     let path = listed(&store)[0].folder.clone();
-    let refused = Epochs { store: crossed }.drop_epoch(&path).unwrap_err();
+    let refused = Epochs { store: crossed, seen: Mutex::default() }.drop_epoch(&path).unwrap_err();
     assert!(refused.to_string().contains("was claimed by an application just now"), "{refused}");
     assert_eq!(claim::newest(store.as_ref(), &named("daily")).unwrap(), disk.claimed.get().copied());
     assert_eq!(listed(&store)[0].files, 1);
+}
+
+#[test]
+fn what_was_claimed_since_it_was_listed_stays() {
+    both(|store| {
+        for key in [named("daily"), batch(3)] {
+            written(store, std::slice::from_ref(&key));
+            let epochs = epochs(store);
+            let found = epochs.list().unwrap().remove(0);
+            let next = claim::attach(store.as_ref(), "next").unwrap();
+            let taken = claim::take(store.as_ref(), &key, next, ("next", APP + 1)).unwrap();
+            assert!(matches!(epochs.drop_epoch(&found.folder), Err(Error::Config { .. })));
+            assert_eq!(claim::newest(store.as_ref(), &key).unwrap(), Some(taken));
+            assert_eq!(listed(store), [found.clone()]);
+            epochs.list().unwrap();
+            epochs.drop_epoch(&found.folder).unwrap();
+        }
+    });
 }
