@@ -240,7 +240,14 @@ def parse_location(setting: str, path: str | os.PathLike[str]) -> str:
         )
         raise ConfigError(message, "CONFIG")
     if text.partition(":/")[0] in OBJECT_STORES and ":/" in text:
-        message = f"{setting}={text!r} was a URL before it was a pathlib.Path: give it as text"
+        wrong = "was a URL before it was a pathlib.Path: give it as text"
+        if isinstance(path, str):
+            wrong = "looks like a URL with one slash: write two"
+        message = f"{setting}={text!r} {wrong}"
+        raise ConfigError(message, "CONFIG")
+    if not text.strip():
+        # The folder in which the program happens to be started is nobody's choice.
+        message = f"{setting} is empty: name a folder, or leave it out"
         raise ConfigError(message, "CONFIG")
     return str(Path(text).absolute())
 

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from local_agent import SECRET, make_config, open_task
 
-from clonos import _core, errors
-from clonos.errors import AgentError, AuthRefused, Fenced, ForkedProcess
+from clonos import _config, _core, errors
+from clonos.errors import AgentError, AuthRefused, ConfigError, Fenced, ForkedProcess
 
 _operators = itertools.count(1)
 
@@ -243,3 +243,12 @@ def test_a_failed_service_is_asked_again_unless_something_depends_on_it(config: 
     again.time_ns()
     assert again.call_begin("down") is None
     again.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [("", "is empty"), ("  ", "is empty"), ("s3:/x", "write two"), (Path("s3://x"), "as text")],
+)
+def test_a_checkpoint_folder_that_nobody_can_mean_is_refused(path: str | Path, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"checkpoint_dir.*{why}"):
+        _config.parse_checkpoint_dir(path)

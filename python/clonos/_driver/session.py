@@ -173,11 +173,11 @@ class Session:
             message = f"no epoch can begin in {self!r}: use what clonos.attach(spark) returned last"
             raise ConfigError(message, "CONFIG")
         with self._epochs_lock:
-            self._epochs[name] += 1
-            if self._epochs[name] == 1:
+            if not self._epochs[name]:
                 self._stamps[name] = secrets.randbits(STAMP_BITS) | 1
                 # Uses of this run are matched with the logs of the one before.
                 self._agent.begin_run(BATCH_QUERY, name, self._stamps[name])
+            self._epochs[name] += 1
             of_block = {EPOCH_PROPERTY: name, STAMP_PROPERTY: str(self._stamps[name])}
         try:
             context = self.spark.sparkContext
