@@ -240,10 +240,10 @@ def parse_location(setting: str, path: str | os.PathLike[str]) -> str:
         )
         raise ConfigError(message, "CONFIG")
     if text.partition(":/")[0] in OBJECT_STORES and ":/" in text:
-        wrong = "was a URL before it was a pathlib.Path: give it as text"
-        if isinstance(path, str):
-            wrong = "looks like a URL with one slash: write two"
-        message = f"{setting}={text!r} {wrong}"
+        message = (
+            f"{setting}={text!r} lacks a slash, as URLs do of which a pathlib.Path was made: give "
+            "it as text, and write two"
+        )
         raise ConfigError(message, "CONFIG")
     if not text.strip():
         # The folder in which the program happens to be started is nobody's choice.

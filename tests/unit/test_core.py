@@ -247,7 +247,12 @@ def test_a_failed_service_is_asked_again_unless_something_depends_on_it(config: 
 
 @pytest.mark.parametrize(
     ("path", "why"),
-    [("", "is empty"), ("  ", "is empty"), ("s3:/x", "write two"), (Path("s3://x"), "as text")],
+    [
+        ("", "is empty"),
+        ("  ", "is empty"),
+        ("s3:/x", "write two"),
+        (Path("s3://x"), "give it as text"),
+    ],
 )
 def test_a_checkpoint_folder_that_nobody_can_mean_is_refused(path: str | Path, why: str) -> None:
     with pytest.raises(ConfigError, match=f"checkpoint_dir.*{why}"):
