@@ -379,18 +379,25 @@ impl Matcher {
         self.known
     }
 
-    /// How many rows of a plan were answered with one of these, the first `before` of the own log among them.
+    /// How many rows of a plan were answered with one of these, the first `before` of the own log among them. Not those
+    /// that were found by their marks: nobody else has these.
     pub(super) fn taken(&self, plan: &Plan, before: usize) -> usize {
         let own = self.recorded.own();
         let counted = if self.counts_own { before.min(own) } else { 0 };
-        let taken = |run: &Run| match *run {
-            Run::Recorded { position, len } => {
+        let (mut taken, mut row) = (0, 0);
+        for run in plan.runs.as_slice() {
+            if let Run::Recorded { position, len } = *run {
                 let end = position + len;
-                counted.min(end).saturating_sub(position) + end.saturating_sub(own.max(position))
+                for places in [position..counted.min(end), own.max(position)..end] {
+                    let first = row + places.start.saturating_sub(position);
+                    let keys = self.recorded.fingerprints(places);
+                    taken +=
+                        keys.iter().zip(first..).filter(|(key, row)| !plan.is_marked(*row, **key)).count();
+                }
             }
-            Run::Live { .. } => 0,
-        };
-        plan.runs.as_slice().iter().map(taken).sum()
+            row += run.len();
+        }
+        taken
     }
 
     /// The part of a plan that the own log does not have, in input order, and its rows' indices in the

@@ -130,6 +130,11 @@ impl Plan {
         if self.keys.is_empty() { &self.fingerprints } else { &self.keys }
     }
 
+    /// Whether a row is known by its mark, and that is this key.
+    pub(super) fn is_marked(&self, row: usize, key: u64) -> bool {
+        self.keys.get(row) == Some(&key) && self.fingerprint(row) != Some(key)
+    }
+
     /// Whether rows that are found by the same key as this one may differ in what can be seen of them.
     pub(super) fn is_partial(&self, row: usize) -> bool {
         self.keys.is_empty() || self.marks.get(row).is_none_or(|mark| marks::is_partial(*mark))

@@ -35,6 +35,8 @@ struct Stage {
     parts: HashMap<(Arc<str>, Partition), Part>,
     /// Rows that all of them answered with what other layouts have recorded.
     taken: u64,
+    /// How many of these there are.
+    known: u64,
     /// Whether rows may be missing where it takes answers of others, once that was asked for: all logs tell of it.
     gaps: Option<bool>,
 }
@@ -136,13 +138,15 @@ impl Moved {
         let stage = self.stage(task, layout);
         stage.gaps = Some(gaps);
         stage.taken += more;
-        let taken = stage.taken;
-        if gaps && taken > summary.known {
+        // Who asked later may have found more.
+        stage.known = stage.known.max(summary.known);
+        let (taken, known) = (stage.taken, stage.known);
+        if gaps && taken > known {
             let divergence = Divergence {
                 kind: DivergenceKind::AmbiguousRows,
                 task: TaskId { operator: first_part(&task.operator).into(), ..task.clone() },
                 row: None,
-                recorded: format!("{} rows, by other tasks", summary.known),
+                recorded: format!("{known} rows, by other tasks"),
                 asked: format!("{taken} rows that have their answers"),
                 advice: SHARED_ADVICE.to_owned(),
             };
