@@ -79,7 +79,7 @@ pub struct PoolRows {
     pub blocks: Vec<Bytes>,
     /// Of which columns the marks of all rows are that there are, each once; 0 for rows without.
     pub columns: Vec<u64>,
-    /// Whether rows may be missing in those logs: some task that recorded never came to its end.
+    /// Whether rows may be missing in those logs: no stage that recorded came to its end in all tasks.
     pub may_lack_rows: bool,
     /// How many rows there are in those logs.
     pub count: u64,

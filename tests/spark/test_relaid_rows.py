@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -156,3 +157,28 @@ def test_rows_with_arguments_of_their_own_are_found_where_others_were_left_out(
     assert {row: answers[row] for row in some} == some
     # Of a run that came to its end a row may be asked for as often as one likes.
     assert sorted(map(tuple, both)) == sorted(list(answers.items()) * 2)
+
+
+def test_a_query_with_another_number_in_it_finds_its_rows_behind_a_shuffle(
+    session: Any, spark: Any, cut: Callable[..., None]
+) -> None:
+    calls = spark.sparkContext.accumulator(0)
+    rows = random_number(calls)
+    cut(MERGE, "false")
+    left = spark.createDataFrame([(n, f"text {n}") for n in range(120)], "id int, text string")
+    right = spark.createDataFrame([(n, n * 7) for n in range(120)], "id int, n int")
+
+    def answers(number: int) -> dict[int, int]:
+        # As a clock's, which each run of a program reads anew.
+        numbered = left.withColumn("at", left.id + number).repartition(4).join(right, "id")
+        found = numbered.select("id", "at", rows("text").alias("answer")).collect()
+        return {row.id: row.answer for row in found}
+
+    before = {}
+    with contextlib.suppress(LookupError), session.epoch("numbered"):
+        before = answers(1)
+        raise LookupError
+    with session.epoch("numbered"):
+        again = answers(2)
+    assert calls.value == len(before) == 120
+    assert again == before

@@ -117,9 +117,12 @@ class BatchProcessor(ABC):
         """
 
     def handle_initial_state(
-        self, keys: pa.RecordBatch, rows: GroupedRows, state: pa.RecordBatch
+        self,
+        keys: pa.RecordBatch,  # noqa: ARG002  # for those who write their own
+        rows: GroupedRows,  # noqa: ARG002
+        state: pa.RecordBatch,
     ) -> Handled | pa.RecordBatch | pa.Table:
-        """Begin with an initial state; to be written by you if there is one.
+        """Begin with an initial state; to be written by you if there is one, which is refused else.
 
         It is called before `handle_batch`, in the first epoch of a task, whether its keys have rows
         in that or not.
@@ -138,7 +141,7 @@ class BatchProcessor(ABC):
         pyarrow.RecordBatch, pyarrow.Table or Handled
             The state, or a `Handled` without output.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no {STARTS}")
+        return state
 
     def handle_timers(
         self,

@@ -24,7 +24,7 @@ pub struct PoolEntry {
     pub task: TaskId,
     /// Who holds it.
     pub holders: Vec<AgentInfo>,
-    /// Whether rows may be missing in it: no attempt of its stage came to its end.
+    /// Whether rows may be missing in its operator's logs: no stage that recorded came to its end in all tasks.
     pub may_lack_rows: bool,
     /// How much of it was recorded under the other layout.
     pub until: LogOffset,

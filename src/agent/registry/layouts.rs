@@ -96,14 +96,15 @@ impl Registry {
             true => entry.before_layout,
             false => LogOffset(u64::MAX),
         };
-        let others = self.siblings(task).filter(other).map(|(id, entry)| (id, entry, until(entry)));
+        let lacks = self.has_gaps(task, layout);
+        let others = self.siblings(task).filter(other).map(|(id, entry)| (id, entry, until(entry), lacks));
         let entry = self.tasks.get(task);
         let pooled = entry.into_iter().flat_map(|entry| &entry.pooled).flat_map(|operator| {
             let task = TaskId { operator: Arc::clone(operator), ..task.clone() };
             let logs = self.siblings(&task).filter(|(_, entry)| entry.published);
-            logs.map(|(id, entry)| (id, entry, LogOffset(u64::MAX)))
+            let lacks = self.has_gaps(&task, layout);
+            logs.map(move |(id, entry)| (id, entry, LogOffset(u64::MAX), lacks))
         });
-        let lacks = self.has_gaps(task, layout);
         // In the order of partitions, as the tasks are.
         let mut logs = others.chain(pooled);
         if let Some(after) = after
@@ -113,11 +114,11 @@ impl Registry {
         }
         let page = logs
             .take(POOL_PAGE)
-            .map(|(id, entry, until)| PoolEntry {
+            .map(|(id, entry, until, may_lack_rows)| PoolEntry {
                 task: id.clone(),
                 holders: self.infos(&entry.holders),
                 until,
-                may_lack_rows: lacks,
+                may_lack_rows,
                 generation: match entry.ended_in.same_stage(layout) {
                     true => entry.before,
                     false => entry.generation,
@@ -127,7 +128,7 @@ impl Registry {
         Ok(page)
     }
 
-    /// Whether rows may be missing in logs of other layouts than `layout`: no stage of this application came to its
+    /// Whether rows may be missing in the operator's logs of other layouts than `layout`: no stage of this application came to its
     /// end. Of what an earlier one left nobody knows.
     fn has_gaps(&self, task: &TaskId, layout: &Layout) -> bool {
         if self.uses.get(&task.epoch_key()).is_some_and(|uses| uses.moved.is_whole(task, layout)) {

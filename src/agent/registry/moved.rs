@@ -90,9 +90,7 @@ impl Moved {
                     asked: format!("{live} rows that are not recorded here"),
                     advice: ADVICE.to_owned(),
                 };
-                if self.refuse(divergence.clone()) {
-                    self.unwritten.push(divergence);
-                }
+                self.refuse_anew(divergence);
             }
         }
     }
@@ -150,9 +148,14 @@ impl Moved {
                 asked: format!("{taken} rows that have their answers"),
                 advice: SHARED_ADVICE.to_owned(),
             };
-            if self.refuse(divergence.clone()) {
-                self.unwritten.push(divergence);
-            }
+            self.refuse_anew(divergence);
+        }
+    }
+
+    /// [`Self::refuse`] of what nobody has written down.
+    fn refuse_anew(&mut self, divergence: Divergence) {
+        if self.refuse(divergence.clone()) {
+            self.unwritten.push(divergence);
         }
     }
 
