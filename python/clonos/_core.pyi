@@ -458,6 +458,8 @@ class Agent:
         """Spark has these executors, and does not let them go."""
     def begin_run(self, query: str, epoch: int | str | None = None, stamp: int = 0) -> None:
         """The program begins an epoch, or all those of a query, anew."""
+    def end_run(self, query: str, epoch: int | str) -> None:
+        """End the run of an epoch that was begun with a stamp: its work records nothing more."""
     @property
     def addr(self) -> str:
         """``host:port`` where other agents reach it."""

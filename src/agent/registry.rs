@@ -155,7 +155,7 @@ pub struct Registry {
     plans: HashMap<Arc<str>, Vec<Placed>>,
     /// The newest generation of all: none is ever given twice, even if a task's entry was forgotten.
     newest: Generation,
-    /// Numbers of the runs of named epochs that were begun and not committed.
+    /// Numbers of the runs of named epochs that were begun and have not ended.
     stamps: HashMap<EpochKey, u64>,
     /// The newest micro-batch of each query.
     batches: HashMap<Arc<str>, u64>,
@@ -400,10 +400,7 @@ impl Registry {
             }
             if let Some(layout) = ended {
                 uses.moved.done(task, &layout);
-                // Those of other queries of its shape may be there as well.
-                if summary.known > 0 && entry.pooled.is_empty() {
-                    uses.moved.took(task, &layout, summary);
-                }
+                uses.moved.took(task, &layout, summary, &entry.pooled);
             }
             if let Some(layout) = ended {
                 entry.ended(ending, (left.by, layout), summary.input);
@@ -427,7 +424,6 @@ impl Registry {
         }
         self.tasks.retain(|task, _| !key.covers(&task.epoch_key()));
         self.uses.retain(|epoch, _| !key.covers(epoch));
-        self.stamps.remove(key);
         self.commits.push_back(Commit { key: key.clone(), below: self.newest.next(), epochs });
         if self.commits.len() > COMMITS_MAX {
             self.commits.pop_front();

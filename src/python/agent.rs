@@ -129,10 +129,19 @@ impl PyAgent {
     ) -> PyResult<()> {
         let epoch = epoch.map(client_epoch).transpose()?;
         enter(py, || {
-            self.agent.begin_run(query, epoch.as_ref());
-            if let Some(epoch) = epoch.filter(|_| stamp != 0) {
-                self.agent.stamp(query, &epoch, stamp);
+            match &epoch {
+                Some(epoch) if stamp != 0 => self.agent.begin_stamped(query, epoch, stamp),
+                epoch => self.agent.begin_run(query, epoch.as_ref()),
             }
+            Ok(())
+        })
+    }
+
+    /// The run of a named epoch that was begun with a stamp has ended.
+    fn end_run(&self, py: Python<'_>, query: &str, epoch: &Bound<'_, PyAny>) -> PyResult<()> {
+        let epoch = client_epoch(epoch)?;
+        enter(py, || {
+            self.agent.end_run(query, &epoch);
             Ok(())
         })
     }

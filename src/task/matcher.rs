@@ -98,6 +98,9 @@ pub(super) struct Matcher {
     known: u64,
     /// Whether those of the own log are among them.
     counts_own: bool,
+    /// By key, rows that were answered with what an attempt of this stage had recorded: copies, as far as others have
+    /// rows of that key.
+    copies: FingerprintMap<u32>,
 }
 
 impl Matcher {
@@ -126,6 +129,7 @@ impl Matcher {
             borrowed: FingerprintMap::default(),
             known: 0,
             counts_own: false,
+            copies: FingerprintMap::default(),
         };
         if any_order {
             matcher.give_up_order();
@@ -379,20 +383,27 @@ impl Matcher {
         self.known
     }
 
-    /// How many rows of a plan were answered with one of these, the first `before` of the own log among them. Not those
-    /// that were found by their marks: nobody else has these.
-    pub(super) fn taken(&self, plan: &Plan, before: usize) -> usize {
-        let own = self.recorded.own();
-        let counted = if self.counts_own { before.min(own) } else { 0 };
-        let (mut taken, mut row) = (0, 0);
+    /// How many rows of a plan were answered with one of these: rows of others, the first `before` of the own log, and
+    /// of the rest what an attempt of this stage has copied there. Not those found by their marks, which nobody else has.
+    pub(super) fn taken(&mut self, plan: &Plan, before: usize) -> usize {
+        if self.known == 0 {
+            return 0;
+        }
+        let (own, mut taken, mut row) = (self.recorded.own(), 0, 0);
         for run in plan.runs.as_slice() {
             if let Run::Recorded { position, len } = *run {
-                let end = position + len;
-                for places in [position..counted.min(end), own.max(position)..end] {
-                    let first = row + places.start.saturating_sub(position);
-                    let keys = self.recorded.fingerprints(places);
-                    taken +=
-                        keys.iter().zip(first..).filter(|(key, row)| !plan.is_marked(*row, **key)).count();
+                let keys = self.recorded.fingerprints(position..position + len);
+                for ((place, row), key) in (position..).zip(row..).zip(keys) {
+                    taken += usize::from(match place {
+                        _ if plan.is_marked(row, *key) => false,
+                        place if place >= own => true,
+                        place if place < before => self.counts_own,
+                        _ => {
+                            let count = self.copies.entry(*key).or_default();
+                            *count += 1;
+                            *count <= self.asked.given(*key)
+                        }
+                    });
                 }
             }
             row += run.len();

@@ -140,6 +140,11 @@ impl Asked {
 
     /// Whether there are rows of this fingerprint already.
     pub(super) fn has(&self, fingerprint: u64) -> bool {
-        self.rows.get(&fingerprint).is_some_and(|rows| rows.given > 0)
+        self.given(fingerprint) > 0
+    }
+
+    /// How many rows of this fingerprint were given.
+    pub(super) fn given(&self, fingerprint: u64) -> u32 {
+        self.rows.get(&fingerprint).map_or(0, |rows| rows.given)
     }
 }

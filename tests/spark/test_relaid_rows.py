@@ -142,6 +142,32 @@ def test_one_answer_is_never_given_to_two_rows_of_equal_arguments(session: Any, 
             answered.coalesce(2).collect()
 
 
+def test_nor_where_a_task_died_that_had_taken_it(session: Any, spark: Any, tmp_path: Path) -> None:
+    taken, died = tmp_path / "taken", tmp_path / "died"
+
+    def ask(text: str) -> int:
+        if taken.exists() and not died.exists():
+            died.touch()
+            raise OSError("in the middle of it")
+        return random.SystemRandom().randrange(2**31)
+
+    rows = causal("int", per="row")(ask)
+    records = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    spark.conf.set(records, 10)
+    try:
+        twice = [(n, f"text {n % 60}") for n in range(120)]
+        cut_in_6 = spark.sparkContext.parallelize(twice, 6).toDF("id int, text string")
+        answered = cut_in_6.select("id", rows("text").alias("answer"))
+        with session.epoch("shared by one that died"):
+            assert len(answered.take(15)) == 15
+            taken.touch()
+            with pytest.raises(Exception, match="row_key="):
+                answered.coalesce(2).collect()
+            assert died.exists()
+    finally:
+        spark.conf.unset(records)
+
+
 def test_rows_with_arguments_of_their_own_are_found_where_others_were_left_out(
     session: Any, spark: Any
 ) -> None:

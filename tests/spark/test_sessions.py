@@ -205,36 +205,53 @@ def test_an_iterator_that_is_read_on_behind_its_epoch_is_refused(
         assert first not in rows.collect()
 
 
-def test_a_thread_that_outlives_its_epoch_records_nothing_in_the_next(
-    session: Any, plain_spark: Any, tmp_path: Path
+@pytest.mark.parametrize("per", ["row", "value"])
+def test_a_thread_that_outlives_its_epoch_answers_nothing_in_the_next(
+    session: Any, plain_spark: Any, tmp_path: Path, per: Any
 ) -> None:
-    for kind in ("row", "value"):
-        ready, mark = threading.Event(), tmp_path / kind
+    folder = str(tmp_path)
 
-        def ask(number: int, mark: str = str(mark)) -> int:
-            while not os.path.exists(mark):  # noqa: PTH110
-                time.sleep(0.05)
-            return time.time_ns()
+    def ask(_: int) -> int:
+        number = len(os.listdir(folder))  # noqa: PTH208
+        Path(folder, f"asked {number}").touch()
+        while not os.path.exists(f"{folder}/answer {number}"):  # noqa: PTH110
+            time.sleep(0.02)
+        return number
 
-        answers = causal("long", per=kind)(ask)
-        rows = plain_spark.range(0, 8, 1, 8).select(answers("id").alias("answer"))
+    answers = causal("int", per=per)(ask)
+    rows = plain_spark.range(0, 1, 1, 1).select(answers("id").alias("answer"))
+    found: list[Any] = []
 
-        def job(ready: threading.Event = ready, rows: Any = rows) -> None:
-            ready.set()
-            with contextlib.suppress(Exception):
-                rows.collect()
+    def job() -> None:
+        with contextlib.suppress(Exception):
+            found.append(rows.collect()[0].answer)
 
-        with session.epoch(f"outlived {kind}"):
-            thread = InheritableThread(target=job)
-            thread.start()
-            ready.wait()
-            # Some of its tasks have begun.
-            time.sleep(2)
-        mark.touch()
-        thread.join()
-        begun = time.time_ns()
-        with session.epoch(f"outlived {kind}"):
-            assert all(row.answer > begun for row in rows.collect()), kind
+    def started(number: int) -> InheritableThread:
+        thread = InheritableThread(target=job)
+        thread.start()
+        asked = tmp_path / f"asked {number}"
+        testing.wait_until(asked.exists, "a call", PATIENCE_SECONDS)
+        return thread
+
+    with session.epoch(f"outlived {per}"):
+        left = started(0)
+    with session.epoch(f"outlived {per}"):
+        now = started(1)
+        # What is left answers first, while the next run asks.
+        (tmp_path / "answer 0").touch()
+        left.join()
+        (tmp_path / "answer 1").touch()
+        now.join()
+    assert found == [1]
+
+
+def test_what_is_committed_within_its_block_goes_on(session: Any, plain_spark: Any) -> None:
+    answers = causal("long", per="row")(lambda _: clonos.random.getrandbits(40))
+    rows = plain_spark.range(0, 8, 1, 2).select(answers("id").alias("answer"))
+    with session.epoch("given up"):
+        first = rows.collect()
+        session.commit("batch", "given up")
+        assert set(rows.collect()).isdisjoint(first)
 
 
 STOPPED_WITHIN = """

@@ -215,6 +215,7 @@ class Session:
             if self._epochs[name]:
                 return
             del self._stamps[name]
+            self._agent.end_run(BATCH_QUERY, name)
             raised = name in self._raised
             self._raised.discard(name)
             if raised and ended:

@@ -19,7 +19,8 @@ const ADVICE: &str = "rows have moved from task to task, or the input changed, a
 
 const SHARED_ADVICE: &str = "tasks were cut otherwise before all rows were recorded, and some rows with equal \
      arguments have one answer, so that this epoch can only be given up. Name the columns that tell its rows apart \
-     with row_key=, or leave the number of partitions as it is until the epoch is committed";
+     with row_key=, or leave the number of partitions as it is until the epoch is committed; before a union of a \
+     frame with itself, have all of its rows asked by an action over it alone";
 
 /// Some rows of a partition.
 type Rows = (Partition, u64);
@@ -37,8 +38,6 @@ struct Stage {
     taken: u64,
     /// How many of these there are.
     known: u64,
-    /// Whether rows may be missing where it takes answers of others, once that was asked for: all logs tell of it.
-    gaps: Option<bool>,
 }
 
 /// A task of a stage, or a part of one.
@@ -123,33 +122,38 @@ impl Moved {
         })
     }
 
-    /// A task came to its end that took answers of another layout. Where rows may be missing in that, all tasks of
-    /// its stage together have no more of them than there are: else several rows with equal arguments have one
-    /// answer, as nobody sees which of them was recorded.
-    pub(super) fn took(&mut self, task: &TaskId, layout: &Layout, summary: &Summary) {
-        let whole = || self.is_whole(task, layout);
-        let key = (first_part(&task.operator).into(), layout.app, layout.stage);
-        let gaps = self.stages.get(&key).and_then(|stage| stage.gaps).unwrap_or_else(|| !whole());
+    /// A task came to its end that took answers of another layout, or of `pooled`, other queries of its shape. Where rows
+    /// may be missing there, all tasks of its stage together have no more of them than there are: else several rows with
+    /// equal arguments have one answer, as nobody sees which of them was recorded.
+    pub(super) fn took(&mut self, task: &TaskId, layout: &Layout, summary: &Summary, pooled: &[Arc<str>]) {
+        if summary.known == 0 {
+            return;
+        }
         let part = self.part(task, layout);
         let more = summary.taken.saturating_sub(part.taken);
         part.taken += more;
         let stage = self.stage(task, layout);
-        stage.gaps = Some(gaps);
         stage.taken += more;
         // Who asked later may have found more.
         stage.known = stage.known.max(summary.known);
         let (taken, known) = (stage.taken, stage.known);
-        if gaps && taken > known {
-            let divergence = Divergence {
-                kind: DivergenceKind::AmbiguousRows,
-                task: TaskId { operator: first_part(&task.operator).into(), ..task.clone() },
-                row: None,
-                recorded: format!("{known} rows, by other tasks"),
-                asked: format!("{taken} rows that have their answers"),
-                advice: SHARED_ADVICE.to_owned(),
-            };
-            self.refuse_anew(divergence);
+        let of = |operator: &Arc<str>| TaskId { operator: Arc::clone(operator), ..task.clone() };
+        let mut others = pooled.iter().map(of);
+        let is_whole = |moved: &Self, task: &TaskId| moved.is_whole(task, layout);
+        if taken <= known
+            || is_whole(self, task)
+            || !pooled.is_empty() && others.all(|task| is_whole(self, &task))
+        {
+            return;
         }
+        self.refuse_anew(Divergence {
+            kind: DivergenceKind::AmbiguousRows,
+            task: of(&first_part(&task.operator).into()),
+            row: None,
+            recorded: format!("{known} rows, by other tasks"),
+            asked: format!("{taken} rows that have their answers"),
+            advice: SHARED_ADVICE.to_owned(),
+        });
     }
 
     /// [`Self::refuse`] of what nobody has written down.
@@ -244,7 +248,7 @@ mod tests {
         let (task, layout) = (task(partition), Layout { stage: 7, ..STAGE });
         moved.opened(&task, &layout);
         moved.done(&task, &layout);
-        moved.took(&task, &layout, &Summary { taken, known: 10, ..Summary::default() });
+        moved.took(&task, &layout, &Summary { taken, known: 10, ..Summary::default() }, &[]);
         moved.check(&task).is_ok()
     }
 

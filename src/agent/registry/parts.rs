@@ -66,10 +66,15 @@ impl Registry {
         }
     }
 
-    /// The run of a named epoch that was begun last has this number: tasks of another one are refused from now on,
-    /// and when it is committed, its own.
+    /// The run of a named epoch that is begun now has this number: tasks of another one are refused from now on, and
+    /// its own once it has ended, whether or not it is committed.
     pub fn stamp(&mut self, epoch: EpochKey, stamp: u64) {
         self.stamps.insert(epoch, stamp);
+    }
+
+    /// That run has ended.
+    pub fn end_run(&mut self, epoch: &EpochKey) {
+        self.stamps.remove(epoch);
     }
 
     /// Whether a task that says that it is of such a run may record in an epoch.

@@ -186,7 +186,8 @@ pub(super) fn check_run(local: &LocalRegistry, key: &EpochKey, stamp: u64) -> Re
     Err(Error::Config {
         setting: "session.epoch".to_owned(),
         reason: format!(
-            "epoch {key} has ended, or was begun anew, since this work began in it: wait within the block for threads              that belong to it, and read an iterator to its end or close it there"
+            "epoch {key} has ended, or was begun anew, since this work began in it: wait within the block for threads \
+             that belong to it, wrap what a pool runs there, and read an iterator to its end or close it"
         ),
     })
 }

@@ -268,11 +268,20 @@ impl Agent {
         }
     }
 
-    /// The run of a named epoch that was begun has this number: see `Registry::stamp`.
-    pub fn stamp(&self, query: &str, epoch: &Epoch, stamp: u64) {
+    /// [`Self::begin_run`] of a named epoch, whose run has this number: see `Registry::stamp`.
+    pub fn begin_stamped(&self, query: &str, epoch: &Epoch, stamp: u64) {
+        if let Ok(local) = self.registry() {
+            let mut registry = locked(&local.registry);
+            registry.stamp(EpochKey { query: query.into(), epoch: epoch.clone() }, stamp);
+            registry.begin_run(query, Some(epoch));
+        }
+    }
+
+    /// That run has ended: what is left of its work records nothing more.
+    pub fn end_run(&self, query: &str, epoch: &Epoch) {
         if let Ok(local) = self.registry() {
             let key = EpochKey { query: query.into(), epoch: epoch.clone() };
-            locked(&local.registry).stamp(key, stamp);
+            locked(&local.registry).end_run(&key);
         }
     }
 

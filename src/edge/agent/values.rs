@@ -108,12 +108,14 @@ impl Handler {
     fn values_here(&self, local: &LocalRegistry, about: AboutValues) -> Result<Found> {
         let AboutValues { table: id, asker, stamp, wanted } = about;
         let asker = asker.ok_or_else(|| Error::Protocol { what: "a question of nobody".into() })?;
+        if !matches!(wanted, Wanted::GiveUp { .. }) {
+            check_run(local, &table_task(&id).epoch_key(), stamp)?;
+        }
         match wanted {
             Wanted::GiveUp { summary } => self.free(local, &id, asker, summary),
             Wanted::Ask { questions, duties_max, patient } => {
                 let questions = questions.read()?;
-                check_run(local, &table_task(&id).epoch_key(), stamp)?;
-                let table = self.table(&id)?;
+                let table = self.table(&id, stamp)?;
                 let longest = self.peer_patience().min(Duration::from_millis(WAIT_MS_MAX));
                 let patience = if patient { longest } else { Duration::ZERO };
                 let standing = table.wait(local, asker, &questions, duties_max, patience);
@@ -157,7 +159,7 @@ impl Handler {
     }
 
     /// The table, opened if it is not; what an earlier application recorded is in it.
-    fn table(&self, id: &TableId) -> Result<Arc<Table>> {
+    fn table(&self, id: &TableId, stamp: u64) -> Result<Arc<Table>> {
         let known = || locked(&self.tables.open).get(id).cloned();
         if let Some(table) = known() {
             return Ok(table);
@@ -166,12 +168,12 @@ impl Handler {
         if let Some(table) = known() {
             return Ok(table);
         }
-        let table = Arc::new(self.open_table(id)?);
+        let table = Arc::new(self.open_table(id, stamp)?);
         locked(&self.tables.open).insert(id.clone(), Arc::clone(&table));
         Ok(table)
     }
 
-    fn open_table(&self, id: &TableId) -> Result<Table> {
+    fn open_table(&self, id: &TableId, stamp: u64) -> Result<Table> {
         let opener = self.tables.openers.fetch_add(1, Ordering::Relaxed) + 1;
         let task = table_task(id);
         // No attempt of Spark's: each opening is one of its own.
@@ -180,7 +182,7 @@ impl Handler {
         let used =
             Use { code: Code::new(id.code, &id.python), token: (id.code ^ id.shape) | 1, named: id.named };
         let (app, stage, execution) = (id.app, NO_STAGE, None);
-        let open = OpenTask { task, used, execution, app, stage, attempt, worker, inside: false, stamp: 0 };
+        let open = OpenTask { task, used, execution, app, stage, attempt, worker, inside: false, stamp };
         let mut sessions = HashMap::new();
         self.open(&open, &mut sessions)?;
         let mut log = sessions.into_values().next().ok_or_else(unexpected)?;
