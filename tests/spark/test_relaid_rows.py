@@ -8,7 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+from pyspark import TaskContext
+from pyspark.sql.functions import pandas_udf
+from pyspark.sql.types import LongType
 
 from clonos import causal
 
@@ -145,25 +149,33 @@ def test_one_answer_is_never_given_to_two_rows_of_equal_arguments(session: Any, 
 def test_nor_where_a_task_died_that_had_taken_it(session: Any, spark: Any, tmp_path: Path) -> None:
     taken, died = tmp_path / "taken", tmp_path / "died"
 
-    def ask(text: str) -> int:
-        if taken.exists() and not died.exists():
+    @causal(per="row")
+    @pandas_udf(LongType())
+    def ask(texts: pd.Series) -> pd.Series:
+        # That has the rows whose twins were answered, and has copied two batches of answers by now.
+        is_second = TaskContext.get().partitionId() == 1  # type: ignore[union-attr]
+        if is_second and taken.exists() and not died.exists():
             died.touch()
             raise OSError("in the middle of it")
-        return random.SystemRandom().randrange(2**31)
+        return texts.map(lambda _: random.SystemRandom().randrange(2**31))
 
-    rows = causal("int", per="row")(ask)
+    def answered(tasks: int) -> Any:
+        rows = spark.range(0, 120, 1, tasks)
+        return rows.select("id", ask((rows.id % 60).cast("string")).alias("answer"))
+
     records = "spark.sql.execution.arrow.maxRecordsPerBatch"
     spark.conf.set(records, 10)
     try:
-        twice = [(n, f"text {n % 60}") for n in range(120)]
-        cut_in_6 = spark.sparkContext.parallelize(twice, 6).toDF("id int, text string")
-        answered = cut_in_6.select("id", rows("text").alias("answer"))
-        with session.epoch("shared by one that died"):
-            assert len(answered.take(15)) == 15
+        with contextlib.suppress(LookupError), session.epoch("shared by one that died"):
+            assert len(answered(6).take(20)) == 20
             taken.touch()
-            with pytest.raises(Exception, match="row_key="):
-                answered.coalesce(2).collect()
-            assert died.exists()
+            raise LookupError
+        with (
+            pytest.raises(Exception, match="row_key="),
+            session.epoch("shared by one that died"),
+        ):
+            answered(2).collect()
+        assert died.exists()
     finally:
         spark.conf.unset(records)
 
