@@ -30,7 +30,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::{PoolQuestions, PoolRows, Summary};
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 22;
+pub const PROTOCOL_VERSION: u32 = 23;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 1 << 20;
 
@@ -200,6 +200,13 @@ pub enum Request {
         ending: Ending,
         /// What it leaves.
         left: Left,
+    },
+    /// Agent to registry: attempts for which others wait are not here.
+    Over {
+        /// Who says so.
+        agent: AgentId,
+        /// Which.
+        attempts: Vec<(TaskId, Generation)>,
     },
     /// Agent to registry: which attempts count of logs that were absorbed?
     Counting {
@@ -374,6 +381,8 @@ pub enum Reply {
         commits: u64,
         /// Whether there may be copies for the agent to make, of logs or of state.
         repairs: bool,
+        /// Attempts at the agent for which others wait: are they there?
+        waited_for: Vec<(TaskId, Generation)>,
     },
     /// To `Silent`: then it stays so, and is told with its next beat.
     IsDead(bool),

@@ -12,6 +12,7 @@ mod parts;
 mod repair;
 mod state;
 mod uses;
+mod waiting;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -32,6 +33,7 @@ pub(crate) use parts::first_part;
 use parts::part_of;
 use uses::Uses;
 pub(crate) use uses::name_of;
+use waiting::Waiting;
 
 /// Commits kept for agents that have not heard of them; one that missed more keeps some memory too long.
 const COMMITS_MAX: usize = 4_096;
@@ -45,6 +47,8 @@ struct Live {
     /// Where.
     agent: AgentId,
     layout: Layout,
+    /// Whether its agent has said that it is over: how it ended may still arrive.
+    is_over: bool,
 }
 
 /// The attempt that asked for all that is recorded.
@@ -165,6 +169,7 @@ pub struct Registry {
     totals: Totals,
     figures: Figures,
     short: Short,
+    waiting: Waiting,
     states: States,
 }
 
@@ -227,6 +232,7 @@ impl Registry {
         let part = self.part(&first, open);
         let task = part_of(&first, part);
         if self.in_use(&task, |live| live.layout.app == open.app && live.layout.stage != open.stage) {
+            self.waits_for(&task);
             return Granted::Busy;
         }
         let entry = self.tasks.entry(first).or_insert_with(|| Entry::new(layout));
@@ -236,7 +242,7 @@ impl Registry {
         }
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
         (entry.pooled, entry.uncertain, entry.changed) = (named.others, named.uncertain, named.changed);
-        let live = Live { agent, layout };
+        let live = Live { agent, layout, is_over: false };
         if open.inside && self.is_superseded(&task, &layout) {
             self.change(&task, Entry::begin_anew);
         }
@@ -251,7 +257,7 @@ impl Registry {
 
     fn in_use(&self, task: &TaskId, by: impl Fn(&Live) -> bool) -> bool {
         let live = self.tasks.get(task).and_then(|entry| entry.live.as_ref());
-        live.is_some_and(|live| self.agents.is_alive(live.agent) && by(live))
+        live.is_some_and(|live| !live.is_over && self.agents.is_alive(live.agent) && by(live))
     }
 
     fn granted(&mut self, task: TaskId, live: Live, commits_seen: u64) -> Grant {

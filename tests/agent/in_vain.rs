@@ -9,7 +9,7 @@ use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::edge::net::client::Client;
 use clonos::id::Epoch;
 
-use crate::line::{Talk, line};
+use crate::line::{Talk, line, loses_answer};
 use crate::world::{World, append, close, numbered, open, open_as, opening, task, task_in, text};
 
 const MIB: u64 = 1 << 20;
@@ -63,4 +63,62 @@ fn an_agent_that_comes_late_carries_out_no_commits_that_were_before_it() {
     let open = opening(&task(0), 1, 1);
     Client::connect(&world.config, late.socket()).unwrap().open(open).unwrap();
     assert_eq!(*heard.lock().unwrap(), [COMMITS], "it asks as if it had missed commits");
+}
+
+/// An agent on whose line to the driver the answer to the first such request is lost, and requests after it on that
+/// connection.
+fn with_lost_answer(world: &World, meant: fn(&Request) -> bool) -> Agent {
+    let driver_addr = loses_answer(world.driver.addr(), meant);
+    let session = SessionConfig { driver_addr, ..world.config.clone() };
+    let socket = world.folder.path().join("deaf.sock");
+    Agent::start(AgentConfig { session, role: Role::Executor { id: "deaf".into() }, socket }).unwrap()
+}
+
+#[test]
+fn a_task_is_free_again_though_the_answer_that_granted_it_was_lost() {
+    let world = World::new();
+    let deaf = with_lost_answer(&world, |request| matches!(request, Request::Grant { .. }));
+    open_as(&mut world.worker_of(&deaf), &task(0), 1, 1).unwrap_err();
+    let other = world.executor("other");
+    open(&mut world.worker_of(&other), &task(0), 2, 2);
+}
+
+#[test]
+fn a_task_is_free_again_though_its_end_was_told_in_vain() {
+    let world = World::new();
+    let driver = world.driver.addr().to_owned();
+    let driver_addr = line(&driver, |_, request| !matches!(request, Request::Closed { .. }), |_| true);
+    let session = SessionConfig { driver_addr, ..world.config.clone() };
+    let socket = world.folder.path().join("mute.sock");
+    let mute =
+        Agent::start(AgentConfig { session, role: Role::Executor { id: "mute".into() }, socket }).unwrap();
+    let mut on_mute = world.worker_of(&mute);
+    let opened = open(&mut on_mute, &task(0), 1, 1);
+    append(&mut on_mute, opened.session, &text("a")).unwrap();
+    drop(on_mute);
+    let other = world.executor("other");
+    let mut on_other = world.worker_of(&other);
+    let again = open(&mut on_other, &task(0), 2, 2);
+    assert_eq!(again.prior, [text("a")]);
+    // Also for an attempt at the agent itself.
+    append(&mut on_other, again.session, &text("b")).unwrap();
+    close(&mut on_other, again.session);
+    let mut on_mute = world.worker_of(&mute);
+    drop(open(&mut on_mute, &task(0), 3, 3));
+    drop(on_mute);
+    assert_eq!(open(&mut world.worker_of(&mute), &task(0), 4, 4).prior, [text("a"), text("b")]);
+}
+
+#[test]
+fn a_task_that_is_open_is_not_free_however_often_others_ask() {
+    let world = World::new();
+    let executor = world.executor("executor");
+    let mut on_executor = world.worker_of(&executor);
+    let first = open(&mut on_executor, &task(0), 1, 1);
+    append(&mut on_executor, first.session, &text("a")).unwrap();
+    let refused = open_as(&mut world.worker(), &task(0), 2, 2).unwrap_err();
+    assert_eq!(refused.condition(), "OPERATOR_USED_TWICE");
+    append(&mut on_executor, first.session, &text("b")).unwrap();
+    close(&mut on_executor, first.session);
+    assert_eq!(open(&mut world.worker(), &task(0), 3, 3).prior, [text("a"), text("b")]);
 }

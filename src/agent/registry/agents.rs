@@ -202,6 +202,7 @@ impl Registry {
         if self.agents.died(agent) {
             self.look_for_short();
             self.states.died(agent);
+            self.waiting.died(agent);
         }
     }
 

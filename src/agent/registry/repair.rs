@@ -38,7 +38,8 @@ impl Registry {
             }
             // Kept until the holders are as many as wanted: a repair may fail.
             let Some(repairer) = self.repairer(entry) else { continue };
-            if repairer == agent && entry.live.is_none() && repairs.len() < REPAIRS_MAX {
+            if repairer == agent && entry.live.is_none_or(|live| live.is_over) && repairs.len() < REPAIRS_MAX
+            {
                 let (generation, holders) = (entry.generation, self.infos(&holders));
                 repairs.push(Repair { task: task.clone(), generation, holders });
             }

@@ -162,8 +162,8 @@ impl Handler {
         let grant_deadline = Instant::now() + GRANT_PATIENCE;
         loop {
             {
-                let opening = locked(&self.opening);
-                let is_opening = opening.contains(&(task.clone(), generation));
+                let attempts = locked(&self.attempts);
+                let is_opening = attempts.is_opening(&(task.clone(), generation));
                 let mut store = locked(&self.store);
                 if store.has_withdrawn(task, generation) {
                     return Ok(false);

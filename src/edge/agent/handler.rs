@@ -1,12 +1,13 @@
 //! What an agent does for each request; opening and publishing have files of their own.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::attempts::Attempts;
 use super::claiming::Claims;
 use super::gathering::Copies;
 use super::pooling::{PoolView, Pools};
@@ -23,7 +24,7 @@ use crate::edge::locked;
 use crate::edge::net::connections::Connections;
 use crate::edge::net::signal::Signal;
 use crate::error::{Error, Result};
-use crate::id::{ChannelId, Epoch, EpochKey, Generation, LogOffset, TaskId};
+use crate::id::{ChannelId, Epoch, EpochKey, LogOffset, TaskId};
 
 /// One open task of a worker.
 pub(in crate::edge) struct Session {
@@ -104,8 +105,8 @@ pub(in crate::edge) struct Handler {
     pub(super) repair_due: Signal,
     /// Whether its executor has ended: it takes no copies of what was absorbed any more.
     pub(super) is_leaving: AtomicBool,
-    /// Attempts that are being opened here.
-    pub(super) opening: Mutex<HashSet<(TaskId, Generation)>>,
+    /// Attempts that are asked for, being opened or open here.
+    pub(super) attempts: Mutex<Attempts>,
     /// Agents that are alive, as far as this one was told.
     members: Mutex<Members>,
     /// Commits carried out here, of all there were.
@@ -144,7 +145,7 @@ impl Handler {
             sent_bytes: AtomicU64::new(0),
             repair_due: Signal::default(),
             is_leaving: AtomicBool::new(false),
-            opening: Mutex::default(),
+            attempts: Mutex::default(),
             members: Mutex::default(),
             commits_seen: Mutex::default(),
             sessions: AtomicU64::new(0),
@@ -196,6 +197,8 @@ impl Handler {
         summary: crate::task::Summary,
         ending: Ending,
     ) -> Result<()> {
+        // Told once: whoever waits for it asks whether it is here.
+        locked(&self.attempts).over(&(session.task.clone(), session.grant.generation));
         let told = self.registrar.tell(
             &self.connections,
             Request::Closed {

@@ -63,12 +63,13 @@ fn beat_once(server: &Arc<Server>) -> Result<AgentStanding> {
     let Registrar::There(driver) = &handler.registrar else { return Ok(AgentStanding::Alive) };
     let request = Request::Heartbeat { agent: handler.info.id, commits_seen: handler.commits_seen() };
     match handler.connections.call_at(driver, &request)? {
-        Reply::Beat { standing: AgentStanding::Alive, committed, commits, repairs } => {
+        Reply::Beat { standing: AgentStanding::Alive, committed, commits, repairs, waited_for } => {
             handler.heard(&committed, commits);
             if repairs {
                 handler.repair_due.give();
                 handler.states.join_due.give();
             }
+            handler.look_for(waited_for);
             Ok(AgentStanding::Alive)
         }
         Reply::Beat { standing: AgentStanding::Dead, .. } => Ok(AgentStanding::Dead),

@@ -8,6 +8,7 @@
 //! opening          taking over what counts of a log, for a new attempt
 //! gathering        fencing older attempts, finding what counts
 //! asking           holders that may be slow
+//! attempts         which are here, for those who wait for their end
 //! publishing       blocks made stable
 //! exchanging       determinants that travel in frames
 //! committing       what was absorbed from them, before something that depends on it is visible
@@ -28,6 +29,7 @@
 //! ```
 
 mod asking;
+mod attempts;
 mod claiming;
 mod committing;
 mod copying;

@@ -32,8 +32,7 @@ impl Handler {
     ) -> Result<Reply> {
         let grant = self.granted(open)?;
         let (task, generation) = (grant.task.clone(), grant.generation);
-        let opening = (task.clone(), generation);
-        locked(&self.opening).insert(opening.clone());
+        let attempt = (task.clone(), generation);
         let is_withdrawn = locked(&self.store).has_withdrawn(&task, generation);
         let opened = match is_withdrawn {
             // The grant came so late that others were told of none, and go on with the attempt before.
@@ -47,7 +46,7 @@ impl Handler {
             // Whoever was told to ask here goes on with the attempt before.
             locked(&self.store).withdraw(&task, generation);
         }
-        locked(&self.opening).remove(&opening);
+        locked(&self.attempts).opened(&attempt, opened.is_ok());
         if opened.is_err() {
             // Else others would wait for an attempt that never began.
             let (summary, ending) = (Summary::default(), Ending::default());
@@ -108,12 +107,24 @@ impl Handler {
             self.attend_to(local, open)?;
         }
         loop {
-            match self.registrar.grant(&self.connections, open, self.info.id, self.commits_seen())? {
+            match self.granted_now(open)? {
                 Some(grant) => return Ok(grant),
                 None if Instant::now() < deadline => sleep(BUSY_PAUSE),
                 None => return Err(Error::OperatorUsedTwice { task: open.task.clone() }),
             }
         }
+    }
+
+    /// The grant of an attempt, which is being opened from then on; `None` while another stage has the task open.
+    fn granted_now(&self, open: &OpenTask) -> Result<Option<Grant>> {
+        locked(&self.attempts).asks(open);
+        let granted = self.registrar.grant(&self.connections, open, self.info.id, self.commits_seen());
+        let mut attempts = locked(&self.attempts);
+        if let Ok(Some(grant)) = &granted {
+            attempts.opens((grant.task.clone(), grant.generation));
+        }
+        attempts.answered(open);
+        granted
     }
 
     /// Makes the log that was found this agent's, under the new generation.

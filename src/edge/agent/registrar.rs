@@ -198,7 +198,8 @@ impl LocalRegistry {
             Request::Heartbeat { agent, commits_seen } => {
                 let (standing, committed, commits) = registry.heartbeat(*agent, *commits_seen, now_ms);
                 let repairs = registry.has_repairs(*agent) || registry.has_joins(*agent);
-                Ok(Reply::Beat { standing, committed, commits, repairs })
+                let waited_for = registry.waited_for(*agent);
+                Ok(Reply::Beat { standing, committed, commits, repairs, waited_for })
             }
             Request::Leaving { agent } => Ok(Reply::IsNeeded(registry.leaving(*agent))),
             Request::Silent { agent, refused } => {
@@ -211,6 +212,10 @@ impl LocalRegistry {
             Request::Closed { task, generation, summary, ending, left } => {
                 let closed = registry.closed(task, *generation, summary, ending.clone(), *left);
                 closed.map(|()| Reply::Done)
+            }
+            Request::Over { agent, attempts } => {
+                registry.over(*agent, attempts);
+                Ok(Reply::Done)
             }
             Request::Counting { agent, tasks } => registry.counting(*agent, tasks).map(Reply::CountingAre),
             Request::Withdrawn { task, generation } => {

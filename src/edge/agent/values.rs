@@ -186,6 +186,8 @@ impl Handler {
         let mut sessions = HashMap::new();
         self.open(&open, &mut sessions)?;
         let mut log = sessions.into_values().next().ok_or_else(unexpected)?;
+        // Nobody waits for its end.
+        locked(&self.attempts).over(&(log.task.clone(), log.grant.generation));
         if log.lost {
             return Err(Error::CausalLogLost { task: log.task });
         }

@@ -1,0 +1,154 @@
+//! Attempts that others wait for. Their agents are asked whether they are there: that one had ended may have been told
+//! in vain, and the answer that granted another may have been lost, and nobody would say that its task is free.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Registry;
+use crate::id::{AgentId, Generation, TaskId};
+
+/// Attempts that an agent is asked for at a time.
+const WAITED_FOR_MAX: usize = 256;
+
+/// Attempts that are waited for since their agents were asked last.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(BTreeMap<AgentId, BTreeSet<(TaskId, Generation)>>);
+
+impl Waiting {
+    /// An agent is dead, and so is what it had open.
+    pub(super) fn died(&mut self, agent: AgentId) {
+        self.0.remove(&agent);
+    }
+}
+
+impl Registry {
+    /// Somebody waits for the attempt that has a task open.
+    pub(super) fn waits_for(&mut self, task: &TaskId) {
+        let Some(entry) = self.tasks.get(task) else { return };
+        let Some(live) = &entry.live else { return };
+        self.waiting.0.entry(live.agent).or_default().insert((task.clone(), entry.granted));
+    }
+
+    /// Some attempts at an agent that were waited for since it was asked last.
+    pub fn waited_for(&mut self, agent: AgentId) -> Vec<(TaskId, Generation)> {
+        let Some(all) = self.waiting.0.get_mut(&agent) else { return Vec::new() };
+        let some = std::iter::from_fn(|| all.pop_first()).take(WAITED_FOR_MAX).collect();
+        if all.is_empty() {
+            self.waiting.0.remove(&agent);
+        }
+        some
+    }
+
+    /// These attempts are not at an agent that was asked for them, as it says.
+    pub fn over(&mut self, agent: AgentId, attempts: &[(TaskId, Generation)]) {
+        for (task, generation) in attempts {
+            let entry = self.tasks.get_mut(task).filter(|entry| entry.granted == *generation);
+            if let Some(live) = entry.and_then(|entry| entry.live.as_mut())
+                && live.agent == agent
+            {
+                live.is_over = true;
+                self.look_if_short(task);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::protocol::{AgentInfo, Ending, Left, OpenTask, Use};
+    use crate::agent::registry::Granted;
+    use crate::id::{Epoch, Partition};
+    use crate::task::{Ended, Summary};
+
+    const AGENT: AgentId = AgentId(1);
+
+    fn task(partition: u32) -> TaskId {
+        let (query, operator) = ("q".into(), "f".into());
+        TaskId { query, operator, epoch: Epoch::Batch(1), partition: Partition(partition) }
+    }
+
+    fn registry() -> Registry {
+        let mut registry = Registry::new();
+        for id in [1, 2] {
+            let info = AgentInfo { id: AgentId(id), addr: format!("{id}"), host: "h".into(), driver: false };
+            registry.register(info, "", 0);
+        }
+        registry
+    }
+
+    fn grant(registry: &mut Registry, agent: u64, stage: u32, partition: u32) -> Option<Generation> {
+        let open = OpenTask {
+            task: task(partition),
+            used: Use::default(),
+            execution: None,
+            app: 1,
+            stage,
+            attempt: u64::from(stage),
+            worker: 1,
+            inside: false,
+            stamp: 0,
+        };
+        match registry.grant(&open, AgentId(agent), 0, None, 0) {
+            Granted::Yes(grant) => Some(grant.generation),
+            Granted::Busy => None,
+            Granted::Left => panic!("no run has ended"),
+        }
+    }
+
+    #[test]
+    fn an_attempt_is_asked_for_once_each_time_that_somebody_waits_for_it() {
+        let mut registry = registry();
+        let first = grant(&mut registry, 1, 1, 0).unwrap();
+        assert!(registry.waited_for(AGENT).is_empty(), "nobody waits");
+        assert_eq!(grant(&mut registry, 2, 2, 0), None);
+        assert_eq!(grant(&mut registry, 2, 2, 0), None);
+        assert!(registry.waited_for(AgentId(2)).is_empty());
+        assert_eq!(registry.waited_for(AGENT), [(task(0), first)]);
+        assert!(registry.waited_for(AGENT).is_empty());
+        assert_eq!(grant(&mut registry, 2, 2, 0), None);
+        assert_eq!(registry.waited_for(AGENT), [(task(0), first)]);
+    }
+
+    #[test]
+    fn only_the_agent_that_has_the_attempt_can_say_that_it_is_over() {
+        let mut registry = registry();
+        let first = grant(&mut registry, 1, 1, 0).unwrap();
+        registry.over(AgentId(2), &[(task(0), first)]);
+        registry.over(AGENT, &[(task(0), Generation(first.0 - 1)), (task(1), first)]);
+        assert_eq!(grant(&mut registry, 2, 2, 0), None);
+        registry.over(AGENT, &[(task(0), first)]);
+        let second = grant(&mut registry, 2, 2, 0).unwrap();
+        // What is said late is not of the attempt that runs now.
+        registry.over(AGENT, &[(task(0), first)]);
+        registry.over(AGENT, &[(task(0), second)]);
+        assert_eq!(grant(&mut registry, 1, 3, 0), None);
+    }
+
+    #[test]
+    fn how_an_attempt_ended_counts_also_if_it_arrives_after_that_it_is_over() {
+        let mut registry = registry();
+        let first = grant(&mut registry, 1, 1, 0).unwrap();
+        registry.over(AGENT, &[(task(0), first)]);
+        let summary = Summary { input: 7, ..Summary::default() };
+        let ending = Ending { done: true, ..Ending::default() };
+        let left = Left { by: AGENT, lost: false, end: None };
+        registry.closed(&task(0), first, &summary, ending, left).unwrap();
+        assert_eq!(registry.tasks[&task(0)].ended, Ended::With(7));
+    }
+
+    #[test]
+    fn many_are_asked_for_piece_by_piece_and_none_of_the_dead() {
+        let mut registry = registry();
+        let many = u32::try_from(WAITED_FOR_MAX).unwrap() + 1;
+        for partition in 0..many {
+            grant(&mut registry, 1, 1, partition).unwrap();
+            assert_eq!(grant(&mut registry, 2, 2, partition), None);
+        }
+        assert_eq!(registry.waited_for(AGENT).len(), WAITED_FOR_MAX);
+        assert_eq!(registry.waited_for(AGENT).len(), 1);
+        assert_eq!(grant(&mut registry, 2, 2, 0), None);
+        assert!(registry.is_dead(AGENT, false, 60_000));
+        assert!(registry.waited_for(AGENT).is_empty());
+        assert!(grant(&mut registry, 2, 2, 0).is_some());
+    }
+}
