@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arrow_array::{Array, ArrayRef, Int64Array};
 use clonos::agent::protocol::{Ending, OpenTask, Opened, Reply, Request, Use};
+use clonos::agent::state::messages::Clock;
 use clonos::config::SessionConfig;
 use clonos::determinant::row_fingerprints;
 use clonos::edge::agent::{Agent, AgentConfig, Role, Stage};
@@ -15,6 +16,9 @@ use clonos::edge::net::client::Client;
 use clonos::error::Result;
 use clonos::id::{AgentId, Epoch, Partition, TaskId};
 use clonos::task::{ResultTask, Summary, TaskMode, TaskOptions};
+
+/// The clock of every micro-batch, in milliseconds.
+pub(crate) const NOW_MS: i64 = 1_000_000;
 
 /// Number of tasks of each stage.
 type Stages = Arc<Mutex<HashMap<u32, u32>>>;
@@ -30,6 +34,20 @@ pub(crate) struct Life {
 
 impl Life {
     pub(crate) fn begin(folder: &Path, number: u64, depth: u32, executors: usize) -> Result<Self> {
+        Self::with(folder, number, executors, |config| config.sharing_depth = depth)
+    }
+
+    /// One in which state is kept by so many agents besides the first.
+    pub(crate) fn keeping(folder: &Path, number: u64, executors: usize, standbys: u32) -> Result<Self> {
+        Self::with(folder, number, executors, |config| config.standbys = standbys)
+    }
+
+    fn with(
+        folder: &Path,
+        number: u64,
+        executors: usize,
+        set: impl FnOnce(&mut SessionConfig),
+    ) -> Result<Self> {
         // Stories run beside each other, and the port of an agent that is gone may soon be another story's: as between
         // sessions, a secret of its own keeps who asks there from being answered.
         let mut secret = [0; 32];
@@ -37,7 +55,7 @@ impl Life {
         let mut config = SessionConfig::new(format!("app-{number}"), secret);
         // Long: a busy machine is no fault.
         config.io_timeout_ms = 30_000;
-        config.sharing_depth = depth;
+        set(&mut config);
         config.spill_dir = Some(folder.join(format!("spill-{number}")).display().to_string());
         config.checkpoint_dir = Some(folder.join("checkpoint").display().to_string());
         let stages = Stages::default();
@@ -51,7 +69,7 @@ impl Life {
             }),
             was_lost: Box::new(|_, _| false),
             plan_uses: Box::new(|_| None),
-            clocks: Box::new(|_, _| Err("no batch has times here".into())),
+            clocks: Box::new(|_, _| Ok(Clock { now_ms: NOW_MS, watermark_ms: -1, late_ms: -1 })),
             next_batches: Box::new(|_| None),
         };
         let socket = folder.join(format!("driver-{number}.sock"));
@@ -140,7 +158,17 @@ impl Attempt {
             epoch: Epoch::Named(name.into()),
             partition: Partition(partition),
         };
-        let mut client = life.connect(life.agent())?;
+        Self::open_at(life, life.agent(), task, stage, attempt)
+    }
+
+    pub(crate) fn open_at(
+        life: &Life,
+        agent: &Agent,
+        task: TaskId,
+        stage: u32,
+        attempt: u64,
+    ) -> Result<Self> {
+        let mut client = life.connect(agent)?;
         let opened = client.open(opening(life, task, stage, attempt))?;
         let recording = opened.recording;
         let mut options = TaskOptions::new(opened.task.clone(), TaskMode::Result, 0xc0de);
@@ -153,6 +181,14 @@ impl Attempt {
         let task = ResultTask::new(options, opened.prior.clone(), recording.same_stage)?;
         // Whatever is read above it in one life and in the next, the function's answers are the same.
         Ok(Self { client, opened, task, columns: life.number % 3 })
+    }
+
+    pub(crate) const fn client(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
+    pub(crate) const fn session(&self) -> u64 {
+        self.opened.session
     }
 
     /// Answers of a batch: recorded ones, and new ones from `ask`. What is new is published; if `waits`, until it is

@@ -10,13 +10,16 @@
 mod dice;
 
 mod chain;
+mod keeping;
 mod life;
 mod story;
 
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use chain::Chain;
+use keeping::Keeper;
 use story::Story;
 
 const SEEDS: u64 = 50;
@@ -29,6 +32,26 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
+fn seeds() -> Range<u64> {
+    0..number("CLONOS_RESTART_SEEDS").unwrap_or(SEEDS)
+}
+
+/// Tells stories beside each other: they wait for each other's time to run out, mostly.
+fn each(seeds: impl Iterator<Item = u64> + Send, tell: impl Fn(u64) + Sync) {
+    let seeds = Mutex::new(seeds);
+    let next = || seeds.lock().unwrap().next();
+    let tell = || {
+        while let Some(seed) = next() {
+            tell(seed);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(tell);
+        }
+    });
+}
+
 #[test]
 fn a_row_has_one_answer_until_its_epoch_is_committed_and_another_one_then() {
     if let Some(seed) = number("CLONOS_RESTART_SEED") {
@@ -37,7 +60,7 @@ fn a_row_has_one_answer_until_its_epoch_is_committed_and_another_one_then() {
         panic!("{}\n==> {told:?}", story.trace.join("\n"));
     }
     let (mut replayed, mut moved) = (0, 0);
-    for seed in TOLD.into_iter().chain(0..number("CLONOS_RESTART_SEEDS").unwrap_or(SEEDS)) {
+    for seed in TOLD.into_iter().chain(seeds()) {
         let mut story = Story::new(seed);
         if let Err(why) = story.tell() {
             panic!("seed {seed}: {why}\n{}", story.trace.join("\n"));
@@ -56,27 +79,38 @@ fn what_a_consumer_has_shown_stays_as_it_was_until_its_epoch_is_committed() {
         let told = chain.tell();
         panic!("{}\n==> {told:?}", chain.trace.join("\n"));
     }
-    // They wait for each other's time to run out, mostly.
     let (replayed, stale) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let seeds = CHAINS_TOLD.into_iter().chain(0..number("CLONOS_RESTART_SEEDS").unwrap_or(SEEDS));
-    let seeds = Mutex::new(seeds);
-    let next = || seeds.lock().unwrap().next();
-    let tell = || {
-        while let Some(seed) = next() {
-            let mut chain = Chain::new(seed);
-            if let Err(why) = chain.tell() {
-                panic!("seed {seed}: {why}\n{}", chain.trace.join("\n"));
-            }
-            replayed.fetch_add(chain.replayed, Relaxed);
-            stale.fetch_add(chain.stale, Relaxed);
+    each(CHAINS_TOLD.into_iter().chain(seeds()), |seed| {
+        let mut chain = Chain::new(seed);
+        if let Err(why) = chain.tell() {
+            panic!("seed {seed}: {why}\n{}", chain.trace.join("\n"));
         }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            scope.spawn(tell);
-        }
+        replayed.fetch_add(chain.replayed, Relaxed);
+        stale.fetch_add(chain.stale, Relaxed);
     });
     // Else nothing was tried.
     let tried = (replayed.into_inner(), stale.into_inner());
     assert!(tried.0 > 200 && tried.1 > 2, "answers that were found, frames that were refused: {tried:?}");
+}
+
+#[test]
+fn an_epoch_reads_what_the_one_before_it_decided_and_decides_the_same_if_it_runs_again() {
+    if let Some(seed) = number("CLONOS_RESTART_SEED") {
+        let mut keeper = Keeper::new(seed);
+        let told = keeper.tell();
+        panic!("{}\n==> {told:?}", keeper.trace.join("\n"));
+    }
+    let (replayed, went_back, lost) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    each(seeds(), |seed| {
+        let mut keeper = Keeper::new(seed);
+        if let Err(why) = keeper.tell() {
+            panic!("seed {seed}: {why}\n{}", keeper.trace.join("\n"));
+        }
+        replayed.fetch_add(keeper.replayed as usize, Relaxed);
+        went_back.fetch_add(keeper.went_back, Relaxed);
+        lost.fetch_add(keeper.lost, Relaxed);
+    });
+    // Else nothing was tried.
+    let tried = (replayed.into_inner(), went_back.into_inner(), lost.into_inner());
+    assert!(tried.0 > 500 && tried.1 > 10 && tried.2 > 5, "replayed, went back, lost: {tried:?}");
 }
