@@ -45,6 +45,8 @@ pub(crate) struct Keeper {
     decided: Vec<Kept>,
     /// Answers of the epoch that is not committed, as far as somebody has seen them.
     seen: HashMap<u64, i64>,
+    /// Attempts that are over for everybody but themselves, with what they are about to decide.
+    late: Vec<(Attempt, Bytes)>,
     pub(crate) trace: Vec<String>,
     pub(crate) replayed: u64,
     pub(crate) went_back: usize,
@@ -110,6 +112,7 @@ impl Keeper {
             newest: 0,
             decided: Vec::new(),
             seen: HashMap::new(),
+            late: Vec::new(),
             trace: Vec::new(),
             replayed: 0,
             went_back: 0,
@@ -157,6 +160,7 @@ impl Keeper {
                 self.trace.push(format!("epoch {} was done behind it: {} keys", epoch + 1, next.len()));
             }
         }
+        self.late.clear();
         life.end();
         Ok(())
     }
@@ -202,6 +206,9 @@ impl Keeper {
             if self.dice.chance(6) {
                 self.lose(life);
             }
+            if self.dice.chance(30) {
+                self.write_late();
+            }
         }
         Ok(kept)
     }
@@ -212,6 +219,14 @@ impl Keeper {
             self.trace.push(format!("executor {lost} is lost"));
             life.lose(lost);
             self.lost += 1;
+        }
+    }
+
+    /// It is refused, or what it decides is what the attempt after it does.
+    fn write_late(&mut self) {
+        if let Some((mut attempt, piece)) = self.late.pop() {
+            let refused = state(&mut attempt, Wanted::Write { piece, last: true }).err();
+            self.trace.push(format!("late: {refused:?}"));
         }
     }
 
@@ -285,6 +300,11 @@ impl Keeper {
             let piece = delta.slice(..delta.len() / 2);
             state(&mut attempt, Wanted::Write { piece, last: false })?;
             self.trace.push(format!("partition {partition} fails in the middle of its delta"));
+            return Ok(Ended::Failed);
+        }
+        if self.dice.chance(8) {
+            self.trace.push(format!("partition {partition} seems to fail before its delta"));
+            self.late.push((attempt, delta));
             return Ok(Ended::Failed);
         }
         state(&mut attempt, Wanted::Write { piece: delta, last: true })?;
