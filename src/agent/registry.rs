@@ -117,6 +117,15 @@ struct Entry {
     resent: u64,
 }
 
+/// Executions of one streaming query, which Spark numbers in their order.
+#[derive(Debug, Default)]
+struct Run {
+    /// The newest in which a task was opened.
+    newest: Option<u64>,
+    /// The same when the query was started last: those up to it are of runs before.
+    ended: Option<u64>,
+}
+
 /// How the rows of a log had been recorded when another layout took it over.
 #[derive(Debug, Clone, Copy)]
 struct Replaced {
@@ -163,6 +172,8 @@ pub struct Registry {
     stamps: HashMap<EpochKey, u64>,
     /// The newest micro-batch of each query.
     batches: HashMap<Arc<str>, u64>,
+    /// Which of Spark's executions are of the run that each query is in.
+    runs: HashMap<Arc<str>, Run>,
     commits: VecDeque<Commit>,
     /// Commits that are not kept any more.
     commits_dropped: u64,
@@ -218,6 +229,9 @@ impl Registry {
         now_ms: u64,
     ) -> Granted {
         self.look_for_silent(now_ms);
+        if !self.is_of_this_run(open) {
+            return Granted::Left;
+        }
         self.begin_batch(&open.task);
         if !self.admits(&open.task.epoch_key(), open.stamp) {
             return Granted::Left;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use clonos::agent::protocol::{Execution, OpenTask};
 use clonos::config::SessionConfig;
 use clonos::edge::agent::Agent;
 use clonos::edge::net::client::Client;
@@ -10,7 +11,7 @@ use clonos::id::Epoch;
 use clonos::state::Version;
 
 use crate::states::{Counting, all_are, condition, count_all, counters};
-use crate::world::{World, eventually, start_driver};
+use crate::world::{World, append, close, eventually, opening, start_driver, task_in, text};
 
 fn world(set: impl FnOnce(&mut SessionConfig)) -> World {
     World::with(|config, folder| {
@@ -148,6 +149,37 @@ fn a_query_that_goes_back_reads_what_was_then_and_what_came_after_is_gone() {
     // To its beginning.
     driver.begin_run("q", None);
     assert_eq!(counters(&mut worker, 0, 2, 0..100).unwrap(), all_are(0..0, 0));
+}
+
+#[test]
+fn what_an_earlier_run_has_left_behind_makes_its_query_neither_go_back_nor_on() {
+    let world = world(|_| {});
+    let mut worker = world.worker();
+    let opened_in = |worker: &mut Client, execution: u64, epoch: u64, attempt: u64| {
+        let execution = Some(Execution { id: execution, root: execution });
+        worker.open(OpenTask { execution, ..opening(&task_in(Epoch::Batch(epoch), 0), 101, attempt) })
+    };
+    for epoch in 0..3 {
+        let opened = opened_in(&mut worker, 10 + epoch, epoch, epoch).unwrap();
+        let task = Counting::begin_in(&mut worker, opened.session, epoch, (0, 1)).unwrap();
+        task.count(&mut worker, 0..100).unwrap();
+        close(&mut worker, opened.session);
+    }
+    world.driver.commit_epoch("q", &Epoch::Batch(2)).unwrap();
+    world.driver.begin_run("q", None);
+    // Of the last batch, which is committed: it would be taken back, in the folder too.
+    assert_eq!(condition(opened_in(&mut world.worker(), 12, 2, 100)), "FENCED");
+    let opened = opened_in(&mut worker, 13, 3, 3).unwrap();
+    let task = Counting::begin_in(&mut worker, opened.session, 3, (0, 1)).unwrap();
+    assert_eq!(task.read(&mut worker, &[1, 2]).unwrap(), all_are(1..3, 3));
+    append(&mut worker, opened.session, &text("a call")).unwrap();
+    close(&mut worker, opened.session);
+    // Of a batch behind it, before the query went back: its beginning would commit this one.
+    assert_eq!(condition(opened_in(&mut world.worker(), 12, 4, 101)), "FENCED");
+    let again = opened_in(&mut worker, 13, 3, 4).unwrap();
+    assert_eq!(again.prior, [text("a call")]);
+    Counting::begin_in(&mut worker, again.session, 3, (0, 1)).unwrap().count(&mut worker, 0..100).unwrap();
+    assert_eq!(counters(&mut worker, 4, 2, 0..100).unwrap(), all_are(0..100, 4));
 }
 
 #[test]

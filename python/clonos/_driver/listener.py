@@ -18,16 +18,18 @@ from typing import Any
 
 
 def progress_listener(
-    started: Callable[[str, str | None], None], commit: Callable[[str, int], None]
+    started: Callable[[str, str | None, str], None], commit: Callable[[str, str, int], None]
 ) -> Any:
     """Return a listener of streaming queries.
 
     Parameters
     ----------
     started : callable
-        Called with the id of a query, and its name, before its first batch; Spark waits for it.
+        Called with the ids of a query and of its run, and its name between them, before the run's
+        first batch; Spark waits for it.
     commit : callable
-        Called with the query and the number of each batch that Spark has committed.
+        Called with the query, the run and the number of each batch that Spark has committed, some
+        time after.
     """
     from pyspark import SparkContext
     from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
@@ -42,11 +44,12 @@ def progress_listener(
 
         def onQueryStarted(self, event: Any) -> None:
             with contextlib.suppress(Exception):
-                started(str(event.id), event.name)
+                started(str(event.id), event.name, str(event.runId))
 
         def onQueryProgress(self, event: Any) -> None:
             with contextlib.suppress(Exception):
-                commit(str(event.id().toString()), int(event.batchId()))
+                query, run = str(event.id().toString()), str(event.runId().toString())
+                commit(query, run, int(event.batchId()))
 
         def onQueryIdle(self, event: Any) -> None:
             pass

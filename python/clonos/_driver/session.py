@@ -101,6 +101,8 @@ class Session:
         self._epochs_lock = threading.Lock()
         # Ids of streaming queries by their names.
         self._named: dict[str, str] = {}
+        # Runs in which streaming queries were started last.
+        self._runs: dict[str, str] = {}
         # SQL executions whose rows are fetched one partition at a time.
         self._iterated: set[int] = set()
         self._closing: list[Callable[[], None]] = []
@@ -112,7 +114,7 @@ class Session:
         self._smaller_batches = not spark_private.is_set(spark, BATCH_BYTES_SETTING)
         if self._smaller_batches:
             spark.conf.set(BATCH_BYTES_SETTING, BATCH_BYTES)
-        self._listener = progress_listener(self._begin_query, self.commit)
+        self._listener = progress_listener(self._begin_query, self._end_batch)
         # Sessions of the application whose queries are listened to, by what tells them apart.
         self._watched: dict[str, SparkSession] = {}
         self.watch(spark)
@@ -380,11 +382,17 @@ class Session:
             for query in spark.streams.active:
                 self._refuse_late_commits(str(query.id))
 
-    def _begin_query(self, query: str, name: str | None) -> None:
+    def _begin_query(self, query: str, name: str | None, run: str) -> None:
         if name is not None:
             self._named[name] = query
+        self._runs[query] = run
         self._agent.begin_run(query)
         self._refuse_late_commits(query)
+
+    def _end_batch(self, query: str, run: str, batch: int) -> None:
+        # It may be heard when the query has gone back, and the batch is to come again.
+        if self._runs.get(query, run) == run:
+            self.commit(query, batch)
 
     def _refuse_late_commits(self, query: str) -> None:
         # The beginning of a batch counts as the commit of the one before, whose log goes then.

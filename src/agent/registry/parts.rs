@@ -57,6 +57,9 @@ impl Registry {
         if epoch.is_none() {
             // It may go on some batches back.
             self.batches.remove(query);
+            if let Some(run) = self.runs.get_mut(query) {
+                run.ended = run.newest;
+            }
             self.states.begin_run(query, self.newest);
         }
         for (key, uses) in &mut self.uses {
@@ -64,6 +67,19 @@ impl Registry {
                 uses.begin_run();
             }
         }
+    }
+
+    /// Whether a task is of the run that its query is in, and not left behind by one before: it would have epochs
+    /// committed, and states go back, that are of this one.
+    pub(super) fn is_of_this_run(&mut self, open: &OpenTask) -> bool {
+        let (Epoch::Batch(_), Some(execution)) = (&open.task.epoch, open.execution) else { return true };
+        let run = self.runs.entry(Arc::clone(&open.task.query)).or_default();
+        let execution = Some(execution.id);
+        if execution <= run.ended {
+            return false;
+        }
+        run.newest = run.newest.max(execution);
+        true
     }
 
     /// The run of a named epoch that is begun now has this number: tasks of another one are refused from now on, and
