@@ -424,6 +424,12 @@ impl Error {
         matches!(self, Self::AgentUnreachable { .. } | Self::Timeout { .. })
     }
 
+    /// Whether whoever failed cannot read or write what it has: others may.
+    #[must_use]
+    pub const fn is_its_disks(&self) -> bool {
+        matches!(self, Self::Io { .. } | Self::CorruptState { .. }) || self.is_full()
+    }
+
     /// Whether there was no room.
     #[must_use]
     pub const fn is_full(&self) -> bool {

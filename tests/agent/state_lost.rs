@@ -3,12 +3,15 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clonos::agent::protocol::{OpenTask, Request, StateFigures};
 use clonos::agent::state::asking::{Done, ToRegistry};
+use clonos::config::SessionConfig;
 use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::edge::net::client::Client;
 use clonos::id::{Epoch, Generation};
@@ -204,6 +207,36 @@ fn what_the_first_epoch_decided_and_nobody_has_any_more_is_decided_again() {
         count_all(&mut worker, 0, 2, 0..100).unwrap();
     }
     assert_eq!(counters(&mut worker, 1, 2, 0..100).unwrap(), all_are(0..100, 1));
+}
+
+/// Makes zeros of all that an agent has spilled to a folder, whether or not the files still have names.
+fn spoil(folder: &Path) {
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
+        let entry = entry.unwrap().path();
+        if std::fs::read_link(&entry).is_ok_and(|target| target.starts_with(folder)) {
+            let file = std::fs::OpenOptions::new().write(true).open(&entry).unwrap();
+            let zeros = vec![0; file.metadata().unwrap().len() as usize];
+            file.write_all_at(&zeros, 0).unwrap();
+        }
+    }
+}
+
+#[test]
+fn where_a_holder_cannot_read_what_it_has_another_one_is_asked() {
+    let world = World::with(|config, _| config.memory_bytes = 1 << 20);
+    let spill = world.folder.path().join("spoilt");
+    let session = SessionConfig { spill_dir: Some(spill.display().to_string()), ..world.config.clone() };
+    let (role, socket) = (Role::Executor { id: "one".into() }, world.folder.path().join("one.sock"));
+    let one = Agent::start(AgentConfig { session, role, socket }).unwrap();
+    let _two = world.executor("two");
+    let mut worker = world.worker_of(&one);
+    let task = Counting::begin(&mut worker, 0, 0, 1).unwrap();
+    task.write_delta(&mut worker, &task.delta(&all_are(0..3_000, 1), 1_000)).unwrap();
+    count_all(&mut worker, 1, 2, 0..10).unwrap();
+    spoil(&spill);
+    let mut expected = all_are(0..3_000, 1);
+    expected.extend(all_are(0..10, 2));
+    assert_eq!(counters(&mut worker, 2, 2, 0..3_000).unwrap(), expected);
 }
 
 /// Forwards to the driver; the answers to the first requests of a kind are lost, `count` of them.

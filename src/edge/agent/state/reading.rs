@@ -107,7 +107,8 @@ impl Handler {
         Ok((all, cut.is_some()))
     }
 
-    /// Asks a holder of each range, all at once. Where one does not answer, another that has the range is asked.
+    /// Asks a holder of each range, all at once. Where one does not answer, or cannot read what it has, another that has
+    /// the range is asked.
     fn ask_shares(
         &self,
         task: &mut StateTask,
@@ -115,10 +116,13 @@ impl Handler {
         ask: &(impl Fn(&RangeSet, u64) -> Asked + Sync),
     ) -> Result<Vec<Answer>> {
         let deadline = Instant::now() + self.patience();
-        let mut answers = Vec::new();
+        let (mut answers, mut failed) = (Vec::new(), None);
         while !ranges.is_empty() {
             let (shares, nobodys) = self.shares(task, &ranges);
             if !nobodys.is_empty() {
+                if let Some(error) = failed {
+                    return Err(error);
+                }
                 self.look_for_others(task, &nobodys, deadline)?;
                 continue;
             }
@@ -140,6 +144,11 @@ impl Handler {
                     Err(error) if error.is_silence() => {
                         tracing::info!(holder = %holder.addr, %error, "a holder of state does not answer");
                         silent.push(holder.id);
+                    }
+                    Err(error) if error.is_its_disks() => {
+                        tracing::warn!(holder = %holder.addr, %error, "a holder cannot read its state");
+                        silent.push(holder.id);
+                        failed = Some(error);
                     }
                     Err(error) => return Err(error),
                 }
