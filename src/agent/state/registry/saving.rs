@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::States;
 use super::holders::Cluster;
+use super::{State, States};
 use crate::agent::state::asking::Located;
 use crate::agent::state::messages::Clock;
 use crate::error::{Error, Result};
@@ -17,10 +17,11 @@ impl States {
     /// of none. States of which nothing was committed are left out.
     ///
     /// # Errors
-    /// [`Error::Config`] if there is no such query, or nothing was committed; [`Error::StateLost`],
+    /// [`Error::Config`] if there is no such query, nothing was committed, or it is going back; [`Error::StateLost`],
     /// [`Error::StateIncomplete`] if nobody may read one of them any more, or it could not be restored.
     pub fn cut(&mut self, query: &str, cluster: &dyn Cluster) -> Result<Vec<Located>> {
         self.choose(cluster);
+        self.is_at_one(query)?;
         let as_of = self.numbers;
         let mut cut = Vec::new();
         let mut is_known = false;
@@ -55,6 +56,21 @@ impl States {
             return Err(Error::Config { setting: "query".into(), reason });
         }
         Ok(cut)
+    }
+
+    /// A query that has begun anew may go back, its operators one after the other: some of them are at what it has left
+    /// behind meanwhile.
+    fn is_at_one(&self, query: &str) -> Result<()> {
+        let states = || self.states.iter().filter(|(id, _)| &*id.query == query).map(|(_, state)| state);
+        let (may_go_back, version) = (|state: &State| state.may_go_back, |state: &State| state.version);
+        let versions: BTreeSet<Version> = states().map(version).collect();
+        if versions.len() > 1 && states().any(may_go_back) && !states().all(may_go_back) {
+            let reason = format!(
+                "query {query} was started again, and not all of its operators have begun: it is saved after the next epoch"
+            );
+            return Err(Error::Config { setting: "query".into(), reason });
+        }
+        Ok(())
     }
 
     fn no_such_query(&self, query: &str) -> String {

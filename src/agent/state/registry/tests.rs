@@ -404,3 +404,36 @@ fn state_of_which_nothing_is_known_begins_only_with_its_query() {
     states.keep(Keeping { copies: 1, durable: false, begins_anew: true });
     assert_eq!(begin(&mut states, &agents, (5, 1, 0, 1)).version, Version::NONE);
 }
+
+#[test]
+fn nothing_is_saved_while_some_operators_have_gone_back_and_others_may() {
+    let (mut states, agents) = (states(1, true), Agents::new(1));
+    let named = |operator: &str, epoch| TaskId { operator: operator.into(), ..task(epoch, 0) };
+    let run = |states: &mut States, operator: &str, epoch: u64, attempt: u64| {
+        let (of, task) = ((epoch, attempt, 0, 1), named(operator, epoch));
+        let asker = Asker { task: &task, generation: Generation(attempt), partition: 0, partitions: 1 };
+        let FromRegistry::Located(located) = states.locate(&asker, CLOCK, &agents).unwrap() else { panic!() };
+        states.done(&Done { task: task.clone(), ..done(&located, of, 1) }, &agents).unwrap();
+    };
+    for epoch in 0..3 {
+        run(&mut states, "f", epoch, 10 * epoch + 1);
+        run(&mut states, "g", epoch, 10 * epoch + 2);
+        states.commit("q", epoch);
+    }
+    assert_eq!(states.cut("q", &agents).unwrap().len(), 2);
+    states.begin_run("q", Generation(100));
+    assert_eq!(states.cut("q", &agents).unwrap().len(), 2, "nobody has gone back yet");
+    for operator in ["f", "g"] {
+        let task = named(operator, 1);
+        let asker = Asker { task: &task, generation: Generation(101), partition: 0, partitions: 1 };
+        let catalog = Bytes::from_static(b"c");
+        let restored = Restored { version: Version(Some(0)), catalog, epochs: 1, due_ms: None };
+        states.found(&asker, Some(restored));
+        let saved = states.cut("q", &agents);
+        if operator == "f" {
+            assert!(saved.unwrap_err().to_string().contains("not all of its operators"));
+        } else {
+            assert!(saved.unwrap().iter().all(|located| located.version == Version(Some(0))));
+        }
+    }
+}
