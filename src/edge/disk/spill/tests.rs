@@ -1,6 +1,6 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,12 +19,12 @@ fn other_epoch() -> EpochKey {
 
 /// The files of a folder that have no name any more, by what this process has open.
 fn unnamed(folder: &Path) -> Vec<fs::File> {
-    let open = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
-        let entry = entry.unwrap().path();
-        let is_one = fs::read_link(&entry).is_ok_and(|target| target.starts_with(folder));
-        is_one.then(|| fs::OpenOptions::new().read(true).write(true).open(entry).unwrap())
-    });
-    open.collect()
+    let all = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    let is_one = |entry: &PathBuf| fs::read_link(entry).is_ok_and(|target| target.starts_with(folder));
+    // All before the first is opened: else those that are opened here may be among them.
+    let found: Vec<PathBuf> = all.filter(is_one).collect();
+    let open = |entry| fs::OpenOptions::new().read(true).write(true).open(entry).unwrap();
+    found.into_iter().map(open).collect()
 }
 
 /// Whether a text stands in a file.
