@@ -6,13 +6,19 @@ use std::time::{Duration, Instant};
 use clonos::agent::protocol::Request;
 use clonos::config::SessionConfig;
 use clonos::edge::agent::{Agent, AgentConfig, Role};
-use clonos::edge::net::client::Client;
 use clonos::id::Epoch;
 
 use crate::line::{Talk, line, loses_answer};
 use crate::world::{World, append, close, numbered, open, open_as, opening, task, task_in, text};
 
 const MIB: u64 = 1 << 20;
+
+/// An agent that reaches the driver at this address.
+fn on_line(world: &World, name: &str, driver_addr: String) -> Agent {
+    let session = SessionConfig { driver_addr, ..world.config.clone() };
+    let socket = world.folder.path().join(format!("{name}.sock"));
+    Agent::start(AgentConfig { session, role: Role::Executor { id: name.into() }, socket }).unwrap()
+}
 
 #[test]
 fn a_task_is_free_again_after_an_open_that_failed_behind_its_grant() {
@@ -56,28 +62,17 @@ fn an_agent_that_comes_late_carries_out_no_commits_that_were_before_it() {
         true
     };
     let driver_addr = line(world.driver.addr(), asked, |_| true);
-    let session = SessionConfig { driver_addr, ..world.config.clone() };
-    let socket = world.folder.path().join("late.sock");
-    let late =
-        Agent::start(AgentConfig { session, role: Role::Executor { id: "late".into() }, socket }).unwrap();
+    let late = on_line(&world, "late", driver_addr);
     let open = opening(&task(0), 1, 1);
-    Client::connect(&world.config, late.socket()).unwrap().open(open).unwrap();
+    world.worker_of(&late).open(open).unwrap();
     assert_eq!(*heard.lock().unwrap(), [COMMITS], "it asks as if it had missed commits");
-}
-
-/// An agent on whose line to the driver the answer to the first such request is lost, and requests after it on that
-/// connection.
-fn with_lost_answer(world: &World, meant: fn(&Request) -> bool) -> Agent {
-    let driver_addr = loses_answer(world.driver.addr(), meant);
-    let session = SessionConfig { driver_addr, ..world.config.clone() };
-    let socket = world.folder.path().join("deaf.sock");
-    Agent::start(AgentConfig { session, role: Role::Executor { id: "deaf".into() }, socket }).unwrap()
 }
 
 #[test]
 fn a_task_is_free_again_though_the_answer_that_granted_it_was_lost() {
     let world = World::new();
-    let deaf = with_lost_answer(&world, |request| matches!(request, Request::Grant { .. }));
+    let asked_in_vain = loses_answer(world.driver.addr(), |request| matches!(request, Request::Grant { .. }));
+    let deaf = on_line(&world, "deaf", asked_in_vain);
     open_as(&mut world.worker_of(&deaf), &task(0), 1, 1).unwrap_err();
     let other = world.executor("other");
     open(&mut world.worker_of(&other), &task(0), 2, 2);
@@ -86,12 +81,8 @@ fn a_task_is_free_again_though_the_answer_that_granted_it_was_lost() {
 #[test]
 fn a_task_is_free_again_though_its_end_was_told_in_vain() {
     let world = World::new();
-    let driver = world.driver.addr().to_owned();
-    let driver_addr = line(&driver, |_, request| !matches!(request, Request::Closed { .. }), |_| true);
-    let session = SessionConfig { driver_addr, ..world.config.clone() };
-    let socket = world.folder.path().join("mute.sock");
-    let mute =
-        Agent::start(AgentConfig { session, role: Role::Executor { id: "mute".into() }, socket }).unwrap();
+    let ends_nothing = |_: &Talk, request: &Request| !matches!(request, Request::Closed { .. });
+    let mute = on_line(&world, "mute", line(world.driver.addr(), ends_nothing, |_| true));
     let mut on_mute = world.worker_of(&mute);
     let opened = open(&mut on_mute, &task(0), 1, 1);
     append(&mut on_mute, opened.session, &text("a")).unwrap();

@@ -25,6 +25,10 @@ impl Registry {
     pub(super) fn waits_for(&mut self, task: &TaskId) {
         let Some(entry) = self.tasks.get(task) else { return };
         let Some(live) = &entry.live else { return };
+        if self.agents.info(live.agent).is_some_and(|info| info.driver) {
+            // It does not beat, and nothing is lost on the way from it.
+            return;
+        }
         self.waiting.0.entry(live.agent).or_default().insert((task.clone(), entry.granted));
     }
 
@@ -69,8 +73,9 @@ mod tests {
 
     fn registry() -> Registry {
         let mut registry = Registry::new();
-        for id in [1, 2] {
-            let info = AgentInfo { id: AgentId(id), addr: format!("{id}"), host: "h".into(), driver: false };
+        for id in [1, 2, 3] {
+            let (addr, host, driver) = (format!("{id}"), "h".into(), id == 3);
+            let info = AgentInfo { id: AgentId(id), addr, host, driver };
             registry.register(info, "", 0);
         }
         registry
@@ -107,6 +112,14 @@ mod tests {
         assert!(registry.waited_for(AGENT).is_empty());
         assert_eq!(grant(&mut registry, 2, 2, 0), None);
         assert_eq!(registry.waited_for(AGENT), [(task(0), first)]);
+    }
+
+    #[test]
+    fn what_the_drivers_agent_has_open_is_kept_for_no_beat_of_its() {
+        let mut registry = registry();
+        grant(&mut registry, 3, 1, 0).unwrap();
+        assert_eq!(grant(&mut registry, 2, 2, 0), None);
+        assert!(registry.waiting.0.is_empty());
     }
 
     #[test]
