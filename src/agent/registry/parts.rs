@@ -26,7 +26,7 @@ impl Registry {
     /// task is granted.
     #[must_use]
     pub fn wants_plan(&mut self, open: &OpenTask) -> bool {
-        let Some(execution) = open.execution else { return false };
+        let Some(execution) = open.execution.filter(|_| self.is_of_this_run(open)) else { return false };
         let of_query = self.plans.get(&open.task.query).filter(|_| execution.id == execution.root).cloned();
         let uses = self.uses_of(&open.task);
         if let Some(plan) = of_query
@@ -131,5 +131,33 @@ pub(crate) fn first_part(operator: &str) -> &str {
     match name.rsplit_once(PART) {
         Some((first, part)) if part.parse::<usize>().is_ok() => first,
         _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::protocol::{Execution, Use};
+
+    #[test]
+    fn what_an_earlier_run_has_left_behind_is_not_asked_for_its_plan() {
+        let mut registry = Registry::new();
+        let mut is_asked = |execution, begins: bool| {
+            if begins {
+                registry.begin_run("q", None);
+            }
+            let (query, operator) = ("q".into(), "f".into());
+            let task = TaskId { query, operator, epoch: Epoch::Batch(1), partition: Partition(0) };
+            let (used, execution) =
+                (Use { token: 1, ..Use::default() }, Some(Execution { id: execution, root: execution }));
+            let (app, stage, attempt, worker) = (1, 1, 1, 1);
+            let open =
+                OpenTask { task, used, execution, app, stage, attempt, worker, inside: false, stamp: 0 };
+            registry.wants_plan(&open)
+        };
+        assert!(is_asked(5, false) && is_asked(4, false));
+        assert!(!is_asked(5, true) && !is_asked(4, false));
+        assert!(is_asked(6, false) && is_asked(6, false));
+        assert!(!is_asked(6, true));
     }
 }
