@@ -98,7 +98,7 @@ impl std::fmt::Debug for Credentials {
 /// Settings of one application. `Debug` leaves out all that is secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionConfig {
-    /// Spark's application id.
+    /// Spark's application id, with what tells it from another one of that id: a driver that was started again.
     pub app_id: String,
     /// Shared by all agents and workers of the application.
     pub secret: [u8; 32],

@@ -30,7 +30,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::{PoolQuestions, PoolRows, Summary};
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 23;
+pub const PROTOCOL_VERSION: u32 = 24;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 1 << 20;
 
@@ -126,6 +126,8 @@ pub enum Request {
         from: LogOffset,
         /// Whether a copy that is being made is none.
         whole: bool,
+        /// The newest attempt that the asker knows of, if it wants nothing of later ones.
+        newest: Option<Generation>,
     },
     /// Agent to agent: what counts of a log, of which more came with a frame.
     Confirm {

@@ -382,7 +382,8 @@ impl Registry {
     /// An attempt is over.
     ///
     /// # Errors
-    /// [`Error::Divergence`] if the attempt came to its end and rows have moved from one task to another.
+    /// [`Error::Divergence`] if the attempt came to its end and rows have moved from one task to another;
+    /// [`Error::AgentUnreachable`] if its agent was declared dead: others may have gone on without it, otherwise.
     pub fn closed(
         &mut self,
         task: &TaskId,
@@ -428,6 +429,9 @@ impl Registry {
             self.change(task, |entry| entry.ended_at(left.end));
         }
         self.look_if_short(task);
+        if ending_done {
+            self.is_not_dead(left.by)?;
+        }
         let Some(uses) = self.uses.get(&task.epoch_key()) else { return Ok(()) };
         // Also if the end is told again, as its answer was lost.
         if is_current && ending_done { uses.moved.check(task) } else { Ok(()) }

@@ -5,6 +5,8 @@
 mod committed;
 mod copies;
 mod copying;
+mod durable;
+mod memory;
 mod policy;
 
 #[cfg(test)]
@@ -17,8 +19,11 @@ use bytes::Bytes;
 use self::committed::Committed;
 pub use self::copies::Taken;
 pub use self::copying::Arriving;
+use self::durable::Durable;
+pub use self::memory::Victims;
+use self::memory::{LISTED, QUEUED};
 use super::protocol::{AgentInfo, AgentStats, HeldCopy, HeldStats, Layout, PIECE_BYTES, Sent};
-use crate::causal_log::{BlockRef, CausalLog, Place, SpillRef};
+use crate::causal_log::{BlockHash, BlockRef, CausalLog, Place, SpillRef};
 use crate::error::{Error, Result};
 use crate::id::{EpochKey, Generation, LogOffset, TaskId};
 
@@ -39,8 +44,7 @@ struct Held {
     layout: Layout,
     /// Changes whenever the log is replaced, so that an old place in the queue is not mistaken.
     version: u64,
-    /// Blocks that stand in a segment file already, by index.
-    durable: HashMap<usize, SpillRef>,
+    durable: Durable,
     /// Whether it has all that its holder vouches for. A copy begun anew has not, until it was sent all.
     whole: bool,
     /// Whether all of it came with frames: it is a copy of another task's log.
@@ -59,7 +63,7 @@ struct Held {
 
 impl Held {
     fn new(log: CausalLog, task: &TaskId, generation: Generation, layout: Layout, version: u64) -> Self {
-        let (durable, in_flight) = (HashMap::new(), task.is_in_flight());
+        let (durable, in_flight) = (Durable::default(), task.is_in_flight());
         let (whole, absorbed, born, depended_on) = (false, false, Generation::NONE, LogOffset::START);
         Self {
             log,
@@ -76,16 +80,6 @@ impl Held {
             vouched: (Generation::NONE, LogOffset::START),
         }
     }
-}
-
-/// Blocks of one log to be written to disk.
-#[derive(Debug)]
-pub struct Victims {
-    /// The log.
-    pub task: TaskId,
-    version: u64,
-    /// Index and bytes of each block.
-    pub blocks: Vec<(usize, Bytes)>,
 }
 
 /// What became of a block.
@@ -136,8 +130,14 @@ impl Part {
 #[derive(Debug)]
 pub struct Store {
     held: HashMap<TaskId, Held>,
-    /// Blocks in memory in the order they came, for spilling the oldest.
-    queue: VecDeque<(TaskId, u64, usize)>,
+    /// Blocks in memory in the order they came, for spilling the oldest: the log's version, and the block's index.
+    queue: VecDeque<(u64, usize)>,
+    /// The logs by their versions.
+    versions_of: HashMap<u64, TaskId>,
+    /// How many blocks all logs have, be they in memory or on disk.
+    blocks: u64,
+    /// What each takes besides its bytes, and what more it takes in memory.
+    besides: (u64, u64),
     memory_bytes: u64,
     memory_bytes_max: u64,
     /// The same, if nothing else were kept.
@@ -163,6 +163,9 @@ impl Store {
         Self {
             held: HashMap::new(),
             queue: VecDeque::new(),
+            versions_of: HashMap::new(),
+            blocks: 0,
+            besides: (LISTED, QUEUED),
             memory_bytes: 0,
             memory_bytes_max,
             memory_bytes_all: memory_bytes_max,
@@ -176,11 +179,6 @@ impl Store {
         }
     }
 
-    /// Something else takes so many bytes of the memory.
-    pub const fn leave_room(&mut self, bytes: u64) {
-        self.memory_bytes_max = self.memory_bytes_all.saturating_sub(bytes);
-    }
-
     /// Begins the log of a new attempt, in place of any older copy. It counts as a copy from
     /// [`Store::complete`] on.
     ///
@@ -192,8 +190,8 @@ impl Store {
             return Err(fenced(task, held.generation, generation));
         }
         self.remove(task);
-        self.versions += 1;
-        let held = Held::new(CausalLog::new(), task, generation, layout, self.versions);
+        let version = self.next_version(task);
+        let held = Held::new(CausalLog::new(), task, generation, layout, version);
         self.held.insert(task.clone(), held);
         Ok(())
     }
@@ -221,12 +219,13 @@ impl Store {
         task: &TaskId,
         generation: Generation,
         layout: Layout,
-        blocks: impl IntoIterator<Item = (SpillRef, u128)>,
+        blocks: impl IntoIterator<Item = (SpillRef, BlockHash)>,
     ) {
         self.remove(task);
-        self.versions += 1;
+        let version = self.next_version(task);
         let log = CausalLog::from_spilled(blocks);
-        let mut held = Held::new(log, task, generation, layout, self.versions);
+        self.blocks += log.count() as u64;
+        let mut held = Held::new(log, task, generation, layout, version);
         held.whole = true;
         self.held.insert(task.clone(), held);
     }
@@ -275,15 +274,17 @@ impl Store {
             return Err(fenced(task, held.generation, generation));
         }
         let bytes = block.len() as u64;
-        if from == held.log.end() && self.memory_bytes.saturating_add(bytes) > self.memory_bytes_max {
+        if from == held.log.end() && self.memory_bytes.saturating_add(bytes) > self.room_for(bytes) {
             return Ok(Absorbed::NoRoom);
         }
+        let Some(held) = self.held.get_mut(task) else { return Err(Error::LogGap { from, end }) };
         let new_bytes = held.log.absorb(from, std::slice::from_ref(block))?;
         let index = held.log.blocks(LogOffset::START).partition_point(|known| known.offset < from);
         if new_bytes > 0 {
             self.memory_bytes += new_bytes;
             self.in_flight_bytes += if held.in_flight { new_bytes } else { 0 };
-            self.queue.push_back((task.clone(), held.version, index));
+            self.queue.push_back((held.version, index));
+            self.blocks += 1;
         }
         Ok(Absorbed::At(index))
     }
@@ -303,13 +304,13 @@ impl Store {
     /// Whether every block stands in a segment file of this agent.
     #[must_use]
     pub fn is_durable(&self, task: &TaskId) -> bool {
-        self.held.get(task).is_none_or(|held| held.durable.len() == held.log.blocks(LogOffset::START).len())
+        self.held.get(task).is_none_or(|held| held.durable.count() == held.log.count())
     }
 
     /// Whether one block stands in a segment file of this agent.
     #[must_use]
     pub fn is_block_durable(&self, task: &TaskId, index: usize) -> bool {
-        self.held.get(task).is_some_and(|held| held.durable.contains_key(&index))
+        self.held.get(task).is_some_and(|held| held.durable.contains(index))
     }
 
     /// Another number each time a log is begun anew, for [`Self::durable`]; asked for before its blocks are.
@@ -322,76 +323,22 @@ impl Store {
     /// spilled. Of a log that was replaced meanwhile it says nothing.
     pub fn durable(&mut self, task: &TaskId, version: Option<u64>, index: usize, place: SpillRef) {
         if let Some(held) = self.held.get_mut(task).filter(|held| Some(held.version) == version) {
-            held.durable.insert(index, place);
+            let block = held.log.block(index);
+            let is_in_memory = block.is_some_and(|block| matches!(block.place, Place::Memory(_)));
+            held.durable.insert(index, place, is_in_memory);
         }
     }
 
-    /// Blocks to move to disk before `bytes` more fit; frees those that stand in a segment right away.
-    pub fn make_room(&mut self, bytes: u64) -> Vec<Victims> {
-        let mut victims: Vec<Victims> = Vec::new();
-        let mut leaving = 0;
-        // Some more than needed, so that files are written in larger strokes.
-        let target = self.memory_bytes_max.saturating_sub(bytes);
-        if self.memory_bytes <= target {
-            return victims;
-        }
-        let target = target.saturating_sub(self.memory_bytes_max / 8);
-        while self.memory_bytes - leaving > target {
-            let Some((task, version, index)) = self.queue.pop_front() else { break };
-            leaving += self.evict(task, version, index, &mut victims);
-        }
-        victims
-    }
-
-    /// Takes a block out of memory: at once if it stands on disk, else as a victim; the bytes still to leave.
-    fn evict(&mut self, task: TaskId, version: u64, index: usize, victims: &mut Vec<Victims>) -> u64 {
-        let Some(held) = self.held.get_mut(&task).filter(|held| held.version == version) else { return 0 };
-        let Some(BlockRef { place: Place::Memory(block), .. }) = held.log.block(index).cloned() else {
-            return 0;
-        };
-        let bytes = block.len() as u64;
-        if let Some(place) = held.durable.get(&index) {
-            held.log.mark_spilled(index, *place);
-            let in_flight = held.in_flight;
-            self.freed(bytes, in_flight);
-            return 0;
-        }
-        match victims.last_mut().filter(|last| last.task == task && last.version == version) {
-            Some(last) => last.blocks.push((index, block)),
-            None => victims.push(Victims { task, version, blocks: vec![(index, block)] }),
-        }
-        bytes
-    }
-
-    fn freed(&mut self, bytes: u64, in_flight: bool) {
-        self.memory_bytes -= bytes;
-        self.in_flight_bytes -= if in_flight { bytes } else { 0 };
-    }
-
-    /// The victims were written; their memory is free.
-    pub fn spilled(&mut self, victims: &Victims, places: &[SpillRef]) {
-        let Some(held) = self.held.get_mut(&victims.task).filter(|held| held.version == victims.version)
-        else {
-            return;
-        };
-        let mut bytes = 0;
-        for ((index, block), place) in victims.blocks.iter().zip(places) {
-            held.log.mark_spilled(*index, *place);
-            bytes += block.len() as u64;
-        }
-        let in_flight = held.in_flight;
-        self.freed(bytes, in_flight);
-    }
-
-    /// The victims could not be written: they stay in memory, first in line.
-    pub fn not_spilled(&mut self, victims: &Victims) {
-        for (index, _) in victims.blocks.iter().rev() {
-            self.queue.push_front((victims.task.clone(), victims.version, *index));
-        }
+    fn next_version(&mut self, task: &TaskId) -> u64 {
+        self.versions += 1;
+        self.versions_of.insert(self.versions, task.clone());
+        self.versions
     }
 
     fn remove(&mut self, task: &TaskId) {
         if let Some(held) = self.held.remove(task) {
+            self.versions_of.remove(&held.version);
+            self.blocks -= held.log.count() as u64;
             self.freed(held.log.memory_bytes(), held.in_flight);
         }
     }
@@ -407,8 +354,7 @@ impl Store {
         for task in &gone {
             self.remove(task);
         }
-        let held = &self.held;
-        self.queue.retain(|(task, version, _)| held.get(task).is_some_and(|held| held.version == *version));
+        self.queue.retain(|(version, _)| self.versions_of.contains_key(version));
         let stays = |task: &TaskId, born: Generation| born >= below || !key.covers(&task.epoch_key());
         self.reopened.retain(|task, all| {
             all.retain(|reopened| stays(task, reopened.generation));
@@ -418,7 +364,7 @@ impl Store {
         self.forgotten.retain(|task, generation| stays(task, *generation));
         // What stays and is not shared yet was absorbed for the next use of the name.
         self.fresh.retain(|_, tasks| {
-            tasks.retain(|task| held.contains_key(task));
+            tasks.retain(|task| self.held.contains_key(task));
             !tasks.is_empty()
         });
         epochs.sort();
@@ -443,14 +389,15 @@ impl Store {
     /// What is held.
     #[must_use]
     pub fn stats(&self) -> AgentStats {
-        let mut stats = AgentStats { memory_bytes: self.memory_bytes, ..AgentStats::default() };
+        let memory_bytes = self.memory_bytes + self.list_bytes();
+        let mut stats = AgentStats { memory_bytes, ..AgentStats::default() };
         for (task, held) in &self.held {
             let spilled = held.log.spilled_bytes();
             stats.spilled_bytes += spilled;
             stats.held.push(HeldStats {
                 task: task.clone(),
                 generation: held.generation,
-                blocks: held.log.blocks(LogOffset::START).len() as u64,
+                blocks: held.log.count() as u64,
                 bytes: held.log.end().0,
                 spilled,
             });
@@ -464,7 +411,7 @@ pub(crate) fn one_piece(blocks: &[BlockRef]) -> Vec<BlockRef> {
     let mut bytes = 0;
     let fits = |block: &&BlockRef| {
         let is_first = bytes == 0;
-        bytes += u64::from(block.len);
+        bytes += block.bytes();
         is_first || bytes <= PIECE_BYTES
     };
     blocks.iter().take_while(fits).cloned().collect()

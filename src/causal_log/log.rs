@@ -25,8 +25,26 @@ pub struct SpillRef {
 pub enum Place {
     /// In memory.
     Memory(Bytes),
-    /// On disk.
-    Spilled(SpillRef),
+    /// On disk, and what stands for them.
+    Spilled(SpillRef, BlockHash),
+}
+
+/// Stands for a block's bytes. Ten million blocks are kept by one log, so it takes no more room than it must.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockHash([u8; 16]);
+
+impl BlockHash {
+    /// Of a block.
+    #[must_use]
+    pub fn of(block: &[u8]) -> Self {
+        Self(xxh3_128(block).to_le_bytes())
+    }
+
+    /// As a number.
+    #[must_use]
+    pub const fn number(self) -> u128 {
+        u128::from_le_bytes(self.0)
+    }
 }
 
 /// One block of a log.
@@ -34,19 +52,33 @@ pub enum Place {
 pub struct BlockRef {
     /// Where it starts in the log.
     pub offset: LogOffset,
-    /// Length in bytes.
-    pub len: u32,
     /// Where its bytes are.
     pub place: Place,
-    /// Stands for the bytes where they are on disk only.
-    pub hash: Option<u128>,
 }
 
 impl BlockRef {
+    /// Its length in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        match &self.place {
+            Place::Memory(bytes) => bytes.len() as u64,
+            Place::Spilled(place, _) => u64::from(place.len),
+        }
+    }
+
     /// Position after the block.
     #[must_use]
-    pub const fn end(&self) -> LogOffset {
-        self.offset.plus(self.len as u64)
+    pub fn end(&self) -> LogOffset {
+        self.offset.plus(self.bytes())
+    }
+
+    /// What stands for its bytes.
+    #[must_use]
+    pub fn hash(&self) -> BlockHash {
+        match &self.place {
+            Place::Memory(bytes) => BlockHash::of(bytes),
+            Place::Spilled(_, hash) => *hash,
+        }
     }
 }
 
@@ -75,12 +107,12 @@ impl CausalLog {
         Self::default()
     }
 
-    /// A log of blocks that are on disk already, each with its [`block_hash`].
+    /// A log of blocks that are on disk already.
     #[must_use]
-    pub fn from_spilled(blocks: impl IntoIterator<Item = (SpillRef, u128)>) -> Self {
+    pub fn from_spilled(blocks: impl IntoIterator<Item = (SpillRef, BlockHash)>) -> Self {
         let mut log = Self::new();
         for (spilled, hash) in blocks {
-            log.push(spilled.len, Place::Spilled(spilled), Some(hash));
+            log.push(spilled.len, Place::Spilled(spilled, hash));
         }
         log
     }
@@ -92,12 +124,12 @@ impl CausalLog {
     pub fn append(&mut self, block: Bytes) -> Result<LogOffset> {
         let len = block_len(block.len())?;
         self.memory_bytes += u64::from(len);
-        Ok(self.push(len, Place::Memory(block), None))
+        Ok(self.push(len, Place::Memory(block)))
     }
 
-    fn push(&mut self, len: u32, place: Place, hash: Option<u128>) -> LogOffset {
+    fn push(&mut self, len: u32, place: Place) -> LogOffset {
         let offset = self.end;
-        self.blocks.push(BlockRef { offset, len, place, hash });
+        self.blocks.push(BlockRef { offset, place });
         self.end = offset.plus(u64::from(len));
         offset
     }
@@ -148,7 +180,7 @@ impl CausalLog {
         let kept = self.blocks.partition_point(|block| block.end() <= to);
         for block in self.blocks.drain(kept..) {
             if let Place::Memory(_) = block.place {
-                self.memory_bytes -= u64::from(block.len);
+                self.memory_bytes -= block.bytes();
             }
         }
         let end = self.blocks.last().map_or(LogOffset::START, BlockRef::end);
@@ -189,7 +221,7 @@ impl CausalLog {
         let same = own.is_some_and(|own| match &own.place {
             Place::Memory(bytes) => bytes == block,
             // Spilled bytes are not read back for this.
-            Place::Spilled(_) => own.len as usize == block.len() && own.hash == Some(block_hash(block)),
+            Place::Spilled(place, hash) => place.len as usize == block.len() && *hash == BlockHash::of(block),
         });
         if same { Ok(()) } else { Err(Error::LogFork { at }) }
     }
@@ -206,6 +238,12 @@ impl CausalLog {
         self.end.0 - self.memory_bytes
     }
 
+    /// How many blocks it has.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// The block at `index`.
     #[must_use]
     pub fn block(&self, index: usize) -> Option<&BlockRef> {
@@ -217,17 +255,10 @@ impl CausalLog {
         if let Some(block) = self.blocks.get_mut(index)
             && let Place::Memory(bytes) = &block.place
         {
-            self.memory_bytes -= u64::from(block.len);
-            block.hash = Some(block_hash(bytes));
-            block.place = Place::Spilled(spilled);
+            self.memory_bytes -= bytes.len() as u64;
+            block.place = Place::Spilled(spilled, BlockHash::of(bytes));
         }
     }
-}
-
-/// What stands for a block when its bytes are not at hand.
-#[must_use]
-pub fn block_hash(block: &[u8]) -> u128 {
-    xxh3_128(block)
 }
 
 /// A block's length as logs and spill files state it.

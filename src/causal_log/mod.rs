@@ -10,4 +10,4 @@ mod log;
 #[cfg(test)]
 mod tests;
 
-pub use log::{BlockRef, CausalLog, Delta, Place, SpillRef, block_hash};
+pub use log::{BlockHash, BlockRef, CausalLog, Delta, Place, SpillRef};

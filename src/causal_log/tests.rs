@@ -4,7 +4,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::log::block_len;
-use super::{CausalLog, Place, SpillRef, block_hash};
+use super::{BlockHash, CausalLog, Place, SpillRef};
 use crate::error::Error;
 use crate::id::{ChannelId, LogOffset};
 
@@ -17,7 +17,7 @@ fn block(text: &str) -> Bytes {
 fn contents(log: &CausalLog) -> Vec<Bytes> {
     let bytes = |place: &Place| match place {
         Place::Memory(bytes) => bytes.clone(),
-        Place::Spilled(_) => panic!("nothing is spilled here"),
+        Place::Spilled(..) => panic!("nothing is spilled here"),
     };
     log.blocks(LogOffset::START).iter().map(|b| bytes(&b.place)).collect()
 }
@@ -121,7 +121,7 @@ fn a_spilled_block_differs_from_another_of_its_length() {
     spilled.append(block("aaaa")).unwrap();
     spilled.mark_spilled(0, SpillRef { file: 1, pos: 0, len: 4 });
     let place = SpillRef { file: 1, pos: 0, len: 4 };
-    let recovered = CausalLog::from_spilled([(place, block_hash(b"aaaa"))]);
+    let recovered = CausalLog::from_spilled([(place, BlockHash::of(b"aaaa"))]);
     for mut log in [spilled, recovered] {
         assert_eq!(log.absorb(LogOffset::START, &[block("aaaa")]).expect("the same"), 0);
         let fork = log.absorb(LogOffset::START, &[block("bbbb")]);

@@ -92,7 +92,7 @@ fn what_was_shown_stays_where_it_is_when_an_old_frame_goes_on_from_it() {
     assert!(shows(&mut on_late, 0, &task(0), &["one", "new"]));
     assert!(!shows(&mut on_late, 1, &task(0), &["one", "new", "older"]));
     // The registry counts on its copy when others are lost.
-    let read = Request::Read { task: task(0), from: LogOffset::START, whole: false };
+    let read = Request::Read { task: task(0), from: LogOffset::START, whole: false, newest: None };
     let told = Peer::of(&world, late.addr()).ask(&read);
     assert!(matches!(&told, Reply::Blocks(blocks) if *blocks == [text("one"), text("new")]), "{told:?}");
     keep(&mut on_b, second, "newer");

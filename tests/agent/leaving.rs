@@ -15,8 +15,8 @@ fn listed(world: &World, names: &[&str]) {
 }
 
 /// Whether an agent has all of task 0's log.
-fn has(world: &World, agent: &Agent) -> bool {
-    let read = Request::Read { task: task(0), from: LogOffset::START, whole: true };
+pub(super) fn has(world: &World, agent: &Agent) -> bool {
+    let read = Request::Read { task: task(0), from: LogOffset::START, whole: true, newest: None };
     matches!(Peer::of(world, agent.addr()).ask(&read), Reply::Blocks(blocks) if !blocks.is_empty())
 }
 

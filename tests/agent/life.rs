@@ -218,7 +218,8 @@ fn a_commit_forgets_its_epoch_everywhere_and_no_other() {
     world.driver.commit_epoch("q", &Epoch::Batch(2)).unwrap();
     eventually("agents forget batches 1 and 2", || {
         let stats = world.driver.stats().unwrap();
-        stats.agents.iter().map(|agent| agent.memory_bytes).sum::<u64>() == 2000
+        // And what blocks take besides.
+        (2_000..2_500).contains(&stats.agents.iter().map(|agent| agent.memory_bytes).sum::<u64>())
     });
     assert_eq!(world.driver.live_epochs().unwrap().len(), 1);
     let opened = open(&mut world.worker_of(&two), &task_in(Epoch::Batch(3), 0), 1, 9);

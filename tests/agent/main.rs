@@ -8,6 +8,7 @@ mod compared;
 mod crossing;
 mod crowd;
 mod cuts;
+mod declared_dead;
 mod disputed;
 mod doubtful;
 mod failures;

@@ -22,6 +22,9 @@ const FOUND_BY: u64 = 3;
 const ROWS: u64 = if cfg!(debug_assertions) { 960_000 } else { 7_680_000 };
 const BATCH: u64 = 10_000;
 const CHARS: usize = 40;
+/// Each agent has all calls, its own and its peer's.
+const CALLS: u64 = 30_000;
+const SMALL_MEMORY: u64 = 8 << 20;
 
 /// Characters that cannot be made shorter.
 pub(super) fn value(row: u64, chars: usize) -> String {
@@ -138,4 +141,30 @@ fn rows_of_another_layout_are_found_inside_the_memory_that_was_set() {
         close(worker, opened.session);
     });
     is_inside(&finders);
+}
+
+/// A block for one call, as tasks record them that wait for each.
+fn small_block(call: u64) -> Bytes {
+    let mut builder = BlockBuilder::new();
+    builder.push(&Determinant::Seed { seed: call }).unwrap();
+    builder.finish()
+}
+
+#[test]
+fn calls_that_are_recorded_one_by_one_take_no_more_than_that_either() {
+    let world = World::with(|config, _| {
+        config.memory_bytes = SMALL_MEMORY;
+        config.io_timeout_ms = 30_000;
+    });
+    let agents = [world.process("one"), world.process("two")];
+    on_two(&world, &agents, RECORDED_BY, |worker, partition| {
+        let opened = open(worker, &task(u32::try_from(partition).unwrap()), 104, partition);
+        for call in 0..CALLS {
+            append(worker, opened.session, &small_block(call)).unwrap();
+        }
+        close(worker, opened.session);
+    });
+    let most = agents.each_ref().map(AgentProcess::heap_most);
+    println!("{most:?}");
+    assert!(most.iter().all(|bytes| *bytes <= SMALL_MEMORY + BESIDES), "{most:?}");
 }

@@ -373,7 +373,7 @@ fn a_log_that_has_moved_since_the_registry_told_of_it_is_not_lost() {
     };
     listed(&["one", "stays"]);
     listed(&["stays"]);
-    let read = Request::Read { task: task(9), from: LogOffset::START, whole: true };
+    let read = Request::Read { task: task(9), from: LogOffset::START, whole: true, newest: None };
     eventually("it is copied", || {
         let reply = Peer::of(&world, stays.addr()).ask(&read);
         matches!(reply, Reply::Blocks(blocks) if !blocks.is_empty()) && !one.is_needed()
@@ -410,4 +410,24 @@ fn a_holder_that_does_not_answer_is_waited_for_once() {
             break;
         }
     }
+}
+
+/// What the new layout adds to a log while another agent reads it is no row of the old one.
+#[test]
+fn what_is_added_to_a_log_since_the_registry_told_of_it_is_not_of_another_layout() {
+    let world = World::new();
+    let one = world.executor("one");
+    let mut worker = world.worker_of(&one);
+    let recorded = open(&mut worker, &task(9), 110, 1);
+    append(&mut worker, recorded.session, &rows(5..6, "recorded")).unwrap();
+    close(&mut worker, recorded.session);
+    let mut asking = Asking::of(&world, 102);
+    // The list of logs is asked for in the first step, and the first is read in the second.
+    assert!(matches!(asking.step(), Reply::PoolIsRead));
+    let again = open(&mut worker, &task(9), 102, 2);
+    assert_eq!(again.prior, [rows(5..6, "recorded")]);
+    append(&mut worker, again.session, &rows(1..2, "by the new layout")).unwrap();
+    let answer = asking.all();
+    let Reply::Pool(found) = answer else { panic!("{answer:?}") };
+    assert_eq!((found.answers[0].given, found.count), (0, 1), "one row was recorded by the old one");
 }

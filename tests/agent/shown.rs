@@ -203,7 +203,7 @@ fn what_was_copied_anew_of_what_rode_in_frames_is_not_all_of_the_log() {
     a.kill();
     assert!(shows(&mut worker_of(&world, &c), 0, &task(0), &["one"]));
     c.kill();
-    let read = Request::Read { task: task(0), from: LogOffset::START, whole: false };
+    let read = Request::Read { task: task(0), from: LogOffset::START, whole: false, newest: None };
     for agent in [&peer, &world.driver] {
         eventually(
             "those that are left have a copy",

@@ -116,7 +116,7 @@ fn a_copy_that_is_being_made_is_none() {
     close(&mut worker, opened.session);
     // The holder's copy is begun anew, by somebody who dies in the middle of it.
     assert!(matches!(peer.ask(&replicated(opened.generation, false, 1)), Reply::Done));
-    let read = |whole| Request::Read { task: task(0), from: LogOffset::START, whole };
+    let read = |whole| Request::Read { task: task(0), from: LogOffset::START, whole, newest: None };
     assert!(matches!(peer.ask(&read(true)), Reply::Failed(Error::CausalLogLost { .. })));
     // The driver's own copy counts.
     let again = open(&mut world.worker(), &task(0), 1, 2);
@@ -187,7 +187,7 @@ fn what_comes_late_takes_nothing_back() {
     for request in [&first, &first, &second, &first] {
         assert!(matches!(peer.ask(request), Reply::Done));
     }
-    match peer.ask(&Request::Read { task: task(0), from: LogOffset::START, whole: true }) {
+    match peer.ask(&Request::Read { task: task(0), from: LogOffset::START, whole: true, newest: None }) {
         Reply::Blocks(blocks) => assert_eq!(blocks, [text("the first of two"), text("the second of two")]),
         other => panic!("{other:?}"),
     }

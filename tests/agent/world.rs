@@ -3,12 +3,13 @@
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clonos::agent::members::Members;
-use clonos::agent::protocol::{Ending, OpenTask, Opened, Reply, Request, Use};
+use clonos::agent::protocol::{AgentInfo, Ending, OpenTask, Opened, Reply, Request, Use};
 use clonos::agent::state::messages::Clock;
 use clonos::config::SessionConfig;
 use clonos::edge::agent::{Agent, AgentConfig, NextBatch, Role, Stage};
@@ -83,15 +84,20 @@ impl World {
         AgentProcess { child, socket: folder.join("agent.sock") }
     }
 
-    /// What the registry calls an agent.
-    pub fn id_of(&self, agent: &Agent) -> AgentId {
+    /// The agents that the registry knows.
+    pub fn members(&self) -> Arc<[AgentInfo]> {
         let mut driver = Peer::of(self, self.driver.addr());
         let Reply::AgentsAre(news) = driver.ask(&Request::Agents { seen: 0 }) else {
             panic!("who is alive?")
         };
         let mut members = Members::default();
         members.hear(news);
-        members.all().iter().find(|known| known.addr == agent.addr()).unwrap().id
+        members.all()
+    }
+
+    /// What the registry calls an agent.
+    pub fn id_of(&self, agent: &Agent) -> AgentId {
+        self.members().iter().find(|known| known.addr == agent.addr()).unwrap().id
     }
 
     /// A worker of the driver's agent (`local[*]`).

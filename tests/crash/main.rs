@@ -154,7 +154,7 @@ fn check(found: &Recovery, acked: &HashMap<u32, usize>) -> usize {
         let log = found.tasks.iter().find(|log| log.task == task(*partition)).unwrap();
         assert!(log.blocks.len() >= *acked, "{} blocks, {acked} acknowledged", log.blocks.len());
         for (index, found_block) in log.blocks.iter().enumerate() {
-            let Place::Spilled(place) = &found_block.place else { panic!("not on disk") };
+            let Place::Spilled(place, _) = &found_block.place else { panic!("not on disk") };
             assert!(found.files.read(place).unwrap() == block(*partition, index), "block {index}");
             checked += 1;
         }
@@ -177,7 +177,7 @@ fn lose_power(folder: &Path, acked: &HashMap<u32, usize>, random: u64) -> bool {
     let (mut starts, mut safe) = (Vec::new(), 0);
     for log in &recover(alone.path()).unwrap().tasks {
         for (index, block) in log.blocks.iter().enumerate() {
-            let Place::Spilled(place) = &block.place else { panic!("not on disk") };
+            let Place::Spilled(place, _) = &block.place else { panic!("not on disk") };
             starts.push(place.pos);
             if index < acked.get(&log.task.partition.0).copied().unwrap_or(0) {
                 safe = safe.max(place.pos);

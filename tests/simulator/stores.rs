@@ -9,7 +9,7 @@ use clonos::id::{Generation, LogOffset, TaskId};
 pub(crate) fn in_memory(blocks: &[clonos::causal_log::BlockRef]) -> Vec<Bytes> {
     let bytes = |place: &Place| match place {
         Place::Memory(bytes) => bytes.clone(),
-        Place::Spilled(_) => unreachable!("memory is not bounded here"),
+        Place::Spilled(..) => unreachable!("memory is not bounded here"),
     };
     blocks.iter().map(|block| bytes(&block.place)).collect()
 }

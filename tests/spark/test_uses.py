@@ -229,14 +229,16 @@ def test_uids_keep_clear_of_the_names_of_logs() -> None:
             causal("long", uid=uid)(plus(1))
 
 
+@pytest.mark.parametrize("of", [lambda spark: spark, lambda spark: spark.newSession()])
 def test_uses_are_found_again_by_a_stream_that_starts_again(
-    spark: Any, session: Any, tmp_path: Any
+    spark: Any, session: Any, tmp_path: Any, of: Callable[[Any], Any]
 ) -> None:
     seen: list[dict[int, Any]] = []
+    own = of(spark)
 
     def start() -> None:
         query = (
-            spark.readStream.format("rate-micro-batch")
+            own.readStream.format("rate-micro-batch")
             .option("rowsPerBatch", 20)
             .option("numPartitions", 2)
             .load()

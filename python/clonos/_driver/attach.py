@@ -37,7 +37,7 @@ from clonos._config import (
 )
 from clonos._driver import spark_private
 from clonos._driver.local_iterators import LocalIterators
-from clonos._driver.plans import plan_uses
+from clonos._driver.plans import PlacedUse, plan_uses
 from clonos._driver.session import Session
 from clonos._temporary import SESSION_FILE, private_folder, write_private
 from clonos._worker.agents import sweep
@@ -203,7 +203,9 @@ def attach(
     _stop(before)
     folder = _session_folder(context.applicationId)
     config = _core.SessionConfig(
-        app_id=context.applicationId,
+        # A driver that YARN starts again has the application id of the one before, and counts
+        # stages and executions anew.
+        app_id=f"{context.applicationId}-{os.urandom(4).hex()}",
         secret=os.urandom(32),
         driver_addr="",
         driver_socket=str(folder / "agent.sock"),
@@ -285,7 +287,14 @@ def _start_agent(
     clocks = spark_private.clocks(spark)
     next_batches = spark_private.next_batches(spark)
     uses = plan_uses(spark, iterators.query)
-    return _core.Agent.start(own, *bind, stages, was_lost, uses, clocks, next_batches)
+
+    def uses_in_plan(execution: int, root: int) -> list[PlacedUse] | None:
+        # It may be the first batch of a stream of a session that nobody listens to yet.
+        if (session := _attached.current()) is not None:
+            session.watch_streams()
+        return uses(execution, root)
+
+    return _core.Agent.start(own, *bind, stages, was_lost, uses_in_plan, clocks, next_batches)
 
 
 def register_formats(

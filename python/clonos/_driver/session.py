@@ -382,6 +382,12 @@ class Session:
             for query in spark.streams.active:
                 self._refuse_late_commits(str(query.id))
 
+    def watch_streams(self) -> None:
+        """Listen to all sessions of the application in which a streaming query runs."""
+        with self._what_fails_is_logged():
+            for other in spark_private.sessions_of_streams(self.spark, self._watched):
+                self.watch(other)
+
     def _begin_query(self, query: str, name: str | None, run: str) -> None:
         if name is not None:
             self._named[name] = query
@@ -407,6 +413,7 @@ class Session:
                 if not self.config.local:
                     executors = spark_private.executors(self.spark.sparkContext)
                     self._agent.executors_are(executors)
+            self.watch_streams()
             with self._what_fails_is_logged():
                 self._commit_stages(query)
             executions = self._executions()

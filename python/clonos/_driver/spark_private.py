@@ -32,7 +32,7 @@ name                                                      seen in
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any
 
 from clonos._versions import spark_version
@@ -233,6 +233,20 @@ def _active_query(spark: SparkSession, query: str) -> Any:
     jspark: Any = spark._jsparkSession
     jvm: Any = spark.sparkContext._jvm
     return jspark.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query))
+
+
+def sessions_of_streams(spark: SparkSession, known: Container[str]) -> list[SparkSession]:
+    """Return the sessions in which a streaming query runs and whose names are not `known`."""
+    from pyspark.sql import SparkSession as Classic
+
+    jspark: Any = spark._jsparkSession
+    queries = jspark.sharedState().activeStreamingQueries()
+    found: dict[str, Any] = {}
+    for query in queries.values().toArray() if queries.size() else ():
+        session = query.sparkSession()
+        if (name := str(session.sessionUUID())) not in known:
+            found[name] = session
+    return [Classic(spark.sparkContext, session) for session in found.values()]
 
 
 def commits_late(spark: SparkSession, query: str) -> bool:

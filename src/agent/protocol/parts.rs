@@ -30,6 +30,8 @@ pub struct PoolEntry {
     pub until: LogOffset,
     /// The last attempt that recorded under another one: what an older one left may be gone.
     pub generation: Generation,
+    /// The newest attempt of all whose blocks are meant by this.
+    pub newest: Generation,
 }
 
 /// Blocks of a log that was absorbed from a frame.

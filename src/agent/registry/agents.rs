@@ -279,6 +279,16 @@ impl Registry {
         true
     }
 
+    /// Whether an agent is dead, or has been silent for so long that it is taken for dead from now on.
+    pub(super) fn is_gone(&mut self, agent: AgentId, silence_ms: u64, now_ms: u64) -> bool {
+        let Some(known) = self.agents.known.get(&agent) else { return true };
+        if known.info.driver || known.was_seen(silence_ms, now_ms) {
+            return false;
+        }
+        self.has_died(agent);
+        true
+    }
+
     /// Whether an agent was heard of lately.
     pub fn is_alive(&mut self, agent: AgentId, now_ms: u64) -> bool {
         self.look_for_silent(now_ms);

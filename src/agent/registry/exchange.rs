@@ -99,7 +99,7 @@ impl Registry {
         Ok(first.map(|(task, vouched)| self.counting_of(agent, task, *vouched)).collect())
     }
 
-    fn is_not_dead(&self, agent: AgentId) -> Result<()> {
+    pub(super) fn is_not_dead(&self, agent: AgentId) -> Result<()> {
         if self.agents.info(agent).is_some() {
             return Ok(());
         }

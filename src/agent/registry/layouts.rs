@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::parts::{first_part, parts_of};
-use super::{Entry, Registry};
+use super::{Entry, Live, Registry};
 use crate::agent::protocol::{Layout, PoolEntry};
 use crate::error::{Error, Result};
-use crate::id::{LogOffset, Partition, TaskId};
+use crate::id::{Generation, LogOffset, Partition, TaskId};
 use crate::task::Ended;
 
 /// Logs that are told of in one answer: about a megabyte.
@@ -123,9 +123,20 @@ impl Registry {
                     true => entry.before,
                     false => entry.generation,
                 },
+                newest: match self.is_being_taken_over(entry, layout) {
+                    true => Generation(entry.generation.0.saturating_sub(1)),
+                    false => entry.generation,
+                },
             })
             .collect();
         Ok(page)
+    }
+
+    /// Whether an attempt of the layout is opening a log of another one: it will say how much of it that has recorded.
+    fn is_being_taken_over(&self, entry: &Entry, layout: &Layout) -> bool {
+        let is_opening = |live: &Live| live.layout.same_stage(layout) && !entry.layout.same_stage(layout);
+        let live = entry.live.as_ref().filter(|live| is_opening(live));
+        live.is_some_and(|live| !live.is_over && self.agents.is_alive(live.agent))
     }
 
     /// Whether rows may be missing in the operator's logs of other layouts than `layout`: no stage of this application came to its

@@ -104,9 +104,9 @@ impl Moved {
         self.stage(task, layout).parts.entry(key).or_default()
     }
 
-    /// An attempt of a task begins.
+    /// An attempt of a task begins. One before it came to an end in vain, perhaps because its input broke off.
     pub(super) fn opened(&mut self, task: &TaskId, layout: &Layout) {
-        self.part(task, layout);
+        self.part(task, layout).is_done = false;
     }
 
     /// An attempt of a task came to its end.
@@ -269,5 +269,19 @@ mod tests {
                 "of a stage that came to its end anybody may take"
             );
         }
+    }
+
+    #[test]
+    fn a_task_that_is_opened_again_has_not_come_to_its_end() {
+        let mut moved = Moved::default();
+        for partition in 0..2 {
+            moved.opened(&task(partition), &STAGE);
+            moved.done(&task(partition), &STAGE);
+        }
+        let later = Layout { stage: 7, ..STAGE };
+        assert!(moved.is_whole(&task(0), &later));
+        // Its input had broken off.
+        moved.opened(&task(1), &STAGE);
+        assert!(!moved.is_whole(&task(0), &later));
     }
 }

@@ -9,10 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Entry, Registry};
 use crate::agent::protocol::Repair;
-use crate::id::{AgentId, TaskId};
+use crate::id::{AgentId, Generation, TaskId};
 
 /// Repairs told at a time.
 const REPAIRS_MAX: usize = 64;
+
+/// After so long a silence an agent with an attempt at work counts as dead though nobody else waits for that.
+const LEFT_MS: u64 = 15_000;
 
 /// Logs that may have fewer copies than wanted, by the agent that is to make another.
 #[derive(Debug, Default)]
@@ -38,14 +41,30 @@ impl Registry {
             }
             // Kept until the holders are as many as wanted: a repair may fail.
             let Some(repairer) = self.repairer(entry) else { continue };
-            if repairer == agent && entry.live.is_none_or(|live| live.is_over) && repairs.len() < REPAIRS_MAX
-            {
-                let (generation, holders) = (entry.generation, self.infos(&holders));
-                repairs.push(Repair { task: task.clone(), generation, holders });
+            if repairer == agent && repairs.len() < REPAIRS_MAX && self.is_left(&task, now_ms) {
+                let generation = self.tasks.get(&task).map_or(Generation::NONE, |entry| entry.generation);
+                repairs.push(Repair { task: task.clone(), generation, holders: self.infos(&holders) });
             }
             self.short.0.entry(repairer).or_default().insert(task);
         }
         repairs
+    }
+
+    /// Whether nobody writes to a log. An attempt at an agent that is dead may go on for a while: what is copied is of a
+    /// generation of its own, which the holders hold against that one.
+    fn is_left(&mut self, task: &TaskId, now_ms: u64) -> bool {
+        let Some(entry) = self.tasks.get(task) else { return false };
+        let Some(live) = entry.live.filter(|live| !live.is_over) else { return true };
+        // What rode in frames stands in the attempt's name at whoever has absorbed it.
+        if !entry.whole || !self.is_gone(live.agent, LEFT_MS, now_ms) {
+            return false;
+        }
+        let Some(entry) = self.tasks.get_mut(task) else { return false };
+        let Some(live) = entry.live.as_mut() else { return false };
+        live.is_over = true;
+        self.newest = self.newest.next();
+        entry.generation = self.newest;
+        true
     }
 
     /// Notes the logs of agents that are silent, dead or about to leave.

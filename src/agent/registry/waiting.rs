@@ -59,7 +59,7 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::protocol::{AgentInfo, Ending, Left, OpenTask, Use};
+    use crate::agent::protocol::{AgentInfo, AgentStanding, Ending, Left, OpenTask, Sent, Use};
     use crate::agent::registry::Granted;
     use crate::id::{Epoch, Partition};
     use crate::task::{Ended, Summary};
@@ -163,5 +163,29 @@ mod tests {
         assert!(registry.is_dead(AGENT, false, 60_000));
         assert!(registry.waited_for(AGENT).is_empty());
         assert!(grant(&mut registry, 2, 2, 0).is_some());
+    }
+
+    #[test]
+    fn a_log_that_is_written_at_a_silent_agent_is_copied_again_once_it_is_silent_for_long() {
+        let mut registry = registry();
+        let first = grant(&mut registry, 1, 1, 0).unwrap();
+        let sent = Sent { by: AGENT, number: 1 };
+        registry.holding(&task(0), first, &[AGENT, AgentId(2)], None, true, sent).unwrap();
+        let repairs = |registry: &mut Registry, now_ms| {
+            registry.heartbeat(AgentId(2), 0, now_ms);
+            registry.repairs(AgentId(2), 2, now_ms)
+        };
+        assert!(repairs(&mut registry, 10_000).is_empty(), "it may be back in a moment");
+        assert_eq!(registry.heartbeat(AGENT, 0, 11_000).0, AgentStanding::Alive);
+        assert!(repairs(&mut registry, 12_000).is_empty(), "and so it was");
+        let made = repairs(&mut registry, 30_000);
+        assert_eq!(made.iter().map(|repair| &repair.task).collect::<Vec<_>>(), [&task(0)]);
+        assert!(made[0].generation > first, "the attempt may write still");
+        assert_eq!(registry.heartbeat(AGENT, 0, 30_100).0, AgentStanding::Dead);
+        assert_eq!(repairs(&mut registry, 30_200)[0].generation, made[0].generation, "until it is done");
+        // What the attempt says counts for nothing, and another one is newer.
+        let late = Sent { by: AGENT, number: 2 };
+        assert!(registry.holding(&task(0), first, &[AGENT], None, true, late).is_err());
+        assert!(grant(&mut registry, 2, 1, 0).unwrap() > made[0].generation);
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{Absorbed, Held, Reopened, Store};
 use crate::agent::protocol::{AgentInfo, Beginning, HeldCopy, Layout};
-use crate::causal_log::{CausalLog, Place, block_hash};
+use crate::causal_log::{BlockHash, CausalLog, Place};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 
@@ -65,10 +65,10 @@ impl Store {
         }
         self.refuse_committed(task, born)?;
         if !self.held.contains_key(task) {
-            self.versions += 1;
+            let version = self.next_version(task);
             // Of no stage, until the task is opened here.
             let layout = Layout::default();
-            let mut held = Held::new(CausalLog::new(), task, Generation::NONE, layout, self.versions);
+            let mut held = Held::new(CausalLog::new(), task, Generation::NONE, layout, version);
             held.absorbed = true;
             self.held.insert(task.clone(), held);
         }
@@ -223,11 +223,8 @@ impl Store {
         let before = before.filter(|before| before.version == held.version && before.end() <= end);
         let Beginning { end: mut at, mut hash } = before.map(|before| before.beginning).unwrap_or_default();
         for block in held.log.blocks(at).iter().take_while(|block| block.end() <= end) {
-            let own = match &block.place {
-                Place::Memory(bytes) => block_hash(bytes),
-                Place::Spilled(_) => block.hash?,
-            };
-            hash = block_hash(&[hash.to_le_bytes(), own.to_le_bytes()].concat());
+            let own = block.hash().number();
+            hash = BlockHash::of(&[hash.to_le_bytes(), own.to_le_bytes()].concat()).number();
             at = block.end();
         }
         (at == end).then_some(Taken { version: held.version, beginning: Beginning { end, hash } })
@@ -268,25 +265,25 @@ impl Store {
     /// so that the next try takes what does. What something visible depends on may be part of what stays.
     pub fn drop_stale(&mut self, task: &TaskId, version: Option<u64>, same: LogOffset) {
         let Some(held) = self.held.get_mut(task).filter(|held| Some(held.version) == version) else { return };
-        let (before, in_flight) = (held.log.memory_bytes(), held.in_flight);
+        let (before, count, in_flight) = (held.log.memory_bytes(), held.log.count(), held.in_flight);
         held.log.cut(same);
         let (left, end) = (held.log.memory_bytes(), held.log.end());
+        self.blocks -= (count - held.log.count()) as u64;
         self.freed(before - left, in_flight);
         if end == LogOffset::START {
-            self.held.remove(task);
+            self.remove(task);
             return;
         }
+        let fresh = self.next_version(task);
         let Some(held) = self.held.get_mut(task) else { return };
-        self.versions += 1;
-        held.version = self.versions;
+        self.versions_of.remove(&std::mem::replace(&mut held.version, fresh));
         let blocks = held.log.blocks(LogOffset::START);
-        held.durable.retain(|index, _| *index < blocks.len());
+        held.durable.cut(blocks.len());
         held.depended_on = held.depended_on.min(held.log.end());
         held.vouched.1 = held.vouched.1.min(held.log.end());
         let in_memory =
             blocks.iter().enumerate().filter(|(_, block)| matches!(block.place, Place::Memory(_)));
-        let version = held.version;
-        self.queue.extend(in_memory.map(|(index, _)| (task.clone(), version, index)));
+        self.queue.extend(in_memory.map(|(index, _)| (fresh, index)));
     }
 
     /// Those of an epoch's absorbed logs that are meant and have blocks which were not shared yet; they count as shared

@@ -11,7 +11,7 @@ impl Store {
             SpillPolicy::Off => Vec::new(),
             // Below half of the budget nothing is written; then down to a quarter, in large strokes.
             SpillPolicy::Availability if !self.is_half_full() => Vec::new(),
-            SpillPolicy::Availability => self.frames(self.memory_bytes_max / 4, |_| true),
+            SpillPolicy::Availability => self.frames(self.room() / 4, |_| true),
             SpillPolicy::Eager => self.frames(0, |_| true),
             SpillPolicy::Epoch => self.frames(0, |epoch| newest.is_some_and(|newest| earlier(epoch, newest))),
         }
@@ -19,8 +19,8 @@ impl Store {
 
     /// Whether half of the budget is in use.
     #[must_use]
-    pub const fn is_half_full(&self) -> bool {
-        self.memory_bytes > self.memory_bytes_max / 2
+    pub fn is_half_full(&self) -> bool {
+        self.memory_bytes > self.room() / 2
     }
 
     /// Bytes of frames in memory.
@@ -35,11 +35,13 @@ impl Store {
         let mut leaving = 0;
         let mut others = std::collections::VecDeque::new();
         while self.in_flight_bytes > 0 && self.memory_bytes - leaving > keep {
-            let Some((task, version, index)) = self.queue.pop_front() else { break };
+            let Some((version, index)) = self.queue.pop_front() else { break };
+            // One that is gone needs no place any more.
+            let Some(task) = self.versions_of.get(&version) else { continue };
             if task.is_in_flight() && meant(&task.epoch_key()) {
-                leaving += self.evict(task, version, index, &mut victims);
+                leaving += self.evict(version, index, &mut victims);
             } else {
-                others.push_back((task, version, index));
+                others.push_back((version, index));
             }
         }
         others.append(&mut self.queue);

@@ -32,6 +32,11 @@ fn block(byte: u8, len: usize) -> Bytes {
     Bytes::from(vec![byte; len])
 }
 
+/// One whose blocks take nothing but their bytes.
+fn store() -> Store {
+    Store { besides: (0, 0), ..Store::new(MEMORY) }
+}
+
 /// A log that is there, with blocks of these lengths.
 fn with_log(store: &mut Store, task: &TaskId, blocks: &[usize]) {
     store.begin(task, Generation(1), LAYOUT).unwrap();
@@ -68,11 +73,12 @@ fn check(store: &Store, under_way: &[Victims]) {
     assert_eq!(store.memory_bytes, sum(false));
     assert_eq!(store.in_flight_bytes(), sum(true));
     let stats = store.stats();
-    assert_eq!(stats.memory_bytes, sum(false));
+    assert_eq!(stats.memory_bytes, sum(false) + store.list_bytes());
+    assert_eq!(store.blocks, store.held.values().map(|held| held.log.count() as u64).sum::<u64>());
     assert_eq!(stats.spilled_bytes, stats.held.iter().map(|held| held.spilled).sum::<u64>());
     for (task, held) in &store.held {
         for (index, found) in held.log.blocks(LogOffset::START).iter().enumerate() {
-            let place = (task.clone(), held.version, index);
+            let place = (held.version, index);
             let leaves = |v: &&Victims| v.version == held.version && v.blocks.iter().any(|b| b.0 == index);
             let queued = store.queue.iter().filter(|queued| **queued == place).count();
             let known = queued + under_way.iter().filter(leaves).count();
@@ -85,7 +91,7 @@ fn check(store: &Store, under_way: &[Victims]) {
 
 #[test]
 fn a_block_that_is_here_already_stands_where_it_stood() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     let up = task("up", 1, 0);
     with_log(&mut store, &up, &[10, 20, 30]);
     for (from, index, len) in [(0, 0, 10), (10, 1, 20), (30, 2, 30)] {
@@ -95,8 +101,36 @@ fn a_block_that_is_here_already_stands_where_it_stood() {
 }
 
 #[test]
+fn what_lists_of_blocks_take_is_no_room_for_blocks() {
+    const ALL: u64 = 100 * (LISTED + QUEUED);
+    let (mut store, up) = (Store::new(ALL), task("up", 1, 0));
+    store.begin(&up, Generation(1), LAYOUT).unwrap();
+    let add = |store: &mut Store, bytes: u64| {
+        let from = store.end(&up).unwrap();
+        let block = block(7, bytes as usize);
+        while store.absorb(&up, Generation(1), from, &block).unwrap() == Absorbed::NoRoom {
+            let victims = store.make_room(bytes);
+            assert!(!victims.is_empty(), "nothing would ever find room");
+            spill(store, victims);
+        }
+    };
+    for blocks in 1..=150 {
+        add(&mut store, LISTED);
+        let most = ALL + LISTED + QUEUED;
+        assert!(store.stats().memory_bytes <= most, "{blocks} blocks");
+        check(&store, &[]);
+    }
+    // With more than fit, blocks go on being taken, one after the other; also one that is larger than what is left.
+    (150..500).for_each(|_| add(&mut store, LISTED));
+    add(&mut store, ALL / 2);
+    check(&store, &[]);
+    store.commit(&epoch(1), Generation(2));
+    assert_eq!(store.stats().memory_bytes, 0);
+}
+
+#[test]
 fn a_discarded_log_goes_with_its_frames() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     let score = task("score", 1, 0);
     with_log(&mut store, &score, &[10]);
     with_log(&mut store, &score.in_flight(), &[20]);
@@ -115,7 +149,7 @@ fn a_discarded_log_goes_with_its_frames() {
 
 /// Causal logs and frames of epochs 1 and 2, block by block in turn, 500 bytes of each kind.
 fn mixed() -> Store {
-    let mut store = Store::new(2_000);
+    let mut store = Store { memory_bytes_max: 2_000, ..store() };
     for _ in 0..5 {
         for number in [1, 2] {
             for task in [task("score", number, 0), task("score", number, 0).in_flight()] {
@@ -190,7 +224,7 @@ fn frames_are_due_by_availability_above_half_of_the_memory_down_to_a_quarter() {
     spill(&mut store, victims);
     check(&store, &[]);
 
-    let mut frames = Store::new(2_000);
+    let mut frames = Store { memory_bytes_max: 2_000, ..self::store() };
     with_log(&mut frames, &frames_log(1), &[100; 11]);
     let victims = frames.overdue(SpillPolicy::Availability, None);
     assert_eq!(bytes_of(&victims), [(frames_log(1), vec![0, 1, 2, 3, 4, 5])]);
@@ -201,7 +235,7 @@ fn frames_are_due_by_availability_above_half_of_the_memory_down_to_a_quarter() {
 
 #[test]
 fn a_place_in_a_segment_is_not_taken_for_a_log_that_was_begun_anew() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     with_log(&mut store, &frames_log(1), &[100]);
     let before = store.version(&frames_log(1));
     // Another attempt begins its own log while the block is on its way to disk.
@@ -212,7 +246,7 @@ fn a_place_in_a_segment_is_not_taken_for_a_log_that_was_begun_anew() {
 
 #[test]
 fn frames_that_stand_in_a_segment_leave_memory_without_being_written() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     with_log(&mut store, &frames_log(1), &[100, 100]);
     let version = store.version(&frames_log(1));
     store.durable(&frames_log(1), version, 0, SpillRef { file: 1, pos: 0, len: 100 });
@@ -226,10 +260,15 @@ fn frames_that_stand_in_a_segment_leave_memory_without_being_written() {
 
 #[test]
 fn a_recovered_log_in_place_of_one_in_memory_frees_it() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     let score = task("score", 1, 0);
     with_log(&mut store, &score, &[100]);
-    store.recovered(&score, Generation(2), LAYOUT, [(SpillRef { file: 1, pos: 0, len: 100 }, 0)]);
+    store.recovered(
+        &score,
+        Generation(2),
+        LAYOUT,
+        [(SpillRef { file: 1, pos: 0, len: 100 }, BlockHash::of(b""))],
+    );
     check(&store, &[]);
 }
 
@@ -301,14 +340,19 @@ fn apply(store: &mut Store, under_way: &mut Vec<Victims>, op: &Op) {
         Op::Again(log, at, forks) => {
             let blocks = store.piece(&log_of(log), LogOffset::START).unwrap_or_default();
             let Some(found) = blocks.get(at) else { return };
-            let (from, len) = (found.offset, found.len as usize + usize::from(forks));
+            let (from, len) = (found.offset, found.bytes() as usize + usize::from(forks));
             drop(store.absorb_copy(&log_of(log), Generation::NONE, from, &block(0, len)));
         }
         Op::Durable(log, index) => {
             let blocks = store.piece(&log_of(log), LogOffset::START).unwrap_or_default();
             let Some(found) = blocks.get(index) else { return };
             let version = store.version(&log_of(log));
-            store.durable(&log_of(log), version, index, SpillRef { file: 1, pos: 0, len: found.len });
+            store.durable(
+                &log_of(log),
+                version,
+                index,
+                SpillRef { file: 1, pos: 0, len: found.bytes() as u32 },
+            );
         }
         Op::MakeRoom(bytes) => under_way.extend(store.make_room(bytes)),
         Op::Overdue(policy, newest) => under_way.extend(store.overdue(policy, Some(&epoch(newest)))),
@@ -327,7 +371,7 @@ fn apply(store: &mut Store, under_way: &mut Vec<Victims>, op: &Op) {
                     &log_of(log),
                     Generation(1),
                     LAYOUT,
-                    (0..blocks as u64).map(|at| (place(at), 0)),
+                    (0..blocks as u64).map(|at| (place(at), BlockHash::of(b""))),
                 );
             }
         }
@@ -341,7 +385,7 @@ fn apply(store: &mut Store, under_way: &mut Vec<Victims>, op: &Op) {
 proptest! {
     #[test]
     fn the_store_knows_what_it_holds_in_memory_whatever_happens(ops in ops()) {
-        let (mut store, mut under_way) = (Store::new(MEMORY), Vec::new());
+        let (mut store, mut under_way) = (store(), Vec::new());
         for op in &ops {
             apply(&mut store, &mut under_way, op);
             check(&store, &under_way);

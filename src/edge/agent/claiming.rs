@@ -5,13 +5,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use super::handler::{Handler, unexpected};
 use super::refusals::is_refusal;
 use super::registrar::{LocalRegistry, Registrar};
 use crate::agent::protocol::{Layout, OpenTask, Reply, Request};
 use crate::agent::registry::Recorded;
-use crate::causal_log::{Place, SpillRef};
+use crate::causal_log::Place;
 use crate::edge::disk::recovery::RecoveredTask;
 use crate::edge::locked;
 use crate::error::{Error, Result};
@@ -26,6 +27,10 @@ pub(super) const fn before_first(incarnation: u64) -> Generation {
     Generation(incarnation << GRANT_BITS)
 }
 
+/// How long a claim on executions is left as it is. They share one, and whoever attaches to the folder removes what
+/// is much older as nobody's.
+const RENEWED_EVERY: Duration = Duration::from_secs(24 * 3600);
+
 /// What the application has claimed, in the driver's agent.
 #[derive(Default)]
 pub(in crate::edge) struct Claims {
@@ -35,6 +40,8 @@ pub(in crate::edge) struct Claims {
     /// Epochs of which it is not known whether their last commit was carried out: it failed, perhaps when all was
     /// done but told.
     doubtful: Mutex<HashSet<EpochKey>>,
+    /// When executions were claimed last.
+    renewed: Mutex<Option<Instant>>,
     /// Held by whoever claims or commits.
     turn: Mutex<()>,
 }
@@ -42,14 +49,17 @@ pub(in crate::edge) struct Claims {
 impl Handler {
     /// In the driver: sees that an epoch is this application's. The number of its use.
     pub(in crate::edge) fn attend(&self, local: &LocalRegistry, key: &EpochKey) -> Result<u64> {
-        match self.known_use(key).filter(|_| !self.is_doubtful(key)) {
-            Some(used) => Ok(used),
-            None => {
-                let _turn = locked(&self.claims.turn);
-                self.settle(local, key)?;
-                self.claim(local, key)
-            }
+        if let Some(used) = self.known_use(key).filter(|_| !self.is_doubtful(key) && !self.is_due(key)) {
+            return Ok(used);
         }
+        let _turn = locked(&self.claims.turn);
+        self.settle(local, key)?;
+        self.claim(local, key)
+    }
+
+    /// Whether a claim may soon look as if nobody had it.
+    fn is_due(&self, key: &EpochKey) -> bool {
+        key.is_execution() && locked(&self.claims.renewed).is_none_or(|at| at.elapsed() >= RENEWED_EVERY)
     }
 
     fn is_doubtful(&self, key: &EpochKey) -> bool {
@@ -137,7 +147,7 @@ impl Handler {
 
     /// Claims an epoch unless that was done; the number of its use.
     fn claim(&self, local: &LocalRegistry, key: &EpochKey) -> Result<u64> {
-        if let Some(used) = self.known_use(key) {
+        if let Some(used) = self.known_use(key).filter(|_| !self.is_due(key)) {
             return Ok(used);
         }
         let taken = self.disk.take(key).inspect_err(|error| {
@@ -150,6 +160,9 @@ impl Handler {
         let (refusals, found) = found.into_iter().partition(is_refusal);
         self.recovered(local, found);
         self.refuse_again(local, refusals)?;
+        if key.is_execution() {
+            *locked(&self.claims.renewed) = Some(Instant::now());
+        }
         locked(&self.claims.uses).insert(key.claimed(), used);
         Ok(used)
     }
@@ -161,11 +174,10 @@ impl Handler {
         for found in found {
             let RecoveredTask { app, stage, tasks, code, plan, relaid, has_moved, .. } = found;
             let layout = Layout { app, stage, tasks, code, plan };
-            let places = found.blocks.iter().filter_map(|block| match (&block.place, block.hash) {
-                (Place::Spilled(place), Some(hash)) => Some((*place, hash)),
-                _ => None,
+            let places = found.blocks.iter().filter_map(|block| match &block.place {
+                Place::Spilled(place, hash) => Some((*place, *hash)),
+                Place::Memory(_) => None,
             });
-            let places: Vec<(SpillRef, u128)> = places.collect();
             let generation = found.generation.max(Generation(1));
             store.recovered(&found.task, generation, layout, places);
             let recorded = Recorded { layout, relaid, has_moved };
@@ -190,4 +202,56 @@ pub(super) fn check_run(local: &LocalRegistry, key: &EpochKey, stamp: u64) -> Re
              that belong to it, wrap what a pool runs there, and read an iterator to its end or close it"
         ),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::agent::protocol::AgentInfo;
+    use crate::config::SessionConfig;
+    use crate::edge::disk::Disk;
+    use crate::id::{AgentId, Epoch, application_query};
+
+    fn claim_in(folder: &tempfile::TempDir) -> Option<PathBuf> {
+        let inside = |dir: PathBuf| fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        let all = inside(folder.path().to_owned()).filter(|path| path.is_dir()).flat_map(inside);
+        all.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "claim"))
+    }
+
+    #[test]
+    fn the_claim_of_a_living_application_does_not_grow_old() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = SessionConfig::new("app", [7; 32]);
+        config.checkpoint_dir = Some(folder.path().display().to_string());
+        let disk = Disk::open(&config, AgentId(1), 1).unwrap();
+        disk.own(disk.attach().unwrap());
+        let info = AgentInfo { id: AgentId(1), addr: String::new(), host: "h".into(), driver: true };
+        let (stages, plans) = (Box::new(|_| None), Box::new(|_| None));
+        let clocks = Box::new(|_: &str, _| Err("there is none".to_owned()));
+        let local = LocalRegistry::new(stages, Box::new(|_, _| false), plans, clocks, Box::new(|_| None), 1);
+        let driver = Handler::new(config, info, disk, Registrar::There(String::new()), String::new());
+        let execution = |number| EpochKey {
+            query: application_query("app").into(),
+            epoch: Epoch::Named(format!("sql-{number}").into()),
+        };
+        let used = driver.attend(&local, &execution(1)).unwrap();
+        let claim = claim_in(&folder).unwrap();
+        let long_ago = SystemTime::now() - 10 * RENEWED_EVERY;
+        fs::File::options().write(true).open(&claim).unwrap().set_modified(long_ago).unwrap();
+        let age = || fs::metadata(claim_in(&folder).unwrap()).unwrap().modified().unwrap().elapsed().unwrap();
+        assert_eq!(driver.attend(&local, &execution(2)).unwrap(), used);
+        assert!(age() > RENEWED_EVERY, "it was looked after a moment ago");
+        *locked(&driver.claims.renewed) = None;
+        assert_eq!(driver.attend(&local, &execution(3)).unwrap(), used);
+        assert!(age() < RENEWED_EVERY);
+        // Removed all the same, while nothing was asked for.
+        fs::remove_file(&claim).unwrap();
+        *locked(&driver.claims.renewed) = None;
+        driver.attend(&local, &execution(4)).unwrap();
+        assert!(claim_in(&folder).is_some());
+    }
 }

@@ -199,7 +199,7 @@ impl Handler {
             return Ok(Compared::Same);
         }
         let others: Vec<AgentInfo> = holders.iter().filter(|holder| !is_here(holder)).cloned().collect();
-        let read = |from| Request::Read { task: log.task.clone(), from, whole: *whole };
+        let read = |from| Request::Read { task: log.task.clone(), from, whole: *whole, newest: None };
         // Who has no more than the beginning cannot speak for another who has more.
         let (agrees, failed) = (Cell::new(holders.iter().any(is_here)), Cell::new(None));
         let asked = |holder: &AgentInfo| match self.is_same(log, holder, from, *whole, read) {

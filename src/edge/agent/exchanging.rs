@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::copying::Logs;
 use super::handler::{Handler, Session};
 use crate::agent::copying::Copying;
-use crate::agent::protocol::{Grant, Reply, Request};
+use crate::agent::protocol::{AgentInfo, Grant, Reply, Request};
 use crate::agent::store::Reopened;
 use crate::edge::locked;
 use crate::edge::net::nobody_listens;
@@ -58,11 +58,12 @@ impl Handler {
 
     /// At the end of a task whose output stays inside: sees to it that the logs it has absorbed stand on as
     /// many agents as are wanted before Spark shows that output to anyone. The sender's agent has each, and so
-    /// has this one; where they are the same, or more are wanted, others are given a copy.
+    /// has this one; where they are the same, or may be on one host, or more are wanted, others are given a copy.
     pub(in crate::edge) fn spread(&self, session: &Session) -> Result<()> {
         let wanted = self.depth();
         // Of several that take a copy, one may be the sender's agent, which has it.
-        let are_few = |task: &&TaskId| wanted > 1 || locked(&self.store).is_own(task);
+        let is_near = self.shares_its_host();
+        let are_few = |task: &&TaskId| wanted > 1 || is_near || locked(&self.store).is_own(task);
         let tasks: Vec<TaskId> = session.absorbed.keys().filter(are_few).cloned().collect();
         if wanted == 0 || tasks.is_empty() {
             return Ok(());
@@ -71,6 +72,14 @@ impl Handler {
         let _turn = self.sharing.take(session.task.epoch_key());
         let logs = Logs::absorbed(&session.task, &tasks, session.grant.generation);
         self.see_that(logs, &mut Copying::new(wanted).one_at_least(self.patience()))
+    }
+
+    /// Whether there are agents on this host besides this one, and on others, which are not lost with it.
+    fn shares_its_host(&self) -> bool {
+        let members = self.members_now();
+        let is_here = |agent: &&AgentInfo| agent.host == self.info.host;
+        let others = || members.iter().filter(|agent| agent.id != self.info.id && !agent.driver);
+        others().any(|agent| is_here(&agent)) && !others().all(|agent| is_here(&agent))
     }
 
     /// This agent's executor has ended. The registry does not know who has absorbed a log that nothing visible depends

@@ -83,7 +83,7 @@ impl Handler {
         if holder.id == self.info.id {
             return self.read(task, from);
         }
-        let read = Request::Read { task: task.clone(), from, whole: false };
+        let read = Request::Read { task: task.clone(), from, whole: false, newest: None };
         match self.connections.call(holder, &read)? {
             Reply::Blocks(blocks) => Ok(blocks),
             _ => Err(unexpected()),

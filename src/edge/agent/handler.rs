@@ -24,7 +24,7 @@ use crate::edge::locked;
 use crate::edge::net::connections::Connections;
 use crate::edge::net::signal::Signal;
 use crate::error::{Error, Result};
-use crate::id::{ChannelId, Epoch, EpochKey, LogOffset, TaskId};
+use crate::id::{ChannelId, Epoch, EpochKey, Generation, LogOffset, TaskId};
 
 /// One open task of a worker.
 pub(in crate::edge) struct Session {
@@ -238,17 +238,22 @@ impl Handler {
 
     // For other agents.
 
-    /// One piece of a log that is here; with `whole`, only of a copy that is not being made.
+    /// One piece of a log that is here; with `whole`, only of a copy that is not being made. With `newest`, `None` if a later
+    /// attempt than that was opened.
     pub(in crate::edge) fn read_copy(
         &self,
         task: &TaskId,
         from: LogOffset,
         whole: bool,
-    ) -> Result<Vec<Bytes>> {
+        newest: Option<Generation>,
+    ) -> Result<Option<Vec<Bytes>>> {
         if whole && !locked(&self.store).is_whole(task) {
             return Err(Error::CausalLogLost { task: task.clone() });
         }
-        self.read(task, from)
+        let read = self.read(task, from)?;
+        // Only now: an attempt that was opened while it was read may have added to it.
+        let is_later = newest.is_some_and(|newest| locked(&self.store).generation(task) > Some(newest));
+        Ok((!is_later).then_some(read))
     }
 
     pub(in crate::edge) fn stats(&self) -> AgentStats {

@@ -28,6 +28,8 @@ const TURN: Duration = Duration::from_millis(500);
 const MERGED: usize = 1 << 20;
 /// Bytes of values in one answer: each connection has some times as much in hand while it answers.
 const ANSWER_BYTES: usize = 256 << 10;
+/// How long the registry is left to hear what an attempt that opens a log found of it.
+const TAKING_OVER_PAUSE: Duration = Duration::from_millis(20);
 /// A pool that nobody asked for so long is dropped.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -88,6 +90,13 @@ struct Reading {
     lost: Vec<TaskId>,
     /// Some log is of an attempt that never came to its end.
     may_lack_rows: bool,
+}
+
+impl Reading {
+    fn goes_on_with(&mut self, entries: Vec<PoolEntry>) {
+        self.last = entries.last().map(|entry| entry.task.clone());
+        self.entries = entries.into();
+    }
 }
 
 /// What came of one step.
@@ -263,8 +272,7 @@ impl Handler {
             }
             let next = self.entries_behind(session, reading.last.clone())?;
             reading.is_whole = next.is_empty();
-            reading.last = next.last().map(|entry| entry.task.clone());
-            reading.entries = next.into();
+            reading.goes_on_with(next);
             return Ok(Step::Some);
         };
         let from = builder.end_of(&entry.task);
@@ -273,6 +281,13 @@ impl Handler {
             return Ok(Step::Stale);
         }
         let blocks = match self.pooled(entry, from, &mut reading.rescued) {
+            // What a later attempt adds is not of another layout, and the registry is about to say from where on.
+            Ok(None) => {
+                sleep(TAKING_OVER_PAUSE);
+                let now = self.entries_behind(session, reading.before.clone())?;
+                reading.goes_on_with(now);
+                return Ok(Step::Some);
+            }
             Err(Error::CausalLogLost { task }) => {
                 // It may be elsewhere since the registry told of it.
                 let now = self.entries_behind(session, reading.before.clone())?;
@@ -280,14 +295,13 @@ impl Handler {
                     now.task == task && now.holders.iter().any(|holder| !entry.holders.contains(holder))
                 });
                 if is_elsewhere {
-                    reading.last = now.last().map(|entry| entry.task.clone());
-                    reading.entries = now.into();
+                    reading.goes_on_with(now);
                     return Ok(Step::Some);
                 }
                 reading.lost.push(task);
                 Vec::new()
             }
-            read => read?,
+            read => read?.unwrap_or_default(),
         };
         for block in &blocks {
             builder.add(&entry.task, block)?;
@@ -306,20 +320,21 @@ impl Handler {
         self.registrar.pool(&self.connections, &session.task, session.grant.layout, last)
     }
 
-    /// One piece of a log, from whoever has it; none at its end.
+    /// One piece of a log, from whoever has it; none at its end. `None` if an attempt was opened since it was told of.
     fn pooled(
         &self,
         entry: &PoolEntry,
         from: LogOffset,
         rescued: &mut Option<(TaskId, Rescued)>,
-    ) -> Result<Vec<Bytes>> {
+    ) -> Result<Option<Vec<Bytes>>> {
         if from >= entry.until {
-            return Ok(Vec::new());
+            return Ok(Some(Vec::new()));
         }
         let mut blocks = match rescued {
             Some((task, rescued)) if *task == entry.task => rescued.piece(from)?,
             _ => match self.read_anywhere(entry, from)? {
-                Some(blocks) => blocks,
+                Some(Some(blocks)) => blocks,
+                Some(None) => return Ok(None),
                 None => {
                     let lost = || Error::CausalLogLost { task: entry.task.clone() };
                     let found = self.disk.rescue(&entry.task)?.ok_or_else(lost)?;
@@ -333,23 +348,25 @@ impl Handler {
             at = at.plus(block.len() as u64);
             is_meant
         });
-        Ok(blocks)
+        Ok(Some(blocks))
     }
 
     /// One piece of a log from one of its holders, this agent before others and who did not answer lately last; `None`
     /// if all are gone.
-    fn read_anywhere(&self, entry: &PoolEntry, from: LogOffset) -> Result<Option<Vec<Bytes>>> {
+    fn read_anywhere(&self, entry: &PoolEntry, from: LogOffset) -> Result<Option<Option<Vec<Bytes>>>> {
+        let newest = Some(entry.newest);
         let mut holders: Vec<AgentInfo> = entry.holders.clone();
         holders.sort_by_cached_key(|holder| {
             (holder.id != self.info.id, self.connections.failed_lately(&holder.addr))
         });
         self.first_of(&holders, |holder| {
             if holder.id == self.info.id {
-                return self.read_copy(&entry.task, from, true);
+                return self.read_copy(&entry.task, from, true, newest);
             }
-            let read = Request::Read { task: entry.task.clone(), from, whole: true };
+            let read = Request::Read { task: entry.task.clone(), from, whole: true, newest };
             match self.connections.call(holder, &read)? {
-                Reply::Blocks(piece) => Ok(piece),
+                Reply::Blocks(piece) => Ok(Some(piece)),
+                Reply::Withdrawn => Ok(None),
                 _ => Err(unexpected()),
             }
         })

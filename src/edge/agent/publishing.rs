@@ -48,7 +48,9 @@ impl Handler {
             let place = pending.wait()?;
             locked(&self.store).durable(&session.task, version, index, place);
         }
-        if moved || !session.published {
+        // Without a peer there is nobody at whom a newer attempt could have raised a fence.
+        let is_alone = session.peers.is_empty() && self.disk.has_segments();
+        if moved || !session.published || is_alone {
             locked(&self.store).complete(&session.task, session.grant.generation);
             // Refused if a newer attempt has opened the task: then this block is not acknowledged.
             self.tell_holders(session, None)?;

@@ -8,6 +8,7 @@ use super::handler::Handler;
 use super::registrar::Registrar;
 use crate::agent::copying::Copying;
 use crate::agent::protocol::{Repair, Request};
+use crate::edge::locked;
 use crate::edge::net::server::Server;
 use crate::error::Result;
 
@@ -43,6 +44,7 @@ impl Handler {
     /// Makes copies until as many agents hold the log as are wanted, and tells the registry.
     fn copy_again(&self, repair: &Repair) -> Result<()> {
         let before = repair.holders.len();
+        locked(&self.store).fence(&repair.task, repair.generation);
         let mut copying = Copying::new(self.depth().saturating_add(1)).held_by(repair.holders.clone());
         let seen = self.see_that(Logs::own(&repair.task, repair.generation), &mut copying);
         let holders = copying.into_holders();

@@ -73,7 +73,7 @@ impl Rescued {
     fn read(&self, place: &Place) -> Result<Bytes> {
         match place {
             Place::Memory(bytes) => Ok(bytes.clone()),
-            Place::Spilled(place) => self.files.read(place),
+            Place::Spilled(place, _) => self.files.read(place),
         }
     }
 }
@@ -128,9 +128,11 @@ impl Disk {
         let Some(store) = &self.store else { return Ok(None) };
         let incarnation = self.incarnation.load(Ordering::Acquire);
         let by = (self.app_id.as_str(), self.app);
-        let Claim { used, .. } = claim::take(store.as_ref(), key, incarnation, by)?;
+        let claim = claim::take(store.as_ref(), key, incarnation, by)?;
+        let used = claim.used;
         // Executions are never run again.
         if key.is_execution() {
+            claim::renew(store.as_ref(), key, claim, &self.app_id)?;
             return Ok(Some((used, Vec::new())));
         }
         let found = recover_claimed(store, key, used)?;
@@ -204,7 +206,7 @@ impl Disk {
     fn read_one(&self, place: &Place) -> Result<Bytes> {
         let place = match place {
             Place::Memory(bytes) => return Ok(bytes.clone()),
-            Place::Spilled(place) => place,
+            Place::Spilled(place, _) => place,
         };
         if self.spill.owns(place) {
             return self.spill.read(place);

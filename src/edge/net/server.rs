@@ -238,7 +238,10 @@ impl Server {
                 handler.pool(session, &questions.read()?, checks_ambiguity)
             }
             Request::Confirm { task, generation, from } => handler.confirmed(&task, generation, from),
-            Request::Read { task, from, whole } => handler.read_copy(&task, from, whole).map(Reply::Blocks),
+            Request::Read { task, from, whole, newest } => {
+                let read = handler.read_copy(&task, from, whole, newest)?;
+                Ok(read.map_or(Reply::Withdrawn, Reply::Blocks))
+            }
             Request::Fence { task, generation, reopened_at, shown } => {
                 Ok(Reply::Fenced(locked(&handler.store).fence_for(&task, generation, reopened_at, shown)))
             }

@@ -377,7 +377,7 @@ fn found(recovery: Recovery, backlog: &mut Backlog) -> Result<RecoveredFiles> {
     for task in parts {
         let Epoch::Batch(part) = task.task.epoch else { continue };
         for block in &task.blocks {
-            let Held::Spilled(place) = &block.place else { continue };
+            let Held::Spilled(place, _) = &block.place else { continue };
             let (span, _) = read_span(&recovery.files.read(place)?)?;
             backlog.recovered(span, part, *place)?;
         }

@@ -8,7 +8,7 @@ fn at(id: u64) -> AgentInfo {
 
 #[test]
 fn a_copy_is_absorbed_by_position() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     let up = task("up", 1, 0);
     let absorb = |store: &mut Store, from, byte, len| {
         store.absorb_copy(&up, Generation::NONE, LogOffset(from), &block(byte, len))
@@ -28,7 +28,7 @@ fn a_copy_is_absorbed_by_position() {
 
 #[test]
 fn a_gap_at_the_beginning_of_a_copy_is_refused() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     let gap = store.absorb_copy(&task("up", 1, 0), Generation::NONE, LogOffset(3), &block(1, 5));
     assert!(matches!(gap, Err(Error::LogGap { .. })), "{gap:?}");
     assert!(!store.has_fresh(&epoch(1)));
@@ -37,7 +37,7 @@ fn a_gap_at_the_beginning_of_a_copy_is_refused() {
 
 #[test]
 fn a_fork_drops_the_copy_so_that_the_next_try_takes_the_new_one() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     let up = task("up", 1, 0);
     for (from, byte) in [(0, 1), (10, 2)] {
         store.absorb_copy(&up, Generation::NONE, LogOffset(from), &block(byte, 10)).unwrap();
@@ -57,7 +57,7 @@ fn a_fork_drops_the_copy_so_that_the_next_try_takes_the_new_one() {
 
 #[test]
 fn a_fork_with_a_frame_of_an_older_run_leaves_the_tasks_own_log_alone() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     let up = task("up", 1, 0);
     with_log(&mut store, &up, &[10]);
     let fork = store.absorb_copy(&up, Generation::NONE, LogOffset(0), &block(9, 10));
@@ -80,7 +80,7 @@ fn that_one_holder_is_gone_says_nothing_of_a_newer_one() {
 
 #[test]
 fn an_attempt_that_came_to_nothing_leaves_the_one_before() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     let up = task("up", 1, 0);
     let absorb =
         |store: &mut Store| store.absorb_copy(&up, Generation(9), LogOffset(0), &block(1, 5)).unwrap();
@@ -105,7 +105,7 @@ fn an_attempt_that_came_to_nothing_leaves_the_one_before() {
 
 #[test]
 fn what_an_attempt_confirmed_is_asked_again_if_a_newer_one_was_opened_since() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     let up = task("up", 1, 0);
     store.absorb_copy(&up, Generation(1), LogOffset(0), &block(1, 5)).unwrap();
     store.reopened(&up, Generation(2), at(2));
@@ -124,7 +124,7 @@ fn what_an_attempt_confirmed_is_asked_again_if_a_newer_one_was_opened_since() {
 
 #[test]
 fn what_was_absorbed_is_shared_once_unless_that_failed() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     let (a, b, other) = (task("up", 1, 0), task("up", 1, 1), task("up", 2, 0));
     for (number, task) in [&b, &a, &other].into_iter().enumerate() {
         store.absorb_copy(task, Generation::NONE, LogOffset(0), &block(number as u8, 5)).unwrap();
@@ -144,7 +144,7 @@ fn what_was_absorbed_is_shared_once_unless_that_failed() {
 
 #[test]
 fn a_task_that_is_opened_here_records_on_a_copy_but_its_own_blocks_are_not_fresh() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     let up = task("up", 1, 0);
     store.absorb_copy(&up, Generation::NONE, LogOffset(0), &block(1, 5)).unwrap();
     store.take_fresh(&epoch(1), |_| true);
@@ -159,7 +159,7 @@ fn a_task_that_is_opened_here_records_on_a_copy_but_its_own_blocks_are_not_fresh
 
 #[test]
 fn of_a_stale_copy_what_was_the_same_stays() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     let (up, nobody) = (task("up", 1, 0), Generation::NONE);
     for (from, byte) in [(0, 1), (10, 2), (20, 3)] {
         store.absorb_copy(&up, nobody, LogOffset(from), &block(byte, 10)).unwrap();

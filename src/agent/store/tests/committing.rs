@@ -43,7 +43,7 @@ fn late_news_of_a_commit_spares_who_has_the_log_that_counts_in_the_next_use_of_t
 
 #[test]
 fn a_commit_forgets_logs_frames_and_what_was_not_shared() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     for number in 1..=3 {
         with_log(&mut store, &task("score", number, 0), &[10]);
         with_log(&mut store, &task("score", number, 0).in_flight(), &[20]);

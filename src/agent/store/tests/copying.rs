@@ -26,7 +26,7 @@ fn lacks(store: &Store, task: &TaskId) -> Option<(u64, u64)> {
 
 #[test]
 fn a_part_is_sent_until_it_is_answered() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     let score = task("score", 1, 0);
     with_log(&mut store, &score, &[10, 20]);
     let first = store.outgoing(&score, CHANNEL).unwrap();
@@ -38,7 +38,7 @@ fn a_part_is_sent_until_it_is_answered() {
 
 #[test]
 fn an_answer_says_nothing_of_a_log_that_was_begun_anew() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     let score = task("score", 1, 0);
     with_log(&mut store, &score, &[10, 20]);
     let first = store.outgoing(&score, CHANNEL).unwrap();
@@ -70,7 +70,7 @@ fn bring(
 
 #[test]
 fn a_late_request_is_answered_for_only_if_all_that_it_brings_is_here() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     let score = task("score", 1, 0);
     bring(&mut store, (1, 5), (0, 10), false, 7).unwrap();
     for (span, all) in [((0, 20), false), ((10, 20), false), ((0, 10), true)] {
@@ -90,7 +90,7 @@ fn a_late_request_is_answered_for_only_if_all_that_it_brings_is_here() {
 
 #[test]
 fn a_request_that_is_repeated_takes_nothing_back() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     let score = task("score", 1, 0);
     bring(&mut store, (1, 5), (0, 10), true, 7).unwrap();
     let version = store.version(&score);
@@ -108,7 +108,7 @@ fn a_request_that_is_repeated_takes_nothing_back() {
 
 #[test]
 fn a_fenced_request_does_not_make_those_of_the_newer_generation_late() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     bring(&mut store, (2, 5), (0, 10), false, 7).unwrap();
     let fenced = bring(&mut store, (1, 9), (10, 20), false, 7);
     assert!(matches!(fenced, Err(Error::Fenced { .. })), "{fenced:?}");
@@ -118,7 +118,7 @@ fn a_fenced_request_does_not_make_those_of_the_newer_generation_late() {
 
 #[test]
 fn a_copy_of_an_older_generation_is_not_gone_on_with() {
-    let mut store = Store::new(MEMORY);
+    let mut store = store();
     let score = task("score", 1, 0);
     bring(&mut store, (1, 5), (0, 10), true, 7).unwrap();
     let goes_on = bring(&mut store, (2, 6), (10, 20), true, 8);

@@ -4,7 +4,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::agent::protocol::{Code, Layout};
-use crate::causal_log::SpillRef;
+use crate::causal_log::{BlockHash, SpillRef};
 use crate::config::SessionConfig;
 use crate::edge::agent::registrar::Registrar;
 use crate::edge::disk::Disk;
@@ -58,7 +58,7 @@ fn what_cannot_be_read_here_is_not_taken_for_another_log() {
     let layout = Layout { app: 1, stage: 1, tasks: None, code, plan: None };
     // In a file that is gone.
     let place = SpillRef { file: u64::MAX, pos: 0, len: 8 };
-    locked(&agent.store).recovered(&task(), Generation(1), layout, [(place, 0)]);
+    locked(&agent.store).recovered(&task(), Generation(1), layout, [(place, BlockHash::of(b""))]);
     let block = Bytes::from_static(b"recorded");
     let read = Ours::default().next_is(&agent, &shared(&agent), LogOffset::START, &block);
     assert!(read.as_ref().is_err_and(|error| error.condition() == "CORRUPT_LOG"), "{read:?}");

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{RecoveredTask, Segments};
 use crate::agent::protocol::{Code, Plan};
-use crate::causal_log::{BlockRef, Place, SpillRef, block_hash};
+use crate::causal_log::{BlockHash, BlockRef, Place, SpillRef};
 use crate::determinant::BlockReader;
 use crate::edge::disk::segment::SegmentRecord;
 use crate::error::{Error, Result};
@@ -24,7 +24,7 @@ pub(super) struct Entry {
     plan: Option<Plan>,
     offset: LogOffset,
     /// Stands for the block when two are compared.
-    hash: u128,
+    hash: BlockHash,
     place: SpillRef,
 }
 
@@ -46,7 +46,7 @@ impl Entry {
             code: code_of(&record.block),
             plan: record.plan,
             offset: record.offset,
-            hash: block_hash(&record.block),
+            hash: BlockHash::of(&record.block),
             place: SpillRef { file, pos, len },
         }
     }
@@ -138,12 +138,8 @@ impl Chain {
     pub(super) fn into_task(self, task: TaskId) -> RecoveredTask {
         // Where the blocks were recorded decides about the layout, not who opened the task last.
         let recorded = self.entries.last().or(self.newest.as_ref());
-        let block = |entry: &Entry| BlockRef {
-            offset: entry.offset,
-            len: entry.place.len,
-            place: Place::Spilled(entry.place),
-            hash: Some(entry.hash),
-        };
+        let block =
+            |entry: &Entry| BlockRef { offset: entry.offset, place: Place::Spilled(entry.place, entry.hash) };
         let borders = || self.entries.iter().filter_map(|entry| Some(entry.plan?.borders));
         RecoveredTask {
             task,

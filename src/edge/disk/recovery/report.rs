@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::{Chain, Scanned, scan_all};
+use crate::causal_log::BlockRef;
 use crate::determinant::{BlockReader, Determinant};
 use crate::edge::disk::segment::store::{Folder, Store};
 use crate::edge::disk::segment::{RawFile, SegmentScan, VERSION, read_block};
@@ -124,7 +125,7 @@ fn task_report(path: &Path, raw: &dyn RawFile, task: TaskId, chain: Chain) -> Re
         stage: log.stage,
         tasks: log.tasks,
         blocks: log.blocks.len() as u64,
-        bytes: log.blocks.iter().map(|block| u64::from(block.len)).sum(),
+        bytes: log.blocks.iter().map(BlockRef::bytes).sum(),
         task: log.task,
         determinants,
         undecodable,

@@ -54,7 +54,7 @@ fn blocks(found: &Recovery) -> Vec<Bytes> {
     assert!(found.tasks.len() <= 1);
     let all = found.tasks.iter().flat_map(|t| &t.blocks);
     all.map(|block| match &block.place {
-        Place::Spilled(place) => found.files.read(place).unwrap(),
+        Place::Spilled(place, _) => found.files.read(place).unwrap(),
         Place::Memory(_) => panic!("recovered blocks are on disk"),
     })
     .collect()
@@ -154,7 +154,7 @@ fn the_longest_of_agreeing_copies_is_taken() {
     assert_eq!(blocks(&found), ["ab", "cd", "e"]);
     assert_eq!(found.tasks[0].generation, Generation(2));
     assert_eq!(found.tasks[0].task, task(0));
-    let offsets: Vec<_> = found.tasks[0].blocks.iter().map(|b| (b.offset.0, b.len)).collect();
+    let offsets: Vec<_> = found.tasks[0].blocks.iter().map(|b| (b.offset.0, b.bytes())).collect();
     assert_eq!(offsets, [(0, 2), (2, 2), (4, 1)]);
 }
 
@@ -211,7 +211,7 @@ fn a_file_removed_after_recovery_is_an_error_of_reading() {
     write_as(root.path(), 1, [record(0, 1, 0, b"ab")]);
     let found = recover(root.path()).unwrap();
     writer(root.path()).drop_epoch_all(&epoch(), 0).unwrap();
-    let Place::Spilled(place) = &found.tasks[0].blocks[0].place else { panic!("not spilled") };
+    let Place::Spilled(place, _) = &found.tasks[0].blocks[0].place else { panic!("not spilled") };
     assert!(found.files.owns(place));
     assert!(matches!(found.files.read(place), Err(Error::Io { .. })));
 }

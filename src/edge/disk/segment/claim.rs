@@ -284,6 +284,15 @@ fn mine(store: &dyn Store, key: &EpochKey, claim: Claim, incarnation: u64) -> Re
     })
 }
 
+/// Makes a claim young: who removes what is old, as nobody will ask for it, does not know who lives.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(in crate::edge) fn renew(store: &dyn Store, key: &EpochKey, claim: Claim, app: &str) -> Result<()> {
+    let path = claim.path(store.root(), key);
+    store.renew(&path, app.as_bytes()).map_err(|e| write_error(&path, SETTING, &e))
+}
+
 /// Whether a claim is there: whoever takes over removes it before it reads.
 ///
 /// # Errors

@@ -23,7 +23,7 @@ fn recovered(root: &Path, partition: u32) -> Vec<u8> {
     let wanted = |t: &&RecoveredTask| t.task == task(partition);
     let Some(log) = found.tasks.iter().find(wanted) else { return Vec::new() };
     let read = |block: &crate::causal_log::BlockRef| match &block.place {
-        crate::causal_log::Place::Spilled(place) => found.files.read(place).unwrap(),
+        crate::causal_log::Place::Spilled(place, _) => found.files.read(place).unwrap(),
         crate::causal_log::Place::Memory(_) => panic!("recovered blocks are on disk"),
     };
     log.blocks.iter().flat_map(read).collect()

@@ -30,7 +30,7 @@ fn on(disk: &FaultyDisk, root: &Path) -> Folder {
 /// Bytes of logs that whoever claims the epoch finds.
 fn found(root: &Path, key: &EpochKey, claim: Claim) -> u64 {
     let found = recover_claimed(&(Arc::new(Folder::at(root)) as Arc<dyn Store>), key, claim.used).unwrap();
-    found.tasks.iter().flat_map(|task| &task.blocks).map(|block| u64::from(block.len)).sum()
+    found.tasks.iter().flat_map(|task| &task.blocks).map(|block| block.bytes()).sum()
 }
 
 /// An application that has attached, with its writer.

@@ -159,6 +159,14 @@ impl Store for Folder {
         })
     }
 
+    fn renew(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        match File::options().write(true).open(path) {
+            Ok(file) => file.set_modified(SystemTime::now()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => self.create(path, content),
+            Err(e) => Err(e),
+        }
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.disk.remove(path)
     }

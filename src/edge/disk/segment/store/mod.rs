@@ -112,6 +112,9 @@ pub(in crate::edge) trait Store: Debug + Send + Sync {
     /// `AlreadyExists` if it is there with other content.
     fn create(&self, path: &Path, content: &[u8]) -> io::Result<()>;
 
+    /// Makes a file young that somebody needs who has it for long: it is there afterwards, be it that it was gone.
+    fn renew(&self, path: &Path, content: &[u8]) -> io::Result<()>;
+
     /// Removes a file, which may be back after a crash until [`Self::settle`]; one that is gone is no error.
     fn remove(&self, path: &Path) -> io::Result<()>;
 

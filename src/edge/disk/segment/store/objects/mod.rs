@@ -222,6 +222,10 @@ impl Store for Objects {
         self.client.create(path, &[Bytes::copy_from_slice(content)])
     }
 
+    fn renew(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        self.client.put(path, &Bytes::copy_from_slice(content))
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.client.remove(path)
     }

@@ -41,7 +41,7 @@ fn log(bucket: &Arc<Faulty>, claim: Claim, partition: u32) -> String {
     let found = recovered(bucket, claim).unwrap();
     let wanted = found.tasks.iter().filter(|task| task.task.partition.0 == partition);
     let read = |block: &crate::causal_log::BlockRef| match &block.place {
-        crate::causal_log::Place::Spilled(place) => found.files.read(place).unwrap(),
+        crate::causal_log::Place::Spilled(place, _) => found.files.read(place).unwrap(),
         crate::causal_log::Place::Memory(_) => panic!("recovered blocks are in the store"),
     };
     let bytes: Vec<u8> = wanted.flat_map(|task| &task.blocks).flat_map(read).collect();
@@ -129,7 +129,7 @@ fn blocks_of_any_size_are_read_in_any_order() {
     let found = recovered(&bucket, claim).unwrap();
     for at in [6, 0, 4, 4, 1, 2, 3, 5] {
         assert!(writer.read(&places[at]).unwrap() == block(at, sizes[at]));
-        let crate::causal_log::Place::Spilled(place) = &found.tasks[0].blocks[at].place else { panic!() };
+        let crate::causal_log::Place::Spilled(place, _) = &found.tasks[0].blocks[at].place else { panic!() };
         assert!(found.files.read(place).unwrap() == block(at, sizes[at]));
     }
 }

@@ -1,0 +1,142 @@
+//! What becomes of attempts at an agent that was declared dead, be it that it was killed or stood still for long.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use clonos::agent::protocol::{Ending, OpenTask, Reply, Request};
+use clonos::agent::registry::AGENT_SILENCE_MS_MAX;
+use clonos::edge::agent::Agent;
+use clonos::edge::net::client::Client;
+use clonos::frame::Group;
+use clonos::id::{AgentId, LogOffset, TaskId};
+use clonos::task::Summary;
+
+use super::leaving::has;
+use super::world::*;
+
+/// Stops an agent's process until others hold it for dead.
+fn stands_still(agent: &AgentProcess) {
+    agent.signal("-STOP");
+    std::thread::sleep(Duration::from_millis(AGENT_SILENCE_MS_MAX + 500));
+}
+
+/// An attempt at work, with a block of which the only other executor has a copy.
+fn at_work(world: &World, own: &AgentProcess) -> (Client, u64) {
+    let mut worker = Client::connect(&world.config, &own.socket).unwrap();
+    let session = open(&mut worker, &task(0), 1, 1).session;
+    append(&mut worker, session, &text("recorded")).unwrap();
+    (worker, session)
+}
+
+/// A process, and what the registry calls its agent.
+fn known(world: &World, name: &str) -> (AgentProcess, AgentId) {
+    let ids = || world.members().iter().map(|agent| agent.id).collect::<HashSet<_>>();
+    let (before, process) = (ids(), world.process(name));
+    (process, *ids().difference(&before).next().unwrap())
+}
+
+/// Has an agent declared dead that does not answer.
+fn is_dead(world: &World, agent: AgentId) {
+    let ask = Request::Silent { agent, refused: true };
+    let asked = || Peer::of(world, world.driver.addr()).ask(&ask);
+    eventually("it was not heard of", || matches!(asked(), Reply::IsDead(true)));
+}
+
+fn found_at(world: &World, agent: &Agent) -> Vec<bytes::Bytes> {
+    open(&mut world.worker_of(agent), &task(0), 1, 2).prior
+}
+
+#[test]
+fn what_a_task_at_work_has_recorded_is_copied_again_when_its_agent_dies() {
+    let world = World::new();
+    let ((own, id), peer) = (known(&world, "own"), world.process("peer"));
+    let _attempt = at_work(&world, &own);
+    let third = world.executor("third");
+    own.kill();
+    // As whoever has to do with it finds out.
+    is_dead(&world, id);
+    eventually("the peer gives it on", || has(&world, &third));
+    peer.kill();
+    assert_eq!(found_at(&world, &third), [text("recorded")]);
+}
+
+#[test]
+fn who_comes_back_has_nothing_acknowledged_that_the_new_copies_do_not_have() {
+    let world = World::with(|config, _| config.io_timeout_ms = 20_000);
+    let ((own, id), peer) = (known(&world, "own"), world.process("peer"));
+    let (mut worker, session) = at_work(&world, &own);
+    let third = world.executor("third");
+    stands_still(&own);
+    is_dead(&world, id);
+    eventually("the peer gives it on", || has(&world, &third));
+    // It lies there when the agent goes on, which has heard of nothing.
+    let late = worker.send(session, text("late")).unwrap();
+    own.signal("-CONT");
+    assert!(worker.wait(late).is_err(), "the copy that was made meanwhile lacks it");
+    peer.kill();
+    assert_eq!(found_at(&world, &third), [text("recorded")]);
+}
+
+#[test]
+fn the_end_of_an_attempt_at_a_dead_agent_does_not_count() {
+    let world = World::with(|config, _| config.io_timeout_ms = 20_000);
+    let ((own, id), third) = (known(&world, "own"), world.executor("third"));
+    let (mut worker, session) = at_work(&world, &own);
+    stands_still(&own);
+    is_dead(&world, id);
+    assert!(has(&world, &third));
+    let end = Ending { done: true, ..Ending::default() };
+    let end = worker.start(&Request::Close { session, summary: Summary::default(), ending: end }).unwrap();
+    own.signal("-CONT");
+    let refused = worker.wait(end).unwrap_err();
+    assert!(refused.to_string().contains("dead"), "{refused}");
+}
+
+#[test]
+fn without_peers_each_block_is_asked_for_whether_the_attempt_counts() {
+    let world = World::with(|config, folder| {
+        config.io_timeout_ms = 20_000;
+        config.sharing_depth = 0;
+        config.checkpoint_dir = Some(folder.path().join("checkpoint").display().to_string());
+    });
+    let (own, third) = (world.process("own"), world.executor("third"));
+    let (mut worker, session) = at_work(&world, &own);
+    stands_still(&own);
+    // It is read from the folder.
+    assert_eq!(found_at(&world, &third), [text("recorded")]);
+    let late = worker.send(session, text("late")).unwrap();
+    own.signal("-CONT");
+    assert!(worker.wait(late).is_err(), "the newer attempt answers otherwise");
+}
+
+/// A consumer's agent on the host of the sender's, and another host: what is lost with the two is there.
+#[test]
+fn what_is_absorbed_on_the_senders_host_is_on_another_one() {
+    let mut world = World::new();
+    world.config.host_label = "one".into();
+    let (sender, consumer) = (world.process("sender"), world.process("consumer"));
+    world.config.host_label = "two".into();
+    let other = world.executor("other");
+    let inside = |task: &TaskId, attempt| OpenTask { inside: true, ..opening(task, 1, attempt) };
+    let mut one = Client::connect(&world.config, &sender.socket).unwrap();
+    let session = one.open(inside(&task(0), 1)).unwrap().session;
+    let kept = one.start(&Request::Keep { session, block: text("rides") }).unwrap();
+    one.wait(kept).unwrap();
+    close(&mut one, session);
+    let mut two = Client::connect(&world.config, &consumer.socket).unwrap();
+    let session = two.open(inside(&TaskId { operator: "g".into(), ..task(0) }, 2)).unwrap().session;
+    let (from, blocks) = (LogOffset::START, vec![text("rides")]);
+    let group = Group { operator: "f".to_owned(), partition: task(0).partition, hops: 1, from, blocks };
+    let absorbed = two.start(&Request::Absorb { session, groups: vec![group] }).unwrap();
+    two.wait(absorbed).unwrap();
+    close(&mut two, session);
+    // What was on one host.
+    sender.kill();
+    consumer.kill();
+    let mut found = None;
+    eventually("it is known who is dead", || {
+        found = world.worker_of(&other).open(inside(&task(0), 3)).ok();
+        found.is_some()
+    });
+    assert_eq!(found.unwrap().prior, [text("rides")]);
+}
