@@ -203,9 +203,7 @@ def attach(
     _stop(before)
     folder = _session_folder(context.applicationId)
     config = _core.SessionConfig(
-        # A driver that YARN starts again has the application id of the one before, and counts
-        # stages and executions anew.
-        app_id=f"{context.applicationId}-{os.urandom(4).hex()}",
+        app_id=_application(context.applicationId),
         secret=os.urandom(32),
         driver_addr="",
         driver_socket=str(folder / "agent.sock"),
@@ -342,6 +340,12 @@ def _driver_hosts(settings: Any, driver_host: str | None, local: bool) -> tuple[
     reached_as = settings.get("spark.driver.host", "127.0.0.1")
     bind_host = settings.get("spark.driver.bindAddress", reached_as)
     return bind_host, "" if bind_host == reached_as else reached_as
+
+
+def _application(app_id: str) -> str:
+    # A driver that YARN starts again has the application id of the one before, and counts stages
+    # and executions anew.
+    return f"{app_id}-{os.urandom(4).hex()}"
 
 
 def _session_folder(app_id: str) -> Path:

@@ -147,8 +147,8 @@ struct State {
     /// Ranges that standbys have served since another holder's death.
     promoted: u64,
     pending: BTreeMap<u64, Pending>,
-    /// Why nobody may read it any more.
-    broken: Option<Error>,
+    /// Why nobody may read it any more, and since which epoch, if it can be gone back to that.
+    broken: Option<(Error, Option<u64>)>,
     /// Why it could not be restored when that was tried last.
     not_restored: Option<Error>,
     /// Whether its query has begun anew since: it may go on some epochs back.
@@ -268,15 +268,15 @@ impl States {
         self.states.get(id).ok_or_else(|| Error::Misuse { what: format!("state {id} was not begun") })
     }
 
-    /// Whether what a query's epoch has decided is all there.
+    /// Whether what a query's epoch has decided is all there. Operators that are not in the query any more decide nothing.
     ///
     /// # Errors
     /// [`Error::StateIncomplete`] names what is missing.
     pub fn check(&self, key: &EpochKey) -> Result<()> {
         let Epoch::Batch(epoch) = key.epoch else { return Ok(()) };
         for (id, state) in self.states.iter().filter(|(id, _)| id.query == key.query) {
-            let pending = state.pending.get(&epoch).map_or(Ok(()), |pending| pending.check(id, epoch));
-            state.broken.clone().map_or(pending, Err)?;
+            let Some(pending) = state.pending.get(&epoch) else { continue };
+            state.readable(epoch).and_then(|()| pending.check(id, epoch))?;
         }
         Ok(())
     }

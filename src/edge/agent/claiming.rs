@@ -236,7 +236,7 @@ mod tests {
         let driver = Handler::new(config, info, disk, Registrar::There(String::new()), String::new());
         let execution = |number| EpochKey {
             query: application_query("app").into(),
-            epoch: Epoch::Named(format!("sql-{number}").into()),
+            epoch: Epoch::Named(format!("sql-{number}")),
         };
         let used = driver.attend(&local, &execution(1)).unwrap();
         let claim = claim_in(&folder).unwrap();

@@ -26,7 +26,7 @@ impl State {
             match pending.check(id, epoch) {
                 Ok(()) => self.advance(epoch, pending),
                 Err(error) => {
-                    self.broken.get_or_insert(error);
+                    self.broken.get_or_insert((error, Some(epoch)));
                 }
             }
         }
@@ -56,6 +56,18 @@ impl State {
             1 + self.points.iter().position(|point| Version(Some(point.epoch)) == after)?
         };
         Some(self.points.range(first..).cloned().collect())
+    }
+
+    /// Whether an epoch may read it.
+    ///
+    /// # Errors
+    /// Why nobody may; if an epoch was not all there and its query goes back to that, it may.
+    pub(super) fn readable(&self, epoch: u64) -> Result<()> {
+        match &self.broken {
+            Some((_, Some(since))) if self.may_go_back && epoch <= *since => Ok(()),
+            Some((error, _)) => Err(error.clone()),
+            None => Ok(()),
+        }
     }
 
     /// Whether the query has gone back to an epoch: that or a later one was committed, or a later one decided.

@@ -27,7 +27,11 @@ impl States {
         let mut is_known = false;
         for (id, state) in self.states.iter_mut().filter(|(id, _)| &*id.query == query) {
             is_known = true;
-            if let Some(error) = state.broken.clone().or_else(|| state.not_restored.take()) {
+            if let Some((error, _)) = &state.broken {
+                return Err(error.clone());
+            }
+            let is_restored = state.holders.absent().is_empty();
+            if let Some(error) = state.not_restored.take().filter(|_| !is_restored) {
                 return Err(error);
             }
             if state.version == Version::NONE {

@@ -25,9 +25,7 @@ impl States {
         self.choose(cluster);
         let as_of = self.numbers;
         let state = self.states.get_mut(&id).ok_or_else(|| asker.fenced())?;
-        if let Some(error) = &state.broken {
-            return Err(error.clone());
-        }
+        state.readable(epoch)?;
         if state.version >= Version(Some(epoch)) {
             return Err(if state.may_go_back {
                 went_back(&id, epoch, state.version, self.keeping.durable)
@@ -38,6 +36,7 @@ impl States {
         if std::mem::take(&mut state.may_go_back) {
             // Later epochs are other ones from here on.
             state.pending.retain(|decided, _| *decided <= epoch);
+            state.broken = None;
         }
         let done = state.attempt(asker, epoch);
         let ranges = asker.ranges();
@@ -104,7 +103,7 @@ impl States {
             let Chosen { absent, relieved } = state.holders.choose(id, &staying, &terms);
             self.told.extend(relieved);
             if !absent.is_empty() && !self.keeping.durable && state.broken.is_none() {
-                state.broken = Some(lost(id, &absent, self.keeping.copies));
+                state.broken = Some((lost(id, &absent, self.keeping.copies), None));
             }
         }
     }
@@ -124,9 +123,7 @@ impl States {
         self.choose(cluster);
         let as_of = self.numbers;
         let state = self.states.get_mut(&id).ok_or_else(|| asker.fenced())?;
-        if let Some(error) = &state.broken {
-            return Err(error.clone());
-        }
+        state.readable(epoch)?;
         if state.life != done.life || state.version != done.base {
             return Err(asker.fenced());
         }

@@ -25,7 +25,12 @@ const NO_VIEW: u64 = 0;
 pub(super) struct Views {
     open: Mutex<HashMap<u64, (Instant, View)>>,
     numbers: AtomicU64,
+    /// What was decided and not committed, as it was asked for last: it is given in pieces.
+    pending: Mutex<Option<(Wanted, Bytes)>>,
 }
+
+/// A delta that counts, of some ranges, as it was with a view.
+type Wanted = (u64, (u64, u32, Generation), RangeSet);
 
 impl Views {
     fn keep(&self, view: View) -> u64 {
@@ -44,7 +49,9 @@ impl Views {
 
     /// Forgets those that nobody asks for any more.
     pub(super) fn sweep(&self) {
-        locked(&self.open).retain(|_, (touched, _)| touched.elapsed() < VIEW_PATIENCE);
+        let mut open = locked(&self.open);
+        open.retain(|_, (touched, _)| touched.elapsed() < VIEW_PATIENCE);
+        locked(&self.pending).take_if(|((view, ..), _)| !open.contains_key(view));
     }
 }
 
@@ -62,6 +69,7 @@ impl Handler {
             Asked::Keep { view } => self.states.views.get(view).map(|_| Answer::Kept),
             Asked::Close { view } => {
                 locked(&self.states.views.open).remove(&view);
+                locked(&self.states.views.pending).take_if(|((of, ..), _)| *of == view);
                 Ok(Answer::Closed)
             }
             _ => Err(unexpected()),
@@ -97,7 +105,16 @@ impl Handler {
         ranges: &RangeSet,
         at: u64,
     ) -> Result<Answer> {
+        let bytes = self.pending_bytes(id, (view, name, *ranges))?;
+        let from = bytes.len().min(usize::try_from(at).unwrap_or(usize::MAX));
+        let end = bytes.len().min(from + usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX));
+        Ok(Answer::Piece(bytes.slice(from..end)))
+    }
+
+    fn pending_bytes(&self, id: &StateId, wanted: Wanted) -> Result<Bytes> {
+        let (view, name, ranges) = wanted;
         let version = self.states.views.get(view)?.version();
+        let mut last = locked(&self.states.views.pending);
         let parts = {
             let held = self.states.held.read();
             // What was pending then may be a part of what came after.
@@ -106,12 +123,14 @@ impl Handler {
                     what: "an epoch was committed while its state was copied".into(),
                 });
             }
-            held.store.pending_parts(id, name, ranges)?
+            if let Some((_, bytes)) = last.as_ref().filter(|(of, _)| *of == wanted) {
+                return Ok(bytes.clone());
+            }
+            held.store.pending_parts(id, name, &ranges)?
         };
         let bytes = postcard::to_allocvec(&parts).map_err(|e| Error::Protocol { what: e.to_string() })?;
         let bytes = Bytes::from(bytes);
-        let from = bytes.len().min(usize::try_from(at).unwrap_or(usize::MAX));
-        let end = bytes.len().min(from + usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX));
-        Ok(Answer::Piece(bytes.slice(from..end)))
+        *last = Some((wanted, bytes.clone()));
+        Ok(bytes)
     }
 }

@@ -161,14 +161,23 @@ impl Handler {
     /// Copies ranges, each from one of those that have it.
     fn copy_from_all(&self, join: &Join, server: &Server) -> Result<()> {
         let mut failed = Ok(());
-        for (source, ranges) in by_source(join, &self.info) {
+        let passed_over = locked(&self.states.passed_over).clone();
+        let is_passed_over = |agent: &AgentInfo| passed_over.contains(&(join.state.clone(), agent.id));
+        for (source, ranges) in by_source(join, &self.info, is_passed_over) {
             if server.is_stopping() {
                 break;
             }
-            if let Err(error) = self.copy_from(join, &source, &ranges, server) {
-                tracing::info!(source = %source.addr, %error, "ranges of state could not be copied");
-                failed = Err(error);
-            }
+            let copied = self.copy_from(join, &source, &ranges, server);
+            let mut passed_over = locked(&self.states.passed_over);
+            match copied {
+                Ok(()) => passed_over.remove(&(join.state.clone(), source.id)),
+                // Whoever else has them is asked the next time: it may be for ever.
+                Err(error) => {
+                    tracing::info!(source = %source.addr, %error, "ranges of state could not be copied");
+                    failed = Err(error);
+                    passed_over.insert((join.state.clone(), source.id))
+                }
+            };
         }
         failed
     }
@@ -278,13 +287,20 @@ impl Handler {
     }
 }
 
-/// Whom to ask for which ranges.
-fn by_source(join: &Join, own: &AgentInfo) -> Vec<(AgentInfo, RangeSet)> {
+/// Whom to ask for which ranges: one that was asked in vain only where nobody else has them.
+fn by_source(
+    join: &Join,
+    own: &AgentInfo,
+    is_passed_over: impl Fn(&AgentInfo) -> bool,
+) -> Vec<(AgentInfo, RangeSet)> {
     let mut sources: Vec<(AgentInfo, RangeSet)> = Vec::new();
     for range in join.ranges.iter() {
         let has = |holding: &&Holding| holding.ready.contains(range) && holding.agent.id != own.id;
-        let ready: Vec<AgentInfo> =
+        let mut ready: Vec<AgentInfo> =
             join.sources.iter().filter(has).map(|holding| holding.agent.clone()).collect();
+        if !ready.iter().all(&is_passed_over) {
+            ready.retain(|agent| !is_passed_over(agent));
+        }
         let first = placement::holders(&join.state, range, &ready).into_iter().next().cloned();
         let Some(source) = first else {
             continue;

@@ -29,7 +29,7 @@ mod task;
 mod timers;
 mod writing;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex};
 
 use self::giving::Views;
@@ -51,6 +51,7 @@ use crate::config::SessionConfig;
 use crate::edge::locked;
 use crate::edge::net::signal::Signal;
 use crate::error::Result;
+use crate::id::AgentId;
 use crate::state::memory::Memory;
 use crate::state::{Files, RangeSet, StateId};
 
@@ -66,6 +67,8 @@ pub(in crate::edge) struct States {
     views: Views,
     /// What this agent has given up of its own, as long as the registry may count it.
     untold: Mutex<Vec<GivenUp>>,
+    /// From whom something could not be copied when that was tried last.
+    passed_over: Mutex<HashSet<(StateId, AgentId)>>,
     /// Held by whoever asks what is this agent's, until the rest is forgotten.
     listing: Mutex<()>,
     /// Held by whoever looks into the checkpoint folder for a state.
@@ -97,6 +100,7 @@ impl States {
             memory,
             views: Views::default(),
             untold: Mutex::default(),
+            passed_over: Mutex::default(),
             listing: Mutex::default(),
             looking: Mutex::default(),
             folder_due: FolderDue::default(),

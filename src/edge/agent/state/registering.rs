@@ -95,8 +95,9 @@ impl Handler {
 
     fn locate(&self, local: &LocalRegistry, asker: &Asker<'_>) -> Result<FromRegistry> {
         let epoch = asker.epoch()?;
-        self.look_into_folder(local, asker, epoch)?;
+        // Before anything is written for it: an attempt that cannot go on begins nothing.
         let clock = local.clocks.of(&asker.task.query, epoch)?;
+        self.look_into_folder(local, asker, epoch)?;
         let now_ms = local.now_ms();
         let mut registry = locked(&local.registry);
         registry.look_at_clock(now_ms);
