@@ -240,9 +240,9 @@ def sessions_of_streams(spark: SparkSession, known: Container[str]) -> list[Spar
     from pyspark.sql import SparkSession as Classic
 
     jspark: Any = spark._jsparkSession
-    queries = jspark.sharedState().activeStreamingQueries()
     found: dict[str, Any] = {}
-    for query in queries.values().toArray() if queries.size() else ():
+    # py4j takes it for a mapping.
+    for query in list(jspark.sharedState().activeStreamingQueries().values()):
         session = query.sparkSession()
         if (name := str(session.sessionUUID())) not in known:
             found[name] = session
