@@ -246,6 +246,36 @@ def test_what_the_jvm_cannot_read_is_an_error_and_not_null(
         rows.select(causal(plain)("id")).collect()
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("decimal(5,2)", decimal.Decimal(123456789)),
+        ("decimal(7,2)", decimal.Decimal("99999.995")),
+        ("struct<d:decimal(5,2)>", (decimal.Decimal(-1000),)),
+        ("map<string,array<decimal(38,38)>>", {"k": [decimal.Decimal("1e10")]}),
+        ("decimal(7,2)", decimal.Decimal("99999.994")),
+        ("decimal(4,2)", decimal.Decimal("-0.005")),
+        ("decimal(38,10)", decimal.Decimal("1234567890123456789012345678.00000000005")),
+        ("array<decimal(5,2)>", [decimal.Decimal("NaN"), None]),
+        ("decimal(5,2)", decimal.Decimal("sNaN")),
+        ("decimal(5,2)", decimal.Decimal("-Infinity")),
+        ("decimal(5,2)", 7),
+    ],
+)
+def test_a_pickled_decimal_is_what_plain_spark_makes_of_it(
+    spark: Any, kind: str, value: object
+) -> None:
+    plain = udf(lambda _n: value, kind, useArrow=False)
+
+    def outcome(function: Any) -> object:
+        try:
+            return spark.range(0, 2, 1, 1).select(function("id").alias("v")).collect()
+        except Exception:  # the JVM says it otherwise where it cannot read the pickle
+            return "refused"
+
+    assert outcome(causal(plain)) == outcome(plain)
+
+
 def test_a_struct_of_another_length_has_sparks_own_condition(spark: Any) -> None:
     plain = udf(lambda _n: (1, "x", 2), "struct<a:int,b:string>", useArrow=False)
     rows = spark.range(0, 2, 1, 1)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
     from pyspark.sql.udf import UserDefinedFunction
 
 _log = logging.getLogger("clonos")
@@ -116,7 +116,8 @@ class Session:
             spark.conf.set(BATCH_BYTES_SETTING, BATCH_BYTES)
         self._listener = progress_listener(self._begin_query, self._end_batch)
         # Sessions of the application whose queries are listened to, by what tells them apart.
-        self._watched: dict[str, SparkSession] = {}
+        self._watched: dict[str, StreamingQueryManager] = {}
+        self._watching = threading.Lock()
         self.watch(spark)
         self._watcher = threading.Thread(
             target=self._watch_executions, name="clonos-executions", daemon=True
@@ -351,8 +352,8 @@ class Session:
         if _attached.latest() is self:
             _attached.set_current(None)
         with contextlib.suppress(Exception):
-            for spark in self._watched.values():
-                spark.streams.removeListener(self._listener)
+            for streams in list(self._watched.values()):
+                streams.removeListener(self._listener)
             spark_private.wait_for_events(self.spark.sparkContext)
             if self._smaller_batches:
                 self.spark.conf.unset(BATCH_BYTES_SETTING)
@@ -375,18 +376,24 @@ class Session:
         spark : pyspark.sql.SparkSession
             The attached one, or one that ``newSession`` made of it.
         """
-        name = spark_private.session_name(spark)
-        if name not in self._watched:
-            self._watched[name] = spark
-            spark.streams.addListener(self._listener)
-            for query in spark.streams.active:
-                self._refuse_late_commits(str(query.id))
+        self._listen_to(spark_private.session_name(spark), spark.streams)
 
     def watch_streams(self) -> None:
         """Listen to all sessions of the application in which a streaming query runs."""
         with self._what_fails_is_logged():
-            for other in spark_private.sessions_of_streams(self.spark, self._watched):
-                self.watch(other)
+            others = spark_private.sessions_of_streams(self.spark, self._watched)
+            for name, streams in others.items():
+                self._listen_to(name, streams)
+
+    def _listen_to(self, name: str, streams: StreamingQueryManager) -> None:
+        # Whoever opens a task asks for it, and so does a thread that looks by the second.
+        with self._watching:
+            if name in self._watched:
+                return
+            self._watched[name] = streams
+        streams.addListener(self._listener)
+        for query in streams.active:
+            self._refuse_late_commits(str(query.id))
 
     def _begin_query(self, query: str, name: str | None, run: str) -> None:
         if name is not None:

@@ -41,6 +41,7 @@ from clonos._worker.place import EXECUTION_PROPERTY
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQueryManager
 
 # What makes UDFs of all kinds, looked up at each call in the modules that call it.
 MAKER = "_create_udf"
@@ -235,9 +236,11 @@ def _active_query(spark: SparkSession, query: str) -> Any:
     return jspark.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query))
 
 
-def sessions_of_streams(spark: SparkSession, known: Container[str]) -> list[SparkSession]:
-    """Return the sessions in which a streaming query runs and whose names are not `known`."""
-    from pyspark.sql import SparkSession as Classic
+def sessions_of_streams(
+    spark: SparkSession, known: Container[str]
+) -> dict[str, StreamingQueryManager]:
+    """Return, by name, the sessions in which a streaming query runs and that are not `known`."""
+    from pyspark.sql.streaming.query import StreamingQueryManager
 
     jspark: Any = spark._jsparkSession
     found: dict[str, Any] = {}
@@ -245,8 +248,9 @@ def sessions_of_streams(spark: SparkSession, known: Container[str]) -> list[Spar
     for query in list(jspark.sharedState().activeStreamingQueries().values()):
         session = query.sparkSession()
         if (name := str(session.sessionUUID())) not in known:
-            found[name] = session
-    return [Classic(spark.sparkContext, session) for session in found.values()]
+            # Not as a session of Python's: making one changes what `RDD.toDF` belongs to.
+            found[name] = StreamingQueryManager(session.streams())
+    return found
 
 
 def commits_late(spark: SparkSession, query: str) -> bool:

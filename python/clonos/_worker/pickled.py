@@ -39,6 +39,8 @@ from clonos._worker.java_text import java_text
 
 Converter = Callable[[Any], Any]
 _NONE = type(None)
+# More than a type has, also of what is rounded up.
+_DECIMAL_DIGITS = 40
 # What the JVM reads from a pickle. Of another type than the declared one, it is null.
 _READ = {
     *(_NONE, bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset),
@@ -83,13 +85,7 @@ def pickled_converter(declared: DataType) -> Converter | None:
     if isinstance(declared, BinaryType):
         return _binary
     if isinstance(declared, DecimalType):
-        # The declared precision is enough for what fits; the rest is null, as in the JVM.
-        limit = decimal.Decimal(10) ** (declared.precision - declared.scale)
-        return lambda value: (
-            value
-            if isinstance(value, decimal.Decimal) and value.is_finite() and abs(value) < limit
-            else None
-        )
+        return _decimal_converter(declared.precision, declared.scale)
     plain = plain_types(declared)
     if plain is not None:
         return lambda value: value if type(value) in plain else _numpy_like(value, plain)
@@ -227,3 +223,27 @@ def _wrong_struct(given: int, declared: int) -> Exception:
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _decimal_converter(precision: int, scale: int) -> Converter:
+    """Round as the JVM does, which refuses what does not fit, and has nothing for the rest."""
+    unit = decimal.Decimal(1).scaleb(-scale)
+    limit = decimal.Decimal(10) ** (precision - scale)
+    # Enough for whatever is below the limit; what is longer is refused by it.
+    context = decimal.Context(prec=_DECIMAL_DIGITS, rounding=decimal.ROUND_HALF_UP)
+
+    def convert(value: Any) -> decimal.Decimal | None:
+        if not isinstance(value, decimal.Decimal) or value.is_qnan():
+            return None
+        if value.is_finite() and abs(value) < limit:
+            rounded = value.quantize(unit, context=context)
+            if abs(rounded) < limit:
+                return rounded
+        message = (
+            f"[NUMERIC_VALUE_OUT_OF_RANGE.WITHOUT_SUGGESTION] The {value} cannot be represented as "
+            f"Decimal({precision}, {scale}): round it, or declare the result with more digits. "
+            "SQLSTATE: 22003"
+        )
+        raise ArithmeticError(message)
+
+    return convert

@@ -279,10 +279,12 @@ impl Registry {
         true
     }
 
-    /// Whether an agent is dead, or has been silent for so long that it is taken for dead from now on.
-    pub(super) fn is_gone(&mut self, agent: AgentId, silence_ms: u64, now_ms: u64) -> bool {
+    /// Whether an agent is dead, or has been silent for longer than that and is taken for dead from now on. Of one whose
+    /// executor Spark has given up, any silence will do.
+    pub(super) fn is_gone(&mut self, agent: AgentId, patience_ms: u64, now_ms: u64) -> bool {
         let Some(known) = self.agents.known.get(&agent) else { return true };
-        if known.info.driver || known.was_seen(silence_ms, now_ms) {
+        let silence_ms_max = if known.is_leaving { AGENT_SILENCE_MS_MAX } else { patience_ms };
+        if known.info.driver || known.was_seen(silence_ms_max, now_ms) {
             return false;
         }
         self.has_died(agent);

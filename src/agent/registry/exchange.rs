@@ -315,6 +315,9 @@ mod tests {
         let holders = registry.tasks[&task()].holders.clone();
         assert_eq!(registry.infos(&holders).iter().map(|info| info.id).collect::<Vec<_>>(), [AgentId(1)]);
         assert!(registry.is_dead(AgentId(2), false, 60_003), "for good");
-        assert!(!registry.is_alive(AgentId(2), 60_003) && registry.repairs(AgentId(2), 2, 60_003).is_empty());
+        assert!(
+            !registry.is_alive(AgentId(2), 60_003)
+                && registry.repairs(AgentId(2), 2, 120_000, 60_003).is_empty()
+        );
     }
 }

@@ -14,9 +14,6 @@ use crate::id::{AgentId, Generation, TaskId};
 /// Repairs told at a time.
 const REPAIRS_MAX: usize = 64;
 
-/// After so long a silence an agent with an attempt at work counts as dead though nobody else waits for that.
-const LEFT_MS: u64 = 15_000;
-
 /// Logs that may have fewer copies than wanted, by the agent that is to make another.
 #[derive(Debug, Default)]
 pub(super) struct Short(BTreeMap<AgentId, BTreeSet<TaskId>>);
@@ -28,8 +25,9 @@ impl Registry {
         self.short.0.contains_key(&agent)
     }
 
-    /// Logs of which `agent` is to make another copy; `copies` are wanted of each, this agent's included.
-    pub fn repairs(&mut self, agent: AgentId, copies: usize, now_ms: u64) -> Vec<Repair> {
+    /// Logs of which `agent` is to make another copy; `copies` are wanted of each, this agent's included. An agent with an
+    /// attempt at work that was silent for longer than `patience_ms` counts as dead, though nobody else waits for it.
+    pub fn repairs(&mut self, agent: AgentId, copies: usize, patience_ms: u64, now_ms: u64) -> Vec<Repair> {
         self.look_for_silent(now_ms);
         let wanted = copies.min(self.agents.count_staying());
         let mut repairs = Vec::new();
@@ -41,7 +39,7 @@ impl Registry {
             }
             // Kept until the holders are as many as wanted: a repair may fail.
             let Some(repairer) = self.repairer(entry) else { continue };
-            if repairer == agent && repairs.len() < REPAIRS_MAX && self.is_left(&task, now_ms) {
+            if repairer == agent && repairs.len() < REPAIRS_MAX && self.is_left(&task, patience_ms, now_ms) {
                 let generation = self.tasks.get(&task).map_or(Generation::NONE, |entry| entry.generation);
                 repairs.push(Repair { task: task.clone(), generation, holders: self.infos(&holders) });
             }
@@ -52,11 +50,11 @@ impl Registry {
 
     /// Whether nobody writes to a log. An attempt at an agent that is dead may go on for a while: what is copied is of a
     /// generation of its own, which the holders hold against that one.
-    fn is_left(&mut self, task: &TaskId, now_ms: u64) -> bool {
+    fn is_left(&mut self, task: &TaskId, patience_ms: u64, now_ms: u64) -> bool {
         let Some(entry) = self.tasks.get(task) else { return false };
         let Some(live) = entry.live.filter(|live| !live.is_over) else { return true };
         // What rode in frames stands in the attempt's name at whoever has absorbed it.
-        if !entry.whole || !self.is_gone(live.agent, LEFT_MS, now_ms) {
+        if !entry.whole || !self.is_gone(live.agent, patience_ms, now_ms) {
             return false;
         }
         let Some(entry) = self.tasks.get_mut(task) else { return false };

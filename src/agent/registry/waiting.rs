@@ -166,6 +166,19 @@ mod tests {
     }
 
     #[test]
+    fn a_silent_agent_of_an_executor_that_spark_has_given_up_is_not_waited_for() {
+        let mut registry = registry();
+        let first = grant(&mut registry, 1, 1, 0).unwrap();
+        let sent = Sent { by: AGENT, number: 1 };
+        registry.holding(&task(0), first, &[AGENT, AgentId(2)], None, true, sent).unwrap();
+        registry.leaving(AGENT);
+        for (now_ms, repairs) in [(3_000, 0), (5_000, 1)] {
+            registry.heartbeat(AgentId(2), 0, now_ms);
+            assert_eq!(registry.repairs(AgentId(2), 2, 120_000, now_ms).len(), repairs, "after {now_ms} ms");
+        }
+    }
+
+    #[test]
     fn a_log_that_is_written_at_a_silent_agent_is_copied_again_once_it_is_silent_for_long() {
         let mut registry = registry();
         let first = grant(&mut registry, 1, 1, 0).unwrap();
@@ -173,11 +186,11 @@ mod tests {
         registry.holding(&task(0), first, &[AGENT, AgentId(2)], None, true, sent).unwrap();
         let repairs = |registry: &mut Registry, now_ms| {
             registry.heartbeat(AgentId(2), 0, now_ms);
-            registry.repairs(AgentId(2), 2, now_ms)
+            registry.repairs(AgentId(2), 2, 15_000, now_ms)
         };
         assert!(repairs(&mut registry, 10_000).is_empty(), "it may be back in a moment");
         assert_eq!(registry.heartbeat(AGENT, 0, 11_000).0, AgentStanding::Alive);
-        assert!(repairs(&mut registry, 12_000).is_empty(), "and so it was");
+        assert!(repairs(&mut registry, 25_000).is_empty(), "and so it was");
         let made = repairs(&mut registry, 30_000);
         assert_eq!(made.iter().map(|repair| &repair.task).collect::<Vec<_>>(), [&task(0)]);
         assert!(made[0].generation > first, "the attempt may write still");

@@ -232,7 +232,8 @@ mod tests {
         let info = AgentInfo { id: AgentId(1), addr: String::new(), host: "h".into(), driver: true };
         let (stages, plans) = (Box::new(|_| None), Box::new(|_| None));
         let clocks = Box::new(|_: &str, _| Err("there is none".to_owned()));
-        let local = LocalRegistry::new(stages, Box::new(|_, _| false), plans, clocks, Box::new(|_| None), 1);
+        let local =
+            LocalRegistry::new(stages, Box::new(|_, _| false), plans, clocks, Box::new(|_| None), 1, 120_000);
         let driver = Handler::new(config, info, disk, Registrar::There(String::new()), String::new());
         let execution = |number| EpochKey {
             query: application_query("app").into(),

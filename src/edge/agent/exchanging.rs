@@ -62,7 +62,7 @@ impl Handler {
     pub(in crate::edge) fn spread(&self, session: &Session) -> Result<()> {
         let wanted = self.depth();
         // Of several that take a copy, one may be the sender's agent, which has it.
-        let is_near = self.shares_its_host();
+        let is_near = self.shares_its_host(session)?;
         let are_few = |task: &&TaskId| wanted > 1 || is_near || locked(&self.store).is_own(task);
         let tasks: Vec<TaskId> = session.absorbed.keys().filter(are_few).cloned().collect();
         if wanted == 0 || tasks.is_empty() {
@@ -74,12 +74,13 @@ impl Handler {
         self.see_that(logs, &mut Copying::new(wanted).one_at_least(self.patience()))
     }
 
-    /// Whether there are agents on this host besides this one, and on others, which are not lost with it.
-    fn shares_its_host(&self) -> bool {
-        let members = self.members_now();
+    /// Whether there are agents on this host besides this one, and on others, which are not lost with it: as it was
+    /// when the task was granted, so that the registry need not be asked at the end of each.
+    fn shares_its_host(&self, session: &Session) -> Result<bool> {
+        let members = self.members(session.grant.members)?;
         let is_here = |agent: &&AgentInfo| agent.host == self.info.host;
         let others = || members.iter().filter(|agent| agent.id != self.info.id && !agent.driver);
-        others().any(|agent| is_here(&agent)) && !others().all(|agent| is_here(&agent))
+        Ok(others().any(|agent| is_here(&agent)) && !others().all(|agent| is_here(&agent)))
     }
 
     /// This agent's executor has ended. The registry does not know who has absorbed a log that nothing visible depends

@@ -137,7 +137,16 @@ impl Agent {
         let copies = usize::try_from(session.sharing_depth).unwrap_or(usize::MAX).saturating_add(1);
         let (bind_host, port, registrar, executor) = match role {
             Role::Driver { bind_host, port, stages, was_lost, plan_uses, clocks, next_batches } => {
-                let registry = LocalRegistry::new(stages, was_lost, plan_uses, clocks, next_batches, copies);
+                let patience_ms = session.network_timeout_ms;
+                let registry = LocalRegistry::new(
+                    stages,
+                    was_lost,
+                    plan_uses,
+                    clocks,
+                    next_batches,
+                    copies,
+                    patience_ms,
+                );
                 locked(&registry.registry).keep_states(keeping(&session));
                 (bind_host, port, Registrar::Here(Box::new(registry)), String::new())
             }

@@ -59,6 +59,8 @@ pub(in crate::edge) struct LocalRegistry {
     pub(super) readers: KnownReaders,
     /// Agents that should hold each log.
     copies: usize,
+    /// How long Spark bears the silence of an executor.
+    patience_ms: u64,
     /// First answers of `stages`: how a stage began does not change.
     begun: Mutex<BTreeMap<u32, Stage>>,
     limits: Mutex<RateLimits>,
@@ -77,9 +79,11 @@ impl LocalRegistry {
         clocks: Clocks,
         next_batches: NextBatches,
         copies: usize,
+        patience_ms: u64,
     ) -> Self {
         Self {
             copies,
+            patience_ms,
             clocks: KnownClocks::new(clocks),
             readers: KnownReaders::new(next_batches),
             was_lost,
@@ -230,7 +234,7 @@ impl LocalRegistry {
             }
             Request::TasksOf { task, token } => Ok(Reply::Tasks(registry.tasks_of(task, *token))),
             Request::Repairs { agent } => {
-                Ok(Reply::RepairsAre(registry.repairs(*agent, self.copies, now_ms)))
+                Ok(Reply::RepairsAre(registry.repairs(*agent, self.copies, self.patience_ms, now_ms)))
             }
             Request::Agents { seen } => Ok(Reply::AgentsAre(registry.news(*seen, now_ms))),
             Request::PoolOf { task, layout, after } => {
