@@ -99,7 +99,7 @@ impl Cluster {
             stamp: 0,
         };
         let agent = self.agent_of(number);
-        match self.registry.grant(&open, agent, 0, Some(10_000), self.now_ms) {
+        match self.registry.grant(&open, Sent { by: agent, number: run }, 0, Some(10_000), self.now_ms) {
             Granted::Yes(grant) => grant.generation,
             Granted::Busy | Granted::Left => unreachable!("nobody else has it open"),
         }

@@ -473,6 +473,9 @@ class Agent:
         """Epochs of which some log is held."""
     def stats(self) -> str:
         """What all agents hold, as JSON."""
+    @staticmethod
+    def take_traces() -> tuple[list[tuple[bool, str]], int]:
+        """Warnings since the last call, with whether they are errors; how many were dropped."""
     def stop(self) -> None: ...
 
 @final

@@ -30,7 +30,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::{PoolQuestions, PoolRows, Summary};
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 24;
+pub const PROTOCOL_VERSION: u32 = 25;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 1 << 20;
 
@@ -170,8 +170,8 @@ pub enum Request {
     Grant {
         /// What the worker asked.
         open: OpenTask,
-        /// The agent that will hold the log.
-        agent: AgentId,
+        /// Which request it is, of the agent that will hold the log.
+        sent: Sent,
         /// Commits known so far: the agent must know all before it begins a log.
         commits_seen: u64,
     },
@@ -367,8 +367,8 @@ pub enum Reply {
     Withdrawn,
     /// To `Pool`.
     Pool(PoolRows),
-    /// To `Pool`: logs are still being read; ask again.
-    PoolIsRead,
+    /// To `Open`, `Grant`, `Pool` and `State`: what is recorded is still being read; ask again.
+    NotYet,
     /// To `Grant`.
     Granted(Box<Grant>),
     /// To `Grant`: an attempt of another stage has the task open; ask again.
@@ -423,8 +423,6 @@ pub enum Reply {
     State(state::messages::Found),
     /// To `Timers`: the first that is due, if the next batch is to find one.
     Timers(Option<FirstDue>),
-    /// To `State`: it is being restored; ask again.
-    StateIsRestored,
     /// To `StateHolder`.
     StateHolder(Answer),
     /// To `StateRegistry`.

@@ -51,6 +51,17 @@ struct Live {
     is_over: bool,
 }
 
+/// Who opened a part of a log.
+#[derive(Debug, Clone, Copy)]
+struct Opener {
+    worker: u64,
+    /// Its last request that was granted, and the attempt.
+    sent: Sent,
+    generation: Generation,
+    /// Whether that was to disregard what agents have of the log.
+    discards: bool,
+}
+
 /// The attempt that asked for all that is recorded.
 #[derive(Debug, Clone, Copy)]
 struct CameBack {
@@ -82,7 +93,7 @@ struct Entry {
     replaced: Option<Box<Replaced>>,
     live: Option<Live>,
     /// Openers of each attempt, in order: each has a part of the log, this being the first.
-    attempts: HashMap<(u64, u64), Vec<u64>>,
+    attempts: HashMap<(u64, u64), Vec<Opener>>,
     /// Logs of other uses in which this task's rows may be recorded.
     pooled: Vec<Arc<str>>,
     /// Whether any of those could as well have been meant.
@@ -153,7 +164,7 @@ pub enum Granted {
     Yes(Box<Grant>),
     /// An attempt of another stage has the task open: ask again, or give up.
     Busy,
-    /// The task is of a run of the epoch that is over.
+    /// The task is of a run of the epoch that is over, or its opener has asked again since.
     Left,
 }
 
@@ -219,11 +230,12 @@ impl Registry {
         });
     }
 
-    /// An attempt wants to open its task's log: the next part of it, if it opened some before.
+    /// An attempt wants to open its task's log: the next part of it, if it opened some before. A request that is repeated
+    /// is granted what it was granted; one that comes after another that its opener has sent later is granted nothing.
     pub fn grant(
         &mut self,
         open: &OpenTask,
-        agent: AgentId,
+        sent: Sent,
         commits_seen: u64,
         tasks: Option<u32>,
         now_ms: u64,
@@ -243,25 +255,34 @@ impl Registry {
         let layout =
             Layout { app: open.app, stage: open.stage, tasks, code: open.used.code, plan: named.plan };
         let first = TaskId { operator: named.operator, ..open.task.clone() };
-        let part = self.part(&first, open);
+        let (part, opener) = self.part(&first, open);
+        if opener.is_some_and(|opener| sent.is_late(Some(opener.sent))) {
+            return Granted::Left;
+        }
         let task = part_of(&first, part);
         if self.in_use(&task, |live| live.layout.app == open.app && live.layout.stage != open.stage) {
             self.waits_for(&task);
             return Granted::Busy;
         }
-        let entry = self.tasks.entry(first).or_insert_with(|| Entry::new(layout));
-        let openers = entry.attempts.entry((open.app, open.attempt)).or_default();
-        if openers.len() <= part {
-            openers.push(open.worker);
-        }
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
         (entry.pooled, entry.uncertain, entry.changed) = (named.others, named.uncertain, named.changed);
-        let live = Live { agent, layout, is_over: false };
+        // What it was granted last it has not heard of, or it would not ask.
+        let unheard = opener.filter(|opener| opener.generation == entry.granted);
+        entry.discarded |= unheard.is_some_and(|opener| opener.discards);
+        let live = Live { agent: sent.by, layout, is_over: false };
         if open.inside && self.is_superseded(&task, &layout) {
             self.change(&task, Entry::begin_anew);
         }
         self.uses_of(&task).moved.opened(&task, &layout);
-        let mut grant = self.granted(task, live, commits_seen);
+        let given = unheard.filter(|opener| opener.sent == sent).map(|opener| opener.generation);
+        let mut grant = self.granted(task, live, given, commits_seen);
+        let entry = self.tasks.entry(first).or_insert_with(|| Entry::new(layout));
+        let openers = entry.attempts.entry((open.app, open.attempt)).or_default();
+        let (worker, generation, discards) = (open.worker, grant.generation, grant.discarded);
+        match openers.get_mut(part) {
+            Some(opener) => *opener = Opener { worker, sent, generation, discards },
+            None => openers.push(Opener { worker, sent, generation, discards }),
+        }
         if open.inside && grant.reopened {
             // Whoever consumed a frame of this task has absorbed its log.
             grant.holders = self.agents.known().cloned().collect();
@@ -274,11 +295,12 @@ impl Registry {
         live.is_some_and(|live| !live.is_over && self.agents.is_alive(live.agent) && by(live))
     }
 
-    fn granted(&mut self, task: TaskId, live: Live, commits_seen: u64) -> Grant {
+    /// A new attempt, or the last one, if that was `given` to this request.
+    fn granted(&mut self, task: TaskId, live: Live, given: Option<Generation>, commits_seen: u64) -> Grant {
         let layout = live.layout;
-        self.totals.opens += 1;
-        self.newest = self.newest.next();
-        let generation = self.newest;
+        let generation = given.unwrap_or_else(|| self.newest.next());
+        self.newest = self.newest.max(generation);
+        self.totals.opens += u64::from(given.is_none());
         let (committed, commits) = self.commits_since(commits_seen);
         let layout_changed = self.recorded_otherwise(&task, &layout);
         let other_borders = self.has_other_borders(&task, &layout);
@@ -287,8 +309,9 @@ impl Registry {
         let agents = &self.agents;
         let alive = |id: &AgentId| agents.info(*id).filter(|_| agents.is_alive(*id)).cloned();
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
-        let (reopened, discarded) = (entry.opens > 0 || entry.published, entry.discarded);
-        let (has_several, shown) = (entry.opens > 1, entry.shown);
+        let opens = entry.opens - u64::from(given.is_some());
+        let (reopened, discarded) = (opens > 0 || entry.published, entry.discarded);
+        let (has_several, shown) = (opens > 1, entry.shown);
         // Of tasks that are cut otherwise they have other rows.
         let is_of_others = |cut: &Layout| cut.has_another_number(&layout) || cut.has_other_borders(&layout);
         let frames = entry.frames.filter(|(_, cut)| !is_of_others(cut)).and_then(|(at, _)| alive(&at));
@@ -301,8 +324,9 @@ impl Registry {
         }
         (entry.generation, entry.granted) = (generation, generation);
         let ended_before = entry.ended_before;
-        entry.opens += 1;
+        entry.opens = opens + 1;
         entry.live = Some(live);
+        entry.attempted.retain(|(known, _)| *known != generation);
         entry.attempted.push_back((generation, live.agent));
         if entry.attempted.len() > ATTEMPTED_MAX {
             entry.attempted.pop_front();

@@ -12,6 +12,7 @@ use super::config::PySessionConfig;
 use super::door::enter;
 use super::location::PyLocation;
 use super::stored::savepoint_report;
+use super::traces::{keep_traces, take_traces};
 use crate::agent::protocol::{Code, Execution, Placed, Plan, Use};
 use crate::agent::state::messages::Clock;
 use crate::edge::agent::{Agent, AgentConfig, Clocks, NextBatch, NextBatches, Role, Stage};
@@ -44,6 +45,7 @@ impl PyAgent {
         next_batches: Py<PyAny>,
     ) -> PyResult<Self> {
         give_back_at_once();
+        keep_traces();
         let ask = move |stage: u32| -> Option<Stage> {
             // Spark may not know, or be shutting down; then the layout counts as unchanged.
             let known: Option<(u32, bool)> = Python::attach(|py| {
@@ -178,6 +180,12 @@ impl PyAgent {
             let stats = self.agent.stats()?;
             serde_json::to_string(&stats).map_err(|error| Error::Protocol { what: error.to_string() })
         })
+    }
+
+    /// Warnings since this was asked last, each with whether it is of an error, and how many did not fit in.
+    #[staticmethod]
+    fn take_traces(py: Python<'_>) -> PyResult<(Vec<(bool, String)>, usize)> {
+        enter(py, || Ok(take_traces()))
     }
 
     fn stop(&self, py: Python<'_>) -> PyResult<()> {

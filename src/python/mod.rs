@@ -23,6 +23,7 @@ mod source;
 mod state_backend;
 mod state_task;
 mod stored;
+mod traces;
 mod value_task;
 
 use pyo3::prelude::*;

@@ -10,8 +10,8 @@ use crate::id::TaskId;
 pub(super) const MODE_ADVICE: &str =
     "run this epoch again with the record= it was recorded with, or give the operator another uid";
 pub(super) const CODE_ADVICE: &str = "finish this epoch with the code it was recorded with, or accept \
-     the change with allow_code_change: rows that were answered keep their answers, the others get the \
-     new code's";
+     the change with @causal(..., allow_code_change=True): rows that were answered keep their answers, \
+     the others get the new code's";
 pub(super) const KEY_ADVICE: &str =
     "give row_key= columns that tell the rows apart, or set on_ambiguous=\"any\"";
 const PARTITIONS_ADVICE: &str = "Spark has cut the rows into another number of partitions than was recorded, as \

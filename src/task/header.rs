@@ -84,6 +84,24 @@ pub fn check_values_header(options: &TaskOptions, block: &Bytes) -> Result<()> {
     Ok(())
 }
 
+/// What a table of answers that other code recorded, of which this is the first block, says of that: the name of its
+/// function, and what is another one in it now. `None` if it is no such table, or has a lambda's answers where other code
+/// need not be that lambda's.
+///
+/// # Errors
+/// Damaged blocks.
+pub fn recorded_by_other_code(options: &TaskOptions, block: &Bytes) -> Result<Option<String>> {
+    for determinant in BlockReader::new(block)? {
+        let Determinant::Header { code, python, label, .. } = determinant? else { continue };
+        let is_comparable = python == options.python && name_of(label) == name_of(&options.label);
+        let changed = changed(label, &options.label);
+        let is_unsure = label.contains(LAMBDA) && (changed.is_empty() || changed.contains(CODE));
+        return Ok((is_comparable && code != options.code && !is_unsure)
+            .then(|| format!("{} ({code:016x}){changed}", name_of(label))));
+    }
+    Ok(None)
+}
+
 /// Refuses a log of another mode, or of other code.
 ///
 /// Only the newest header written by our Python version counts for the code: an older one that
@@ -124,6 +142,11 @@ const PARTS: char = '\u{1}';
 const NEXT: char = '\u{2}';
 const HASH: char = '=';
 
+/// The part of a function that is its bytecode.
+const CODE: &str = "its code";
+/// What Python calls a function without a name.
+const LAMBDA: &str = "<lambda>";
+
 /// What the user calls the function.
 fn name_of(label: &str) -> &str {
     label.split(PARTS).next().unwrap_or_default()
@@ -145,6 +168,35 @@ fn changed(recorded: &str, asked: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::{Epoch, Partition, TaskId};
+
+    #[test]
+    fn a_table_by_other_code_is_told_from_one_of_another_function() {
+        let options = |label: &str, code| {
+            let task = TaskId {
+                query: "q".into(),
+                operator: "f".into(),
+                epoch: Epoch::Batch(1),
+                partition: Partition(0),
+            };
+            let mut options = TaskOptions::new(task, TaskMode::Values, code);
+            (options.python, options.label) = ("3.12".to_owned(), label.to_owned());
+            options
+        };
+        let told = |recorded: &str, asked: TaskOptions| {
+            recorded_by_other_code(&asked, &values_header(&options(recorded, 1)).unwrap()).unwrap()
+        };
+        let (one, other) = ("f\u{1}its code=aa\u{2}global RUN=01", "f\u{1}its code=aa\u{2}global RUN=02");
+        let changed = "f (0000000000000001), of which this changed: global RUN";
+        assert_eq!(told(one, options(other, 2)).as_deref(), Some(changed));
+        assert_eq!(told(one, options(other, 1)), None);
+        assert_eq!(told("g", options("f", 2)), None);
+        assert_eq!(told(one, TaskOptions { python: "3.13".to_owned(), ..options(other, 2) }), None);
+        let lambda = |label: &str| label.replace("f\u{1}", "<lambda>\u{1}");
+        assert!(told(&lambda(one), options(&lambda(other), 2)).is_some());
+        let other = lambda(other).replace("=aa", "=bb");
+        assert_eq!(told(&lambda(one), options(&other, 2)), None);
+    }
 
     #[test]
     fn a_change_is_named_by_the_parts_that_changed() {

@@ -31,7 +31,7 @@ mod summary;
 mod told;
 mod value;
 
-pub use header::{check_values_header, values_header};
+pub use header::{check_values_header, recorded_by_other_code, values_header};
 pub use key::{CallPosition, Caller, idempotency_key, place_of_batch};
 pub(crate) use marks::{columns as columns_of_mark, key as marked_key};
 pub use options::{TaskMode, TaskOptions};

@@ -6,7 +6,7 @@ use std::thread::{sleep, spawn};
 use std::time::Duration;
 
 use clonos::agent::members::Members;
-use clonos::agent::protocol::{AgentInfo, HeldCopy, Reply, Request};
+use clonos::agent::protocol::{AgentInfo, HeldCopy, Reply, Request, Sent};
 use clonos::edge::net::client::Client;
 use clonos::edge::net::{Connection, Stream};
 use clonos::error::Error;
@@ -142,7 +142,11 @@ fn who_cannot_read_what_it_has_does_not_say_that_a_frame_is_old() {
     let broken = answers(&world, |_| {
         Reply::Failed(Error::Io { context: "reading a block".into(), message: "broken".into() })
     });
-    let grant = Request::Grant { open: inside(&task(0), 2), agent: broken.id, commits_seen: 0 };
+    let grant = Request::Grant {
+        open: inside(&task(0), 2),
+        sent: Sent { by: broken.id, number: 0 },
+        commits_seen: 0,
+    };
     assert!(matches!(Peer::of(&world, world.driver.addr()).ask(&grant), Reply::Granted(_)));
     let late = world.process("late");
     let mut on_late = worker_of(&world, &late);

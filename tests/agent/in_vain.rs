@@ -3,13 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use clonos::agent::protocol::Request;
+use clonos::agent::protocol::{Reply, Request, Sent};
 use clonos::config::SessionConfig;
 use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::id::Epoch;
 
 use crate::line::{Talk, line, loses_answer};
-use crate::world::{World, append, close, numbered, open, open_as, opening, task, task_in, text};
+use crate::world::{Peer, World, append, close, numbered, open, open_as, opening, task, task_in, text};
 
 const MIB: u64 = 1 << 20;
 
@@ -71,11 +71,24 @@ fn an_agent_that_comes_late_carries_out_no_commits_that_were_before_it() {
 #[test]
 fn a_task_is_free_again_though_the_answer_that_granted_it_was_lost() {
     let world = World::new();
-    let asked_in_vain = loses_answer(world.driver.addr(), |request| matches!(request, Request::Grant { .. }));
-    let deaf = on_line(&world, "deaf", asked_in_vain);
-    open_as(&mut world.worker_of(&deaf), &task(0), 1, 1).unwrap_err();
+    let deaf = world.executor("deaf");
+    let sent = Sent { by: world.id_of(&deaf), number: 0 };
+    let grant = Request::Grant { open: opening(&task(0), 1, 1), sent, commits_seen: 0 };
+    assert!(matches!(Peer::of(&world, world.driver.addr()).ask(&grant), Reply::Granted(_)));
     let other = world.executor("other");
     open(&mut world.worker_of(&other), &task(0), 2, 2);
+}
+
+#[test]
+fn an_open_is_asked_for_until_the_driver_answers() {
+    let world = World::new();
+    let driver = loses_answer(world.driver.addr(), |request| matches!(request, Request::Grant { .. }));
+    let slow = on_line(&world, "slow", driver);
+    let mut on_slow = world.worker_of(&slow);
+    let opened = open(&mut on_slow, &task(0), 1, 1);
+    // It is the one that counts.
+    append(&mut on_slow, opened.session, &text("a")).unwrap();
+    close(&mut on_slow, opened.session);
 }
 
 #[test]

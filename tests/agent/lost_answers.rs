@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-use clonos::agent::protocol::{AgentInfo, Reply, Request};
+use clonos::agent::protocol::{AgentInfo, Reply, Request, Sent};
 use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::id::{AgentId, Generation};
 
@@ -17,8 +17,8 @@ use crate::world::{Peer, World, close, task, text};
 
 /// Grants an attempt to an agent that never hears of it: the answer is lost.
 pub(super) fn granted_in_vain(world: &World, agent: &Agent, attempt: u64) -> Generation {
-    let grant =
-        Request::Grant { open: inside(&task(0), attempt), agent: world.id_of(agent), commits_seen: 0 };
+    let sent = Sent { by: world.id_of(agent), number: attempt };
+    let grant = Request::Grant { open: inside(&task(0), attempt), sent, commits_seen: 0 };
     let granted = Peer::of(world, world.driver.addr()).ask(&grant);
     let Reply::Granted(grant) = granted else { panic!("not granted") };
     grant.generation
@@ -68,7 +68,11 @@ fn a_consumer_does_not_wait_for_what_another_on_its_agent_has_taken_in() {
     };
     let mut driver = Peer::of(&world, world.driver.addr());
     driver.ask(&Request::Register { info: unreachable, executor: String::new() });
-    let grant = Request::Grant { open: inside(&task(0), 2), agent: AgentId(77), commits_seen: 0 };
+    let grant = Request::Grant {
+        open: inside(&task(0), 2),
+        sent: Sent { by: AgentId(77), number: 0 },
+        commits_seen: 0,
+    };
     assert!(matches!(driver.ask(&grant), Reply::Granted(_)));
     let is_over = Arc::new(AtomicBool::new(false));
     let lives = Arc::clone(&is_over);

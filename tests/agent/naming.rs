@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use clonos::agent::protocol::{Ending, OpenTask, Opened, Reply, Request};
+use clonos::agent::protocol::{Ending, OpenTask, Opened, Reply, Request, Sent};
 use clonos::edge::net::Connection;
 use clonos::edge::net::client::Client;
 use clonos::error::Result;
@@ -184,7 +184,9 @@ fn what_a_fenced_attempt_wrote_does_not_overrule_what_rode_later() {
     let mut driver =
         Connection::tcp(world.driver.addr(), &world.config.credentials(), Duration::from_secs(5)).unwrap();
     let open = inside(&task(0), 2);
-    driver.write(&Request::Grant { open, agent: AgentId(999), commits_seen: 0 }).unwrap();
+    driver
+        .write(&Request::Grant { open, sent: Sent { by: AgentId(999), number: 0 }, commits_seen: 0 })
+        .unwrap();
     assert!(matches!(driver.read::<Reply>().unwrap(), Reply::Granted(_)));
     append(&mut worker, fenced, &text("in the folder, and refused")).unwrap_err();
     own.kill();

@@ -349,7 +349,7 @@ impl Asking {
     fn all(&mut self) -> Reply {
         loop {
             match self.step() {
-                Reply::PoolIsRead => {}
+                Reply::NotYet => {}
                 reply => return reply,
             }
         }
@@ -365,7 +365,7 @@ fn a_log_that_has_moved_since_the_registry_told_of_it_is_not_lost() {
     append(&mut worker, recorded.session, &rows(1..2, "recorded")).unwrap();
     close(&mut worker, recorded.session);
     let mut asking = Asking::of(&world, 102);
-    assert!(matches!(asking.step(), Reply::PoolIsRead));
+    assert!(matches!(asking.step(), Reply::NotYet));
     // Its executor is let go, as nobody needs it: what it holds is elsewhere before it ends.
     let stays = world.executor("stays");
     let listed = |names: &[&str]| {
@@ -423,7 +423,7 @@ fn what_is_added_to_a_log_since_the_registry_told_of_it_is_not_of_another_layout
     close(&mut worker, recorded.session);
     let mut asking = Asking::of(&world, 102);
     // The list of logs is asked for in the first step, and the first is read in the second.
-    assert!(matches!(asking.step(), Reply::PoolIsRead));
+    assert!(matches!(asking.step(), Reply::NotYet));
     let again = open(&mut worker, &task(9), 102, 2);
     assert_eq!(again.prior, [rows(5..6, "recorded")]);
     append(&mut worker, again.session, &rows(1..2, "by the new layout")).unwrap();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow_array::{Array, ArrayRef, Int64Array};
-use clonos::agent::protocol::{Ending, OpenTask, Opened, Reply, Request, Use};
+use clonos::agent::protocol::{Ending, OpenTask, Opened, Reply, Request, Sent, Use};
 use clonos::agent::state::messages::Clock;
 use clonos::config::SessionConfig;
 use clonos::determinant::row_fingerprints;
@@ -114,7 +114,11 @@ impl Life {
     pub(crate) fn grant_to_nobody(&self, open: OpenTask) -> Result<()> {
         let timeout = Duration::from_secs(5);
         let mut driver = Connection::tcp(self.driver.addr(), &self.config.credentials(), timeout)?;
-        driver.write(&Request::Grant { open, agent: AgentId(999), commits_seen: 0 })?;
+        driver.write(&Request::Grant {
+            open,
+            sent: Sent { by: AgentId(999), number: 0 },
+            commits_seen: 0,
+        })?;
         driver.read::<Reply>().map(drop)
     }
 

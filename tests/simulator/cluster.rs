@@ -123,12 +123,17 @@ impl Cluster {
             stamp: 0,
         };
         let own = self.hosts[host].info.clone();
-        let now = self.now;
-        let mut granted = self.registry_of(host)?.grant(&open, own.id, 0, None, now);
+        let (now, mut sent) = (self.now, self.late.next_request(own.id));
+        let mut granted = self.registry_of(host)?.grant(&open, sent, 0, None, now);
         if self.late.is_repeated() {
             let again = self.mutation == Mutation::RetryIsAnother;
             let open = OpenTask { worker: if again { attempt + (1 << 32) } else { attempt }, ..open };
-            granted = self.registry_of(host)?.grant(&open, own.id, 0, None, now);
+            if self.late.is_given_up() {
+                // It is asked for by another request, and what was on its way comes later.
+                self.late.comes_later(None, Request::Grant { open: open.clone(), sent, commits_seen: 0 });
+                sent = self.late.next_request(own.id);
+            }
+            granted = self.registry_of(host)?.grant(&open, sent, 0, None, now);
         }
         let Granted::Yes(grant) = granted else { return Ok(None) };
         let grant = *grant;

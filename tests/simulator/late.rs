@@ -47,6 +47,16 @@ impl Late {
         self.dice.chance(self.repeated)
     }
 
+    /// Whether the one who asked has given up, and asks anew.
+    pub(crate) fn is_given_up(&mut self) -> bool {
+        self.dice.chance(50)
+    }
+
+    /// A request is under way for some turns.
+    pub(crate) fn comes_later(&mut self, to: Option<AgentId>, request: Request) {
+        self.messages.push((to, request));
+    }
+
     /// Whether a part of a copy is not answered: it comes when others that were sent behind it have.
     pub(crate) fn is_overtaken(&mut self, to: AgentId, request: &Request) -> bool {
         let overtaken = self.dice.chance(self.overtaken);
@@ -86,7 +96,9 @@ impl Cluster {
         if self.mutation == Mutation::LateIsNew {
             let now = self.late.next_request(AgentId(0)).number;
             match &mut request {
-                Request::Replicate { sent, .. } | Request::Holding { sent, .. } => sent.number = now,
+                Request::Grant { sent, .. }
+                | Request::Replicate { sent, .. }
+                | Request::Holding { sent, .. } => sent.number = now,
                 Request::Forget { generation, .. } => *generation = Generation(u64::MAX),
                 _ => {}
             }
@@ -99,6 +111,10 @@ impl Cluster {
     fn receive(&mut self, to: Option<AgentId>, request: Request) -> Result<()> {
         if let Request::Holding { task, generation, holders, adopted, whole, sent } = request {
             return self.registry.holding(&task, generation, &holders, adopted, whole, sent);
+        }
+        if let Request::Grant { open, sent, commits_seen } = request {
+            self.registry.grant(&open, sent, commits_seen, None, self.now);
+            return Ok(());
         }
         let Some(store) = to.and_then(|to| self.agent(to)) else { return Ok(()) };
         match request {

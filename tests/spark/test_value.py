@@ -20,6 +20,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from epochs import again, values
 from pyspark import cloudpickle
 from pyspark.sql import functions as sf
 from pyspark.sql.functions import arrow_udf, pandas_udf, udf
@@ -354,6 +355,27 @@ def test_what_is_too_large_to_be_told_apart_needs_a_version(
     versioned = causal("int", per="value", code_version="1")(number)
     assert spark.range(3).select(versioned("id")).collect() == [(0,), (1,), (2,)]
     assert spark.range(3).select(causal("int")(number)("id")).collect() == [(0,), (1,), (2,)]
+
+
+def test_a_run_that_asks_again_as_its_function_changed_says_what_of_it(
+    session: Any, asked: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answers(run: str) -> list[Any]:
+        def look_up(key: int) -> float:
+            return note(asked, run, key)
+
+        score = causal("double", per="value")(look_up)
+        return values(session.spark.range(3).select("id", score("id")))
+
+    same, other = lambda: answers("one"), lambda: answers("two")
+    first, second = again(session, same, same)
+    assert first == second
+    assert not caplog.messages
+    first, second = again(session, same, other)
+    assert first != second
+    (message,) = [m for m in caplog.messages if "again" in m]
+    assert "look_up" in message
+    assert message.count("of which this changed: variable run") == 1
 
 
 def test_one_name_over_two_types_is_two_functions(session: Any) -> None:

@@ -223,6 +223,7 @@ class Session:
             self._raised.discard(name)
             if raised and ended:
                 _log.warning("epoch %s was not committed, as one of its blocks raised", name)
+            self._pass_on_traces()
             if not raised:
                 self.check(BATCH_QUERY, name)
                 self._agent.commit_epoch(BATCH_QUERY, name)
@@ -362,6 +363,7 @@ class Session:
         # First: streams that ask for their timers see by it that nobody answers any more.
         (self._folder / SESSION_FILE).unlink(missing_ok=True)
         self._agent.stop()
+        self._pass_on_traces()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def mark_rows(self, function: UserDefinedFunction, *, takes_marks: bool) -> None:
@@ -420,6 +422,7 @@ class Session:
                 if not self.config.local:
                     executors = spark_private.executors(self.spark.sparkContext)
                     self._agent.executors_are(executors)
+            self._pass_on_traces()
             self.watch_streams()
             with self._what_fails_is_logged():
                 self._commit_stages(query)
@@ -439,6 +442,14 @@ class Session:
                 for execution in ended - self._iterated:
                     with self._what_fails_is_logged():
                         self._agent.commit_epoch(query, execution_epoch(str(execution)))
+
+    def _pass_on_traces(self) -> None:
+        """Log what the driver's agent, whose threads have no interpreter, has to say."""
+        lines, dropped = self._agent.take_traces()
+        for is_error, line in lines:
+            _log.log(logging.ERROR if is_error else logging.WARNING, "%s", line)
+        if dropped:
+            _log.warning("%d more warnings of the driver's agent were dropped", dropped)
 
     def _commit_stages(self, query: str) -> None:
         """Commit the epochs of stages that no job needs any more: those of jobs over RDDs."""

@@ -71,6 +71,8 @@ def register_function(
     # As Spark does it, so that what it checks of a name and a type is checked.
     jspark: Any = spark._jsparkSession
     jspark.udf().registerPython(name, plain._judf)
+    # What is replaced is warned of, and that was.
+    jspark.sessionState().catalog().dropTempFunction(name, True)
     registry = jspark.sessionState().functionRegistry()
     registry.createOrReplaceTempFunction(
         name, _Builder(jspark, name, call, plain, names), "python_udf"

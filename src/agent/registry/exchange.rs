@@ -236,7 +236,8 @@ mod tests {
             inside: true,
             stamp: 0,
         };
-        match registry.grant(&open, AgentId(agent), 0, None, 0) {
+        let sent = Sent { by: AgentId(agent), number: registry.totals.opens };
+        match registry.grant(&open, sent, 0, None, 0) {
             Granted::Yes(grant) => grant.generation,
             refused => panic!("{refused:?}"),
         }

@@ -3,23 +3,31 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::Registry;
 use super::uses::Uses;
+use super::{Opener, Registry};
 use crate::agent::protocol::{OpenTask, Placed};
 use crate::id::{Epoch, EpochKey, IN_FLIGHT, Partition, TaskId};
 
 impl Registry {
-    /// Which part of the log this opener has: the first that asks in an attempt has the first. One task
-    /// opens several where `coalesce` has it compute several partitions, or where a column was used twice.
-    pub(super) fn part(&self, first: &TaskId, open: &OpenTask) -> usize {
+    /// Which part of the log this opener has, and what is known of it: the first that asks in an attempt has the first.
+    /// One task opens several where `coalesce` has it compute several partitions, or where a column was used twice.
+    pub(super) fn part(&self, first: &TaskId, open: &OpenTask) -> (usize, Option<Opener>) {
         let openers = self.tasks.get(first).and_then(|entry| entry.attempts.get(&(open.app, open.attempt)));
         let openers = openers.map_or(&[][..], Vec::as_slice);
-        openers.iter().position(|opener| *opener == open.worker).unwrap_or(openers.len())
+        let known = (0..).zip(openers).find(|(_, opener)| opener.worker == open.worker);
+        known.map_or((openers.len(), None), |(part, opener)| (part, Some(*opener)))
     }
 
     pub(super) fn uses_of(&mut self, task: &TaskId) -> &mut Uses {
         let epoch = task.epoch_key();
         self.uses.entry(epoch).or_insert_with_key(Uses::of)
+    }
+
+    /// Logs like this one of other operators whose names begin so, which the run before left and nobody has asked for.
+    #[must_use]
+    pub fn left_by(&self, task: &TaskId, beginning: &str) -> Vec<TaskId> {
+        let left = self.uses.get(&task.epoch_key()).map(|uses| uses.left_by(beginning)).unwrap_or_default();
+        left.into_iter().map(|operator| TaskId { operator, ..task.clone() }).collect()
     }
 
     /// Whether the plan of the task's execution is to be told, with [`Registry::planned`], before the
@@ -137,7 +145,72 @@ pub(crate) fn first_part(operator: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::protocol::{Execution, Use};
+    use crate::agent::protocol::{Execution, Grant, Sent, Use};
+    use crate::agent::registry::Granted;
+    use crate::id::AgentId;
+
+    const AGENT: AgentId = AgentId(1);
+
+    fn asked(registry: &mut Registry, number: u64, attempt: u64, worker: u64) -> Option<Grant> {
+        let task = TaskId {
+            query: "q".into(),
+            operator: "f".into(),
+            epoch: Epoch::Batch(1),
+            partition: Partition(0),
+        };
+        let (used, execution, app, stage) = (Use::default(), None, 1, 1);
+        let open = OpenTask { task, used, execution, app, stage, attempt, worker, inside: false, stamp: 0 };
+        match registry.grant(&open, Sent { by: AGENT, number }, 0, None, 0) {
+            Granted::Yes(grant) => Some(*grant),
+            Granted::Left => None,
+            Granted::Busy => panic!("it is one stage"),
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_repeated_is_granted_the_same_and_one_that_is_late_nothing() {
+        let registry = &mut Registry::new();
+        let mut ask =
+            |number, attempt, worker| asked(registry, number, attempt, worker).map(|given| given.generation);
+        let first = ask(1, 1, 1);
+        assert!(first.is_some());
+        assert_eq!(ask(1, 1, 1), first);
+        let second = ask(3, 1, 1);
+        assert!(second > first);
+        assert_eq!((ask(1, 1, 1), ask(3, 1, 1)), (None, second));
+        // Others' requests may arrive in any order.
+        let third = ask(2, 2, 2);
+        assert!(third > second);
+        // What was granted to it is over, so it is another attempt.
+        let again = ask(3, 1, 1);
+        assert!(again > third);
+        // The second part of the attempt has a log of its own.
+        let part = ask(4, 1, 9);
+        assert!(part > again);
+        assert_eq!((ask(3, 1, 1), ask(4, 1, 9)), (again, part));
+    }
+
+    #[test]
+    fn who_did_not_hear_that_a_log_is_to_be_disregarded_is_told_again() {
+        let mut registry = Registry::new();
+        let first = asked(&mut registry, 1, 1, 1).unwrap();
+        assert!(!first.reopened && !first.discarded);
+        registry.discarded(&first.task, first.generation).unwrap();
+        let mut ask = |number, worker| {
+            let grant = asked(&mut registry, number, worker, worker).unwrap();
+            (grant.reopened, grant.discarded)
+        };
+        assert_eq!((ask(2, 2), ask(2, 2), ask(3, 2)), ((true, true), (true, true), (true, true)));
+        assert_eq!(ask(4, 3), (true, false));
+    }
+
+    #[test]
+    fn the_first_attempt_is_the_first_also_if_it_asks_twice() {
+        let mut registry = Registry::new();
+        assert!(!asked(&mut registry, 1, 1, 1).unwrap().reopened);
+        assert!(!asked(&mut registry, 1, 1, 1).unwrap().reopened);
+        assert_eq!(registry.totals.opens, 1);
+    }
 
     #[test]
     fn what_an_earlier_run_has_left_behind_is_not_asked_for_its_plan() {

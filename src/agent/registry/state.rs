@@ -140,7 +140,10 @@ impl Registry {
     }
 
     /// That an attempt is its task's newest, and its epoch not over.
-    fn is_newest(&self, task: &TaskId, ours: Generation) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Fenced`].
+    pub fn is_newest(&self, task: &TaskId, ours: Generation) -> Result<()> {
         let newer = self.tasks.get(task).map_or(Generation::NONE, |entry| entry.generation);
         let is_over = match task.epoch {
             Epoch::Batch(batch) => self.batches.get(&task.query).is_some_and(|newest| *newest > batch),
@@ -156,7 +159,7 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::protocol::{OpenTask, Placed, Plan, Use};
+    use crate::agent::protocol::{OpenTask, Placed, Plan, Sent, Use};
     use crate::agent::registry::{Granted, Uses};
     use crate::agent::state::asking::Holding;
     use crate::id::{EpochKey, Partition};
@@ -190,7 +193,8 @@ mod tests {
             inside: false,
             stamp: 0,
         };
-        match registry.grant(&open, AGENT, 0, None, 0) {
+        let sent = Sent { by: AGENT, number: registry.totals.opens };
+        match registry.grant(&open, sent, 0, None, 0) {
             Granted::Yes(grant) => (grant.task, grant.generation),
             other => panic!("{other:?}"),
         }

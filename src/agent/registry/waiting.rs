@@ -93,7 +93,8 @@ mod tests {
             inside: false,
             stamp: 0,
         };
-        match registry.grant(&open, AgentId(agent), 0, None, 0) {
+        let sent = Sent { by: AgentId(agent), number: registry.totals.opens };
+        match registry.grant(&open, sent, 0, None, 0) {
             Granted::Yes(grant) => Some(grant.generation),
             Granted::Busy => None,
             Granted::Left => panic!("no run has ended"),

@@ -4,13 +4,14 @@
 //! opens a task of that epoch, and an epoch that another application is at work on is left to it.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::handler::{Handler, unexpected};
 use super::refusals::is_refusal;
 use super::registrar::{LocalRegistry, Registrar};
-use crate::agent::protocol::{Layout, OpenTask, Reply, Request};
+use super::works::Works;
+use crate::agent::protocol::{Layout, Reply, Request};
 use crate::agent::registry::Recorded;
 use crate::causal_log::Place;
 use crate::edge::disk::recovery::RecoveredTask;
@@ -44,17 +45,31 @@ pub(in crate::edge) struct Claims {
     renewed: Mutex<Option<Instant>>,
     /// Held by whoever claims or commits.
     turn: Mutex<()>,
+    /// Epochs that are being claimed for tasks that are to be opened; their uses.
+    being_read: Works<EpochKey, u64>,
+}
+
+impl Claims {
+    /// Waits until no epoch is being claimed.
+    pub(super) fn finish(&self) {
+        self.being_read.finish();
+    }
 }
 
 impl Handler {
     /// In the driver: sees that an epoch is this application's. The number of its use.
     pub(in crate::edge) fn attend(&self, local: &LocalRegistry, key: &EpochKey) -> Result<u64> {
-        if let Some(used) = self.known_use(key).filter(|_| !self.is_doubtful(key) && !self.is_due(key)) {
+        if let Some(used) = self.claimed(key) {
             return Ok(used);
         }
         let _turn = locked(&self.claims.turn);
         self.settle(local, key)?;
         self.claim(local, key)
+    }
+
+    /// The number of an epoch's use, if nothing is to be done about its claim.
+    fn claimed(&self, key: &EpochKey) -> Option<u64> {
+        self.known_use(key).filter(|_| !self.is_doubtful(key) && !self.is_due(key))
     }
 
     /// Whether a claim may soon look as if nobody had it.
@@ -78,11 +93,24 @@ impl Handler {
         Ok(())
     }
 
-    /// [`Self::attend`] for a task that is about to be opened.
-    pub(in crate::edge) fn attend_to(&self, local: &LocalRegistry, open: &OpenTask) -> Result<()> {
-        let key = open.task.epoch_key();
-        check_run(local, &key, open.stamp)?;
-        self.attend(local, &key).map(drop)
+    /// [`Self::attend`] for a task that is about to be opened. Whether it is done: whoever asks is to ask again while logs
+    /// are read.
+    pub(in crate::edge) fn attend_to(
+        self: &Arc<Self>,
+        local: &LocalRegistry,
+        epoch: EpochKey,
+        stamp: u64,
+    ) -> Result<bool> {
+        check_run(local, &epoch, stamp)?;
+        if self.claimed(&epoch).is_some() {
+            return Ok(true);
+        }
+        let (handler, key) = (Arc::clone(self), epoch.clone());
+        let attended = self.claims.being_read.wait(&epoch, self.peer_patience(), move || {
+            let Registrar::Here(local) = &handler.registrar else { return Err(unexpected()) };
+            handler.attend(local, &key)
+        });
+        attended.map(|used| used.is_some())
     }
 
     /// The number of an epoch's use, for a worker.
@@ -222,11 +250,7 @@ mod tests {
         all.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "claim"))
     }
 
-    #[test]
-    fn the_claim_of_a_living_application_does_not_grow_old() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut config = SessionConfig::new("app", [7; 32]);
-        config.checkpoint_dir = Some(folder.path().display().to_string());
+    fn driver(config: SessionConfig) -> Handler {
         let disk = Disk::open(&config, AgentId(1), 1).unwrap();
         disk.own(disk.attach().unwrap());
         let info = AgentInfo { id: AgentId(1), addr: String::new(), host: "h".into(), driver: true };
@@ -234,25 +258,55 @@ mod tests {
         let clocks = Box::new(|_: &str, _| Err("there is none".to_owned()));
         let local =
             LocalRegistry::new(stages, Box::new(|_, _| false), plans, clocks, Box::new(|_| None), 1, 120_000);
-        let driver = Handler::new(config, info, disk, Registrar::There(String::new()), String::new());
-        let execution = |number| EpochKey {
-            query: application_query("app").into(),
-            epoch: Epoch::Named(format!("sql-{number}")),
-        };
-        let used = driver.attend(&local, &execution(1)).unwrap();
+        Handler::new(config, info, disk, Registrar::Here(Box::new(local)), String::new())
+    }
+
+    fn local(driver: &Handler) -> &LocalRegistry {
+        let Registrar::Here(local) = &driver.registrar else { unreachable!() };
+        local
+    }
+
+    fn execution(number: u64) -> EpochKey {
+        EpochKey { query: application_query("app").into(), epoch: Epoch::Named(format!("sql-{number}")) }
+    }
+
+    #[test]
+    fn whoever_opens_a_task_is_told_to_ask_again_while_its_epoch_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = SessionConfig::new("app", [7; 32]);
+        config.checkpoint_dir = Some(folder.path().display().to_string());
+        config.io_timeout_ms = 100;
+        let driver = Arc::new(driver(config));
+        let is_attended = |number| driver.attend_to(local(&driver), execution(number), 0).unwrap();
+        let takes_long = locked(&driver.claims.turn);
+        assert!(!is_attended(1) && !is_attended(1));
+        drop(takes_long);
+        while !is_attended(1) {}
+        assert!(driver.known_use(&execution(1)).is_some());
+        driver.finish_works();
+    }
+
+    #[test]
+    fn the_claim_of_a_living_application_does_not_grow_old() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = SessionConfig::new("app", [7; 32]);
+        config.checkpoint_dir = Some(folder.path().display().to_string());
+        let driver = driver(config);
+        let attend = |number| driver.attend(local(&driver), &execution(number)).unwrap();
+        let used = attend(1);
         let claim = claim_in(&folder).unwrap();
         let long_ago = SystemTime::now() - 10 * RENEWED_EVERY;
         fs::File::options().write(true).open(&claim).unwrap().set_modified(long_ago).unwrap();
         let age = || fs::metadata(claim_in(&folder).unwrap()).unwrap().modified().unwrap().elapsed().unwrap();
-        assert_eq!(driver.attend(&local, &execution(2)).unwrap(), used);
+        assert_eq!(attend(2), used);
         assert!(age() > RENEWED_EVERY, "it was looked after a moment ago");
         *locked(&driver.claims.renewed) = None;
-        assert_eq!(driver.attend(&local, &execution(3)).unwrap(), used);
+        assert_eq!(attend(3), used);
         assert!(age() < RENEWED_EVERY);
         // Removed all the same, while nothing was asked for.
         fs::remove_file(&claim).unwrap();
         *locked(&driver.claims.renewed) = None;
-        driver.attend(&local, &execution(4)).unwrap();
+        attend(4);
         assert!(claim_in(&folder).is_some());
     }
 }

@@ -189,6 +189,12 @@ impl Handler {
         Ok(())
     }
 
+    /// Waits for what threads do for those who asked.
+    pub(in crate::edge) fn finish_works(&self) {
+        self.claims.finish();
+        self.tables.finish();
+    }
+
     // Closing.
 
     pub(in crate::edge) fn close(

@@ -50,6 +50,7 @@ mod state;
 mod turns;
 mod values;
 mod watch;
+mod works;
 
 use std::collections::HashSet;
 use std::os::unix::fs::PermissionsExt;

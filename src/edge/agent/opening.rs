@@ -7,10 +7,11 @@ use std::collections::HashMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::asking::SILENCE_PAUSE;
 use super::copying::channel;
 use super::gathering::{Copies, Found};
 use super::handler::{Handler, Session};
-use super::registrar::Registrar;
+use super::registrar::Asked;
 use crate::agent::placement;
 use crate::agent::protocol::{AgentInfo, Ending, Grant, Left, OpenTask, Reply, Request};
 use crate::edge::locked;
@@ -24,13 +25,13 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 impl Handler {
-    /// Opens a task for a worker.
+    /// Opens a task for a worker, which is to ask again while that takes its time.
     pub(in crate::edge) fn open(
         &self,
         open: &OpenTask,
         sessions: &mut HashMap<u64, Session>,
     ) -> Result<Reply> {
-        let grant = self.granted(open)?;
+        let Some(grant) = self.granted(open)? else { return Ok(Reply::NotYet) };
         let (task, generation) = (grant.task.clone(), grant.generation);
         let attempt = (task.clone(), generation);
         let is_withdrawn = locked(&self.store).has_withdrawn(&task, generation);
@@ -101,26 +102,33 @@ impl Handler {
         Ok(reply)
     }
 
-    fn granted(&self, open: &OpenTask) -> Result<Grant> {
+    /// `None` if whoever asks is to ask again: the driver reads what it has of the epoch, or is slow. If it has ended, so
+    /// will this agent.
+    fn granted(&self, open: &OpenTask) -> Result<Option<Grant>> {
         let deadline = Instant::now() + BUSY_PATIENCE;
-        if let Registrar::Here(local) = &self.registrar {
-            self.attend_to(local, open)?;
-        }
         loop {
-            match self.granted_now(open)? {
-                Some(grant) => return Ok(grant),
-                None if Instant::now() < deadline => sleep(BUSY_PAUSE),
-                None => return Err(Error::OperatorUsedTwice { task: open.task.clone() }),
+            match self.granted_now(open) {
+                Ok(Asked::Granted(grant)) => return Ok(Some(*grant)),
+                Ok(Asked::Busy) if Instant::now() < deadline => sleep(BUSY_PAUSE),
+                Ok(Asked::Busy) => return Err(Error::OperatorUsedTwice { task: open.task.clone() }),
+                Ok(Asked::NotYet) => return Ok(None),
+                Err(error) if error.is_silence() => {
+                    tracing::info!(task = %open.task, %error, "the driver does not answer an open");
+                    sleep(SILENCE_PAUSE);
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
             }
         }
     }
 
-    /// The grant of an attempt, which is being opened from then on; `None` while another stage has the task open.
-    fn granted_now(&self, open: &OpenTask) -> Result<Option<Grant>> {
+    /// The grant of an attempt, which is being opened from then on.
+    fn granted_now(&self, open: &OpenTask) -> Result<Asked> {
         locked(&self.attempts).asks(open);
-        let granted = self.registrar.grant(&self.connections, open, self.info.id, self.commits_seen());
+        let (sent, commits_seen) = (self.next_request(), self.commits_seen());
+        let granted = self.registrar.grant(&self.connections, open, sent, commits_seen);
         let mut attempts = locked(&self.attempts);
-        if let Ok(Some(grant)) = &granted {
+        if let Ok(Asked::Granted(grant)) = &granted {
             attempts.opens((grant.task.clone(), grant.generation));
         }
         attempts.answered(open);

@@ -191,7 +191,7 @@ impl Handler {
         let rows = match &view.rows {
             Some(rows) => rows,
             None => {
-                let Some(mut work) = pool.turn() else { return Ok(Reply::PoolIsRead) };
+                let Some(mut work) = pool.turn() else { return Ok(Reply::NotYet) };
                 if locked(&pool.done).reading < view.reading {
                     let read = self.read_some(session, pool, &mut work);
                     if read.as_ref().is_err_and(Error::is_full) {
@@ -202,7 +202,7 @@ impl Handler {
                 }
                 let done = locked(&pool.done);
                 let Some(rows) = done.rows.as_ref().filter(|_| done.reading >= view.reading) else {
-                    return Ok(Reply::PoolIsRead);
+                    return Ok(Reply::NotYet);
                 };
                 // Whether its own can be done without is not for the pool to say.
                 if let Some(lost) = done.lost.iter().find(|lost| **lost != session.task) {

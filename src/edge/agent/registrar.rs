@@ -11,7 +11,7 @@ use crate::agent::members::News;
 use crate::agent::permits::RateLimits;
 use crate::agent::protocol::{
     AgentInfo, Beginning, Counting, Execution, Grant, Layout, OpenTask, Placed, PoolEntry, Recording, Repair,
-    Reply, Request,
+    Reply, Request, Sent,
 };
 use crate::agent::registry::{Granted, Registry};
 use crate::edge::locked;
@@ -40,6 +40,15 @@ pub type PlanUses = Box<dyn Fn(Execution) -> Option<Vec<Placed>> + Send + Sync>;
 
 /// Stages whose number of tasks is remembered; older ones are over.
 const STAGES_MAX: usize = 4_096;
+
+/// The registry's answer to an open.
+pub(in crate::edge) enum Asked {
+    Granted(Box<Grant>),
+    /// Another stage has the task open.
+    Busy,
+    /// What is recorded of its epoch is still being read.
+    NotYet,
+}
 
 /// The registry, or where it is.
 pub(in crate::edge) enum Registrar {
@@ -149,7 +158,7 @@ impl LocalRegistry {
     }
 
     /// Answers an open. Spark, which may take its time, is asked without a lock.
-    fn grant(&self, open: &OpenTask, agent: AgentId, commits_seen: u64) -> Result<Reply> {
+    fn grant(&self, open: &OpenTask, sent: Sent, commits_seen: u64) -> Result<Reply> {
         if let Some(reason) = locked(&self.refused).get(&*open.task.query) {
             return Err(reason.clone());
         }
@@ -158,7 +167,7 @@ impl LocalRegistry {
         let (now_ms, tasks) = (self.now_ms(), stage.map(|stage| stage.tasks));
         let mut registry = locked(&self.registry);
         registry.look_at_clock(now_ms);
-        let mut grant = match registry.grant(open, agent, commits_seen, tasks, now_ms) {
+        let mut grant = match registry.grant(open, sent, commits_seen, tasks, now_ms) {
             Granted::Yes(grant) => grant,
             Granted::Busy => return Ok(Reply::Busy),
             Granted::Left => {
@@ -187,8 +196,8 @@ impl LocalRegistry {
             let wait_ns = locked(&self.limits).reserve(name, *interval_ns, *count, now_ns);
             return Some(Ok(Reply::PermitsFrom(wait_ns)));
         }
-        if let Request::Grant { open, agent, commits_seen } = request {
-            return Some(self.grant(open, *agent, *commits_seen));
+        if let Request::Grant { open, sent, commits_seen } = request {
+            return Some(self.grant(open, *sent, *commits_seen));
         }
         let now_ms = self.now_ms();
         let mut registry = locked(&self.registry);
@@ -253,22 +262,23 @@ impl Registrar {
         }
     }
 
-    /// Asks to open a task; `None` while another stage has it open.
+    /// Asks to open a task.
     pub(in crate::edge) fn grant(
         &self,
         connections: &Connections,
         open: &OpenTask,
-        agent: AgentId,
+        sent: Sent,
         commits_seen: u64,
-    ) -> Result<Option<Grant>> {
-        let request = Request::Grant { open: open.clone(), agent, commits_seen };
+    ) -> Result<Asked> {
+        let request = Request::Grant { open: open.clone(), sent, commits_seen };
         let reply = match self {
             Self::Here(_) => self.ask(connections, &request),
             Self::There(addr) => connections.call_driver(addr, &request),
         };
         match reply? {
-            Reply::Granted(grant) => Ok(Some(*grant)),
-            Reply::Busy => Ok(None),
+            Reply::Granted(grant) => Ok(Asked::Granted(grant)),
+            Reply::Busy => Ok(Asked::Busy),
+            Reply::NotYet => Ok(Asked::NotYet),
             _ => Err(unexpected()),
         }
     }

@@ -17,14 +17,17 @@ use bytes::Bytes;
 use super::claiming::check_run;
 use super::handler::{Handler, Session, unexpected};
 use super::registrar::{LocalRegistry, Registrar};
+use super::works::Works;
 use crate::agent::protocol::{Code, Commit, Ending, Left, OpenTask, PIECE_BYTES, Reply, Request, Use};
-use crate::agent::values::messages::{AboutValues, Answers, Found, TableId, WAIT_MS_MAX, Wanted};
+use crate::agent::values::messages::{AboutValues, Answers, Found, Positions, TableId, WAIT_MS_MAX, Wanted};
 use crate::agent::values::{Asker, Position, Standing, Values};
 use crate::determinant::{BlockReader, Determinant, decode_results, encode_results};
 use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Generation, LogOffset, Partition, TaskId};
-use crate::task::{Summary, TaskMode, TaskOptions, check_values_header, values_header};
+use crate::task::{
+    Summary, TaskMode, TaskOptions, check_values_header, recorded_by_other_code, values_header,
+};
 
 /// Ends the operator in the name of a table's log; users' names have no control characters.
 const TABLE: &str = "\u{1}values";
@@ -55,17 +58,24 @@ struct Log {
 #[derive(Default)]
 pub(in crate::edge) struct Tables {
     open: Mutex<HashMap<TableId, Arc<Table>>>,
-    /// Held by whoever opens one. Another lock than that of those that are open, as opening a log may find
+    /// Those that are being opened, their logs read. Another lock than that of those that are open, as that may find
     /// out that an epoch was committed, and tables are forgotten then.
-    opening: Mutex<()>,
+    opening: Works<TableId, Arc<Table>>,
     openers: AtomicU64,
+}
+
+impl Tables {
+    /// Waits until none is being opened.
+    pub(super) fn finish(&self) {
+        self.opening.finish();
+    }
 }
 
 impl Handler {
     /// Answers a request that came over a connection: a worker's if it does not say whose it is. `asked` are
     /// the tables in which the connection may have duties.
     pub(in crate::edge) fn values_for(
-        &self,
+        self: &Arc<Self>,
         mut about: AboutValues,
         connection: u64,
         asked: &mut HashSet<TableId>,
@@ -81,7 +91,7 @@ impl Handler {
     }
 
     /// A worker's connection has ended: it has no duties any more.
-    pub(in crate::edge) fn values_ended(&self, connection: u64, asked: HashSet<TableId>) {
+    pub(in crate::edge) fn values_ended(self: &Arc<Self>, connection: u64, asked: HashSet<TableId>) {
         for table in asked {
             let asker = Some(Asker { agent: self.info.id, connection });
             let wanted = Wanted::GiveUp { summary: Summary::default() };
@@ -93,7 +103,7 @@ impl Handler {
     }
 
     /// Answers a worker, or another agent on behalf of one.
-    fn values(&self, about: AboutValues) -> Result<Found> {
+    fn values(self: &Arc<Self>, about: AboutValues) -> Result<Found> {
         match &self.registrar {
             Registrar::There(driver) => {
                 match self.connections.call_at(driver, &Request::Values(Box::new(about)))? {
@@ -105,7 +115,7 @@ impl Handler {
         }
     }
 
-    fn values_here(&self, local: &LocalRegistry, about: AboutValues) -> Result<Found> {
+    fn values_here(self: &Arc<Self>, local: &LocalRegistry, about: AboutValues) -> Result<Found> {
         let AboutValues { table: id, asker, stamp, wanted } = about;
         let asker = asker.ok_or_else(|| Error::Protocol { what: "a question of nobody".into() })?;
         if !matches!(wanted, Wanted::GiveUp { .. }) {
@@ -115,15 +125,18 @@ impl Handler {
             Wanted::GiveUp { summary } => self.free(local, &id, asker, summary),
             Wanted::Ask { questions, duties_max, patient } => {
                 let questions = questions.read()?;
-                let table = self.table(&id, stamp)?;
                 let longest = self.peer_patience().min(Duration::from_millis(WAIT_MS_MAX));
+                let Some(table) = self.table(&id, stamp, longest)? else {
+                    // As if all were asked already: whoever asks does so again.
+                    return Ok(Found::Standing { yours: Positions::default(), answered: Vec::new() });
+                };
                 let patience = if patient { longest } else { Duration::ZERO };
                 let standing = table.wait(local, asker, &questions, duties_max, patience);
                 self.tell(&table, &standing)
             }
             Wanted::Answer { block } => {
                 // Not opened for it: a worker left behind must not answer in an epoch that is committed.
-                let Some(table) = locked(&self.tables.open).get(&id).cloned() else {
+                let Some(table) = self.known_table(&id) else {
                     return Err(Error::Fenced {
                         task: table_task(&id),
                         newer: Generation::NONE,
@@ -145,8 +158,7 @@ impl Handler {
 
     /// The asker has no duties any more.
     fn free(&self, local: &LocalRegistry, id: &TableId, asker: Asker, summary: Summary) -> Result<Found> {
-        let known = locked(&self.tables.open).get(id).cloned();
-        if let Some(table) = known {
+        if let Some(table) = self.known_table(id) {
             if locked(&table.values).give_up(asker) {
                 table.changed.notify_all();
             }
@@ -158,19 +170,31 @@ impl Handler {
         Ok(Found::Freed)
     }
 
-    /// The table, opened if it is not; what an earlier application recorded is in it.
-    fn table(&self, id: &TableId, stamp: u64) -> Result<Arc<Table>> {
-        let known = || locked(&self.tables.open).get(id).cloned();
-        if let Some(table) = known() {
-            return Ok(table);
+    /// The table, opened if it is not; what an earlier application recorded is in it. `None` while that is read.
+    fn table(self: &Arc<Self>, id: &TableId, stamp: u64, patience: Duration) -> Result<Option<Arc<Table>>> {
+        if let Some(table) = self.known_table(id) {
+            return Ok(Some(table));
         }
-        let _turn = locked(&self.tables.opening);
-        if let Some(table) = known() {
-            return Ok(table);
-        }
+        let (handler, meant) = (Arc::clone(self), id.clone());
+        self.tables.opening.wait(id, patience, move || match handler.known_table(&meant) {
+            Some(table) => Ok(table),
+            None => handler.keep_table(&meant, stamp),
+        })
+    }
+
+    fn known_table(&self, id: &TableId) -> Option<Arc<Table>> {
+        locked(&self.tables.open).get(id).cloned()
+    }
+
+    fn keep_table(&self, id: &TableId, stamp: u64) -> Result<Arc<Table>> {
         let table = Arc::new(self.open_table(id, stamp)?);
         locked(&self.tables.open).insert(id.clone(), Arc::clone(&table));
-        Ok(table)
+        let Registrar::Here(local) = &self.registrar else { return Err(unexpected()) };
+        let newest = locked(&local.registry).is_newest(&table.task, table.generation);
+        // If its epoch was committed meanwhile, tables of that were forgotten before this one was there.
+        newest.map(|()| Arc::clone(&table)).inspect_err(|_| {
+            locked(&self.tables.open).remove(id);
+        })
     }
 
     fn open_table(&self, id: &TableId, stamp: u64) -> Result<Table> {
@@ -184,6 +208,9 @@ impl Handler {
         let (app, stage, execution) = (id.app, NO_STAGE, None);
         let open = OpenTask { task, used, execution, app, stage, attempt, worker, inside: false, stamp };
         let mut sessions = HashMap::new();
+        if let Registrar::Here(local) = &self.registrar {
+            self.attend(local, &open.task.epoch_key())?;
+        }
         self.open(&open, &mut sessions)?;
         let mut log = sessions.into_values().next().ok_or_else(unexpected)?;
         // Nobody waits for its end.
@@ -195,6 +222,7 @@ impl Handler {
         let mut options = TaskOptions::new(log.task.clone(), TaskMode::Values, id.code);
         (options.python, options.label, options.app) = (id.python.clone(), id.label.clone(), id.app);
         (options.stage, options.allow_code_change) = (NO_STAGE, id.allow_code_change);
+        self.warn_of_other_code(id, &options);
         Ok(Table {
             task: log.task.clone(),
             generation: log.grant.generation,
@@ -203,6 +231,29 @@ impl Handler {
             changed: Condvar::new(),
             log: Mutex::new(Log { session: log, has_header: false }),
         })
+    }
+
+    /// Nobody knows whether what an earlier run left behind in this name was recorded by this function. It may have been:
+    /// then all is asked again, which is not to be a surprise.
+    fn warn_of_other_code(&self, id: &TableId, options: &TaskOptions) {
+        let is_new = locked(&self.store).end(&options.task).is_none_or(|end| end == LogOffset::START);
+        let Registrar::Here(local) = &self.registrar else { return };
+        if id.named || !is_new {
+            return;
+        }
+        let left = locked(&local.registry).left_by(&options.task, &format!("{}{TABLE}{TABLE}", id.operator));
+        let recorded_by = |other: &TaskId| {
+            let header = self.read(other, LogOffset::START).ok()?.into_iter().next()?;
+            recorded_by_other_code(options, &header).ok().flatten()
+        };
+        if let Some(code) = left.iter().find_map(recorded_by) {
+            tracing::warn!(
+                "epoch {} has answers by {code}, for which this run has not asked so far: what they answered is asked \
+                 again. To keep them, let the function not depend on what differs from run to run, or declare it with \
+                 @causal(..., uid=..., code_version=...)",
+                id.epoch_key()
+            );
+        }
     }
 
     /// Reads a table's log.

@@ -122,8 +122,14 @@ impl Client {
     /// [`Error::OperatorUsedTwice`], or whatever kept the agent from opening it.
     pub fn open(&mut self, open: OpenTask) -> Result<Opened> {
         let asked = open.task.clone();
-        let Reply::Opened { task, session, generation, end, recording, lost, tasks, has_frames } =
-            self.ask(&Request::Open(open))?
+        let request = Request::Open(open);
+        let opened = loop {
+            match self.ask(&request)? {
+                Reply::NotYet => {}
+                opened => break opened,
+            }
+        };
+        let Reply::Opened { task, session, generation, end, recording, lost, tasks, has_frames } = opened
         else {
             return Err(unexpected());
         };
@@ -231,7 +237,7 @@ impl Client {
         loop {
             match self.ask(&request)? {
                 Reply::Pool(rows) => return Ok(rows),
-                Reply::PoolIsRead => {}
+                Reply::NotYet => {}
                 _ => return Err(unexpected()),
             }
         }
@@ -304,7 +310,7 @@ impl Client {
         loop {
             match self.ask(&request)? {
                 Reply::State(found) => return Ok(found),
-                Reply::StateIsRestored => {}
+                Reply::NotYet => {}
                 _ => return Err(unexpected()),
             }
         }

@@ -17,7 +17,7 @@ use super::connecting;
 use super::door::{Door, Place};
 use super::messages::Connection;
 use super::stream::Stream;
-use crate::agent::protocol::{Ending, Reply, Request};
+use crate::agent::protocol::{Ending, OpenTask, Reply, Request};
 use crate::agent::state::messages::AboutState;
 use crate::edge::agent::handler::{Handler, Session, Shared};
 use crate::edge::agent::registrar::Registrar;
@@ -206,7 +206,10 @@ impl Server {
     fn answer(&self, request: Request, sessions: &mut HashMap<u64, Session>) -> Result<Reply> {
         let handler = &self.handler;
         match request {
-            Request::Open(open) => handler.open(&open, sessions),
+            Request::Open(open) => match self.is_attended(&open)? {
+                true => handler.open(&open, sessions),
+                false => Ok(Reply::NotYet),
+            },
             Request::ReadSession { session, from } => handler.read_session(known(sessions, session)?, from),
             Request::Append { session, block } => {
                 let session = sessions.get_mut(&session).ok_or_else(|| not_open(session))?;
@@ -264,6 +267,19 @@ impl Server {
         }
     }
 
+    /// Whether a task can be opened now. In the driver: whether its epoch is this application's, and all read that is
+    /// recorded of it. Elsewhere the driver is asked, unless it is gone.
+    fn is_attended(&self, open: &OpenTask) -> Result<bool> {
+        match &self.handler.registrar {
+            Registrar::Here(local) => self.handler.attend_to(local, open.task.epoch_key(), open.stamp),
+            Registrar::There(driver) if self.is_driver_gone() => Err(Error::AgentUnreachable {
+                agent: driver.clone(),
+                reason: "the driver has ended, or was silent for too long".into(),
+            }),
+            Registrar::There(_) => Ok(true),
+        }
+    }
+
     /// Answers what agents ask the registry.
     fn ask_registry(&self, request: &Request) -> Result<Reply> {
         let handler = &self.handler;
@@ -274,8 +290,10 @@ impl Server {
         if let Request::Timers(about) = request {
             return handler.timer_due(local, about).map(Reply::Timers);
         }
-        if let Request::Grant { open, .. } = request {
-            handler.attend_to(local, open)?;
+        if let Request::Grant { open, .. } = request
+            && !self.is_attended(open)?
+        {
+            return Ok(Reply::NotYet);
         }
         let answer = local.handle(request).unwrap_or_else(|| Err(not_registry()));
         match request {
@@ -306,6 +324,7 @@ impl Server {
                 tracing::error!("a thread of the agent panicked");
             }
         }
+        self.handler.finish_works();
         // It may be gone already.
         let _ = std::fs::remove_file(socket);
     }

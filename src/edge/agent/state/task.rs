@@ -75,7 +75,7 @@ impl Handler {
         };
         let place = ToRegistry::Where { task: task.clone(), generation, partition, partitions };
         let Some(located) = self.located(&place, TOLD_AFTER)? else {
-            return Ok(Reply::StateIsRestored);
+            return Ok(Reply::NotYet);
         };
         let (version, clock, catalog) = (located.version, located.clock, located.catalog.clone());
         let (silent, delta) = (HashSet::new(), Gathered::new(&self.states.memory));
