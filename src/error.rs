@@ -267,6 +267,17 @@ pub enum Error {
         /// The limit in bytes.
         limit: u64,
     },
+    /// Blocks are so many that knowing where they are takes all of the memory budget.
+    #[error(
+        "{blocks} recorded blocks are listed, which takes all of memory={limit}: raise `memory`, end the epoch earlier, \
+         or let several calls be recorded at once, with flush=\"auto\" or \"batch\""
+    )]
+    ListBudget {
+        /// How many there are.
+        blocks: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
     /// The other side does not hold the secret.
     #[error(
         "{peer} does not hold this application's secret, or is no agent; a DataFrame that was built under a \
@@ -395,7 +406,7 @@ impl Error {
             Self::SourceTruncated { .. } => "SOURCE_TRUNCATED",
             Self::DiskBudget { .. } => "DISK_BUDGET",
             Self::DiskFull { .. } => "DISK_FULL",
-            Self::MemoryBudget { .. } => "MEMORY_BUDGET",
+            Self::MemoryBudget { .. } | Self::ListBudget { .. } => "MEMORY_BUDGET",
             Self::AuthRefused { .. } => "AUTH_REFUSED",
             Self::EncryptionDiffers { .. } => "ENCRYPTION_DIFFERS",
             Self::AgentUnreachable { .. } => "AGENT_UNREACHABLE",
@@ -433,7 +444,13 @@ impl Error {
     /// Whether there was no room.
     #[must_use]
     pub const fn is_full(&self) -> bool {
-        matches!(self, Self::DiskBudget { .. } | Self::DiskFull { .. } | Self::MemoryBudget { .. })
+        matches!(
+            self,
+            Self::DiskBudget { .. }
+                | Self::DiskFull { .. }
+                | Self::MemoryBudget { .. }
+                | Self::ListBudget { .. }
+        )
     }
 
     /// An I/O error, with what was being done.

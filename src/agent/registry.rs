@@ -436,7 +436,11 @@ impl Registry {
         entry.lost += u64::from(left.lost);
         let (is_current, ending_done) = (entry.generation == generation, ending.done);
         if is_current {
-            let ended = entry.live.take().filter(|_| ending.done).map(|live| live.layout);
+            let live = entry.live.take().map(|live| live.layout);
+            if let Some(layout) = live {
+                uses.moved.closed(task, &layout, ending.done, summary.rows);
+            }
+            let ended = live.filter(|_| ending.done);
             if let Some(layout) = ended.filter(|_| summary.leftover == 0) {
                 entry.came_back = Some(CameBack { run: uses.run, layout });
             }
@@ -444,10 +448,7 @@ impl Registry {
                 uses.moved.ended(task, &layout, summary);
             }
             if let Some(layout) = ended {
-                uses.moved.done(task, &layout);
                 uses.moved.took(task, &layout, summary, &entry.pooled);
-            }
-            if let Some(layout) = ended {
                 entry.ended(ending, (left.by, layout), summary.input);
             }
             self.change(task, |entry| entry.ended_at(left.end));

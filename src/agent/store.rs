@@ -21,7 +21,7 @@ pub use self::copies::Taken;
 pub use self::copying::Arriving;
 use self::durable::Durable;
 pub use self::memory::Victims;
-use self::memory::{LISTED, QUEUED};
+use self::memory::{LISTED, PLACED, QUEUED};
 use super::protocol::{AgentInfo, AgentStats, HeldCopy, HeldStats, Layout, PIECE_BYTES, Sent};
 use crate::causal_log::{BlockHash, BlockRef, CausalLog, Place, SpillRef};
 use crate::error::{Error, Result};
@@ -136,8 +136,9 @@ pub struct Store {
     versions_of: HashMap<u64, TaskId>,
     /// How many blocks all logs have, be they in memory or on disk.
     blocks: u64,
-    /// What each takes besides its bytes, and what more it takes in memory.
-    besides: (u64, u64),
+    /// What each takes besides its bytes, what more it takes in memory, and what more there if some stand in segments.
+    besides: (u64, u64, u64),
+    has_places: bool,
     memory_bytes: u64,
     memory_bytes_max: u64,
     /// The same, if nothing else were kept.
@@ -165,7 +166,8 @@ impl Store {
             queue: VecDeque::new(),
             versions_of: HashMap::new(),
             blocks: 0,
-            besides: (LISTED, QUEUED),
+            besides: (LISTED, QUEUED, PLACED),
+            has_places: false,
             memory_bytes: 0,
             memory_bytes_max,
             memory_bytes_all: memory_bytes_max,
@@ -273,8 +275,11 @@ impl Store {
         if held.generation > generation {
             return Err(fenced(task, held.generation, generation));
         }
-        let bytes = block.len() as u64;
-        if from == held.log.end() && self.memory_bytes.saturating_add(bytes) > self.room_for(bytes) {
+        let (bytes, is_new) = (block.len() as u64, from == held.log.end());
+        if is_new && self.list_bytes() > self.list_bytes_max() {
+            return Err(Error::ListBudget { blocks: self.blocks, limit: self.memory_bytes_all });
+        }
+        if is_new && self.memory_bytes.saturating_add(bytes) > self.room_for(bytes) {
             return Ok(Absorbed::NoRoom);
         }
         let Some(held) = self.held.get_mut(task) else { return Err(Error::LogGap { from, end }) };
@@ -326,6 +331,7 @@ impl Store {
             let block = held.log.block(index);
             let is_in_memory = block.is_some_and(|block| matches!(block.place, Place::Memory(_)));
             held.durable.insert(index, place, is_in_memory);
+            self.has_places = true;
         }
     }
 

@@ -209,7 +209,8 @@ impl CausalLog {
         // All are looked at first, so that none is taken if one is refused.
         new.iter().try_for_each(|block| block_len(block.len()).map(drop))?;
         let before = self.end;
-        for block in new {
+        // One without bytes has no place of its own.
+        for block in new.iter().filter(|block| !block.is_empty()) {
             self.append(block.clone())?;
         }
         Ok(self.end.0 - before.0)

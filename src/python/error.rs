@@ -27,7 +27,10 @@ const fn class_of(error: &Error) -> &'static str {
         | Error::CorruptState { .. }
         | Error::SourceTruncated { .. }
         | Error::UnsupportedVersion { .. } => "CorruptLog",
-        Error::DiskBudget { .. } | Error::DiskFull { .. } | Error::MemoryBudget { .. } => "ResourceExhausted",
+        Error::DiskBudget { .. }
+        | Error::DiskFull { .. }
+        | Error::MemoryBudget { .. }
+        | Error::ListBudget { .. } => "ResourceExhausted",
         Error::Config { .. } => "ConfigError",
         Error::UnsupportedType { .. } => "UnsupportedType",
         Error::ForkedProcess { .. } => "ForkedProcess",

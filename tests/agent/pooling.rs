@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use arrow_array::{ArrayRef, StringArray};
 use bytes::Bytes;
-use clonos::agent::protocol::{Code, Layout, OpenTask, Reply, Request};
+use clonos::agent::protocol::{Beginning, Code, Layout, OpenTask, Reply, Request, Sent};
 use clonos::determinant::{BlockBuilder, BlockReader, encode_results};
 use clonos::edge::net::Connection;
 use clonos::edge::net::client::Client;
@@ -347,9 +347,10 @@ impl Asking {
     }
 
     fn all(&mut self) -> Reply {
+        let began = Instant::now();
         loop {
             match self.step() {
-                Reply::NotYet => {}
+                Reply::NotYet => assert!(began.elapsed() < Duration::from_secs(60), "it waits for ever"),
                 reply => return reply,
             }
         }
@@ -430,4 +431,56 @@ fn what_is_added_to_a_log_since_the_registry_told_of_it_is_not_of_another_layout
     let answer = asking.all();
     let Reply::Pool(found) = answer else { panic!("{answer:?}") };
     assert_eq!((found.answers[0].given, found.count), (0, 1), "one row was recorded by the old one");
+}
+
+/// The same of what is read from the checkpoint folder, as nobody else has it.
+#[test]
+fn what_is_added_to_a_log_in_the_folder_is_not_of_another_layout_either() {
+    let world = World::with(|config, folder| {
+        config.sharing_depth = 0;
+        config.checkpoint_dir = Some(folder.path().join("checkpoint").display().to_string());
+    });
+    let one = world.process("one");
+    let mut worker = Client::connect(&world.config, &one.socket).unwrap();
+    let recorded = open(&mut worker, &task(9), 110, 1);
+    append(&mut worker, recorded.session, &rows(5..6, "recorded")).unwrap();
+    close(&mut worker, recorded.session);
+    let mut asking = Asking::of(&world, 102);
+    assert!(matches!(asking.step(), Reply::NotYet));
+    one.kill();
+    let mut worker = world.worker();
+    let mut again = None;
+    eventually("the dead are known", || {
+        again = worker.open(opening(&task(9), 102, 2)).ok();
+        again.is_some()
+    });
+    let again = again.unwrap();
+    assert_eq!(again.prior, [rows(5..6, "recorded")]);
+    append(&mut worker, again.session, &rows(1..2, "by the new layout")).unwrap();
+    let answer = asking.all();
+    let Reply::Pool(found) = answer else { panic!("{answer:?}") };
+    assert_eq!((found.answers[0].given, found.count), (0, 1), "one row was recorded by the old one");
+}
+
+/// Whose grant was never heard of takes nothing over, and is not waited for.
+#[test]
+fn a_log_is_read_though_somebody_was_granted_it_who_never_opens_it() {
+    let world = World::new();
+    let (one, other) = (world.executor("one"), world.executor("other"));
+    let mut worker = world.worker_of(&one);
+    let recorded = open(&mut worker, &task(9), 110, 1);
+    append(&mut worker, recorded.session, &rows(1..2, "recorded")).unwrap();
+    close(&mut worker, recorded.session);
+    let sent = Sent { by: world.id_of(&other), number: 0 };
+    let grant = Request::Grant { open: opening(&task(9), 102, 2), sent, commits_seen: 0 };
+    let granted = Peer::of(&world, world.driver.addr()).ask(&grant);
+    let Reply::Granted(grant) = granted else { panic!("{granted:?}") };
+    let (task, generation, shown) = (task(9), grant.generation, Beginning::default());
+    let fence = Request::Fence { task, generation, reopened_at: None, shown };
+    for holder in &grant.holders {
+        Peer::of(&world, &holder.addr).ask(&fence);
+    }
+    let answer = Asking::of(&world, 102).all();
+    let Reply::Pool(found) = answer else { panic!("{answer:?}") };
+    assert_eq!(found.answers[0].given, 1);
 }

@@ -260,6 +260,7 @@ def test_what_the_jvm_cannot_read_is_an_error_and_not_null(
         ("decimal(5,2)", decimal.Decimal("sNaN")),
         ("decimal(5,2)", decimal.Decimal("-Infinity")),
         ("decimal(5,2)", 7),
+        ("decimal(38,0)", decimal.Decimal("9" * 38)),
     ],
 )
 def test_a_pickled_decimal_is_what_plain_spark_makes_of_it(

@@ -229,16 +229,17 @@ def test_uids_keep_clear_of_the_names_of_logs() -> None:
             causal("long", uid=uid)(plus(1))
 
 
-@pytest.mark.parametrize("of", [lambda spark: spark, lambda spark: spark.newSession()])
+@pytest.mark.parametrize("session_of", ["attach", "the program", "each start"])
 def test_uses_are_found_again_by_a_stream_that_starts_again(
-    spark: Any, session: Any, tmp_path: Any, of: Callable[[Any], Any]
+    spark: Any, session: Any, tmp_path: Any, session_of: str
 ) -> None:
     seen: list[dict[int, Any]] = []
-    own = of(spark)
+    own = spark if session_of == "attach" else spark.newSession()
 
     def start() -> None:
         query = (
-            own.readStream.format("rate-micro-batch")
+            (spark.newSession() if session_of == "each start" else own)
+            .readStream.format("rate-micro-batch")
             .option("rowsPerBatch", 20)
             .option("numPartitions", 2)
             .load()

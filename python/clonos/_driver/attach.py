@@ -37,7 +37,7 @@ from clonos._config import (
 )
 from clonos._driver import spark_private
 from clonos._driver.local_iterators import LocalIterators
-from clonos._driver.plans import PlacedUse, plan_uses
+from clonos._driver.plans import plan_uses
 from clonos._driver.session import Session
 from clonos._temporary import SESSION_FILE, private_folder, write_private
 from clonos._worker.agents import sweep
@@ -286,13 +286,14 @@ def _start_agent(
     next_batches = spark_private.next_batches(spark)
     uses = plan_uses(spark, iterators.query)
 
-    def uses_in_plan(execution: int, root: int) -> list[PlacedUse] | None:
-        # It may be the first batch of a stream of a session that nobody listens to yet.
+    def stage_of(stage: int) -> tuple[int, bool] | None:
+        # Of the first of its tasks, before anything is asked or decided for it. It may be of a
+        # stream of a session that nobody listens to yet.
         if (session := _attached.current()) is not None:
             session.watch_streams()
-        return uses(execution, root)
+        return stages(stage)
 
-    return _core.Agent.start(own, *bind, stages, was_lost, uses_in_plan, clocks, next_batches)
+    return _core.Agent.start(own, *bind, stage_of, was_lost, uses, clocks, next_batches)
 
 
 def register_formats(

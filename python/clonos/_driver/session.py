@@ -352,9 +352,10 @@ class Session:
         self._iterators.end()
         if _attached.latest() is self:
             _attached.set_current(None)
-        with contextlib.suppress(Exception):
-            for streams in list(self._watched.values()):
+        for streams in list(self._watched.values()):
+            with contextlib.suppress(Exception):
                 streams.removeListener(self._listener)
+        with contextlib.suppress(Exception):
             spark_private.wait_for_events(self.spark.sparkContext)
             if self._smaller_batches:
                 self.spark.conf.unset(BATCH_BYTES_SETTING)
@@ -388,16 +389,20 @@ class Session:
                 self._listen_to(name, streams)
 
     def _listen_to(self, name: str, streams: StreamingQueryManager) -> None:
-        # Whoever opens a task asks for it, and so does a thread that looks by the second.
+        # Whoever opens a task asks for it, and so does a thread that looks by the second; both go
+        # on when it is done.
         with self._watching:
             if name in self._watched:
                 return
+            streams.addListener(self._listener)
+            for query in streams.active:
+                # That it was started was told before.
+                self._begin_query(str(query.id), query.name, str(query.runId))
             self._watched[name] = streams
-        streams.addListener(self._listener)
-        for query in streams.active:
-            self._refuse_late_commits(str(query.id))
 
     def _begin_query(self, query: str, name: str | None, run: str) -> None:
+        if self._runs.get(query) == run:
+            return
         if name is not None:
             self._named[name] = query
         self._runs[query] = run

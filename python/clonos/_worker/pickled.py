@@ -227,17 +227,18 @@ def _same(value: Any) -> Any:
 
 def _decimal_converter(precision: int, scale: int) -> Converter:
     """Round as the JVM does, which refuses what does not fit, and has nothing for the rest."""
-    unit = decimal.Decimal(1).scaleb(-scale)
-    limit = decimal.Decimal(10) ** (precision - scale)
-    # Enough for whatever is below the limit; what is longer is refused by it.
+    # Enough for whatever is below the limit, which refuses what is longer. The thread's own may
+    # have fewer digits.
     context = decimal.Context(prec=_DECIMAL_DIGITS, rounding=decimal.ROUND_HALF_UP)
+    unit = decimal.Decimal(1).scaleb(-scale, context)
+    limit = decimal.Decimal(1).scaleb(precision - scale, context)
 
     def convert(value: Any) -> decimal.Decimal | None:
         if not isinstance(value, decimal.Decimal) or value.is_qnan():
             return None
-        if value.is_finite() and abs(value) < limit:
+        if value.is_finite() and value.copy_abs() < limit:
             rounded = value.quantize(unit, context=context)
-            if abs(rounded) < limit:
+            if rounded.copy_abs() < limit:
                 return rounded
         message = (
             f"[NUMERIC_VALUE_OUT_OF_RANGE.WITHOUT_SUGGESTION] The {value} cannot be represented as "

@@ -73,6 +73,8 @@ pub struct Repair {
     pub generation: Generation,
     /// Living agents that hold it.
     pub holders: Vec<AgentInfo>,
+    /// Whether they have all that was published of it, and not only what was absorbed from frames.
+    pub whole: bool,
 }
 
 /// What a task is known by when it ends, besides its summary.

@@ -7,7 +7,7 @@ use super::parts::{first_part, parts_of};
 use super::{Entry, Live, Registry};
 use crate::agent::protocol::{Layout, PoolEntry};
 use crate::error::{Error, Result};
-use crate::id::{Generation, LogOffset, Partition, TaskId};
+use crate::id::{AgentId, Generation, LogOffset, Partition, TaskId};
 use crate::task::Ended;
 
 /// Logs that are told of in one answer: about a megabyte.
@@ -63,6 +63,12 @@ impl Cuts {
     }
 }
 
+/// The agent at which an attempt of the layout opens a log of another one.
+fn taker(entry: &Entry, layout: &Layout) -> Option<AgentId> {
+    let is_opening = |live: &&Live| live.layout.same_stage(layout) && !entry.layout.same_stage(layout);
+    entry.live.as_ref().filter(is_opening).filter(|live| !live.is_over).map(|live| live.agent)
+}
+
 impl Registry {
     /// Changes what is known of a log; `None` if nothing is. All changes of a layout, and of whether something
     /// was published, are made here.
@@ -88,7 +94,14 @@ impl Registry {
     ///
     /// # Errors
     /// [`Error::Misuse`] if `after` is none of them: what is behind it is not known then.
-    pub fn pool(&self, task: &TaskId, layout: &Layout, after: Option<&TaskId>) -> Result<Vec<PoolEntry>> {
+    pub fn pool(
+        &mut self,
+        task: &TaskId,
+        layout: &Layout,
+        after: Option<&TaskId>,
+        now_ms: u64,
+    ) -> Result<Vec<PoolEntry>> {
+        self.look_for_takers(task, layout, now_ms);
         let other = |(_, entry): &(&TaskId, &Entry)| {
             entry.published && (!entry.layout.same_stage(layout) || entry.before_layout > LogOffset::START)
         };
@@ -134,9 +147,19 @@ impl Registry {
 
     /// Whether an attempt of the layout is opening a log of another one: it will say how much of it that has recorded.
     fn is_being_taken_over(&self, entry: &Entry, layout: &Layout) -> bool {
-        let is_opening = |live: &Live| live.layout.same_stage(layout) && !entry.layout.same_stage(layout);
-        let live = entry.live.as_ref().filter(|live| is_opening(live));
-        live.is_some_and(|live| !live.is_over && self.agents.is_alive(live.agent))
+        taker(entry, layout).is_some_and(|agent| self.agents.info(agent).is_some())
+    }
+
+    /// Nobody waits in vain for those who take over logs of a task's operator: they are asked whether they are at it, and
+    /// who is silent is dead, as it is gone on without.
+    fn look_for_takers(&mut self, task: &TaskId, layout: &Layout, now_ms: u64) {
+        let taker = |(id, entry): (&TaskId, &Entry)| Some((id.clone(), taker(entry, layout)?));
+        let taken: Vec<(TaskId, AgentId)> = self.siblings(task).filter_map(taker).collect();
+        for (task, agent) in taken {
+            if !self.is_dead(agent, false, now_ms) {
+                self.waits_for(&task);
+            }
+        }
     }
 
     /// Whether rows may be missing in the operator's logs of other layouts than `layout`: no stage of this application came to its

@@ -44,6 +44,10 @@ struct Stage {
 #[derive(Debug, Default)]
 struct Part {
     is_done: bool,
+    /// Whether a later attempt has it open.
+    is_open: bool,
+    /// How many rows had come when it was done.
+    rows: u64,
     /// Its share of [`Stage::taken`].
     taken: u64,
 }
@@ -53,7 +57,8 @@ impl Stage {
     fn is_whole(&self) -> bool {
         let is_first = |(operator, _): &&(Arc<str>, Partition)| first_part(operator) == &**operator;
         let tasks = || self.parts.keys().filter(is_first).count();
-        self.tasks.is_some_and(|of| tasks() >= of as usize) && self.parts.values().all(|part| part.is_done)
+        self.tasks.is_some_and(|of| tasks() >= of as usize)
+            && self.parts.values().all(|part| part.is_done && !part.is_open)
     }
 }
 
@@ -104,14 +109,21 @@ impl Moved {
         self.stage(task, layout).parts.entry(key).or_default()
     }
 
-    /// An attempt of a task begins. One before it came to an end in vain, perhaps because its input broke off.
+    /// An attempt of a task begins. One before it may have come to an end in vain, as its input broke off.
     pub(super) fn opened(&mut self, task: &TaskId, layout: &Layout) {
-        self.part(task, layout).is_done = false;
+        self.part(task, layout).is_open = true;
     }
 
-    /// An attempt of a task came to its end.
-    pub(super) fn done(&mut self, task: &TaskId, layout: &Layout) {
-        self.part(task, layout).is_done = true;
+    /// The last attempt of a task came to its end, or is over without: Spark tries one twice at the same time, and ends
+    /// the slower.
+    pub(super) fn closed(&mut self, task: &TaskId, layout: &Layout, is_done: bool, rows: u64) {
+        let part = self.part(task, layout);
+        part.is_open = false;
+        if is_done {
+            (part.is_done, part.rows) = (true, rows);
+        } else if rows > part.rows {
+            part.is_done = false;
+        }
     }
 
     /// Whether some other stage than that of a task has recorded all of its operator's rows.
@@ -247,7 +259,7 @@ mod tests {
     fn takes(moved: &mut Moved, partition: u32, taken: u64) -> bool {
         let (task, layout) = (task(partition), Layout { stage: 7, ..STAGE });
         moved.opened(&task, &layout);
-        moved.done(&task, &layout);
+        moved.closed(&task, &layout, true, 10);
         moved.took(&task, &layout, &Summary { taken, known: 10, ..Summary::default() }, &[]);
         moved.check(&task).is_ok()
     }
@@ -259,7 +271,7 @@ mod tests {
             for partition in 0..2 {
                 moved.opened(&task(partition), &STAGE);
             }
-            (0..done).for_each(|partition| moved.done(&task(partition), &STAGE));
+            (0..done).for_each(|partition| moved.closed(&task(partition), &STAGE, true, 10));
             assert!(takes(&mut moved, 0, 6));
             assert!(takes(&mut moved, 0, 6), "the same task, run again");
             assert!(takes(&mut moved, 1, 4));
@@ -276,12 +288,22 @@ mod tests {
         let mut moved = Moved::default();
         for partition in 0..2 {
             moved.opened(&task(partition), &STAGE);
-            moved.done(&task(partition), &STAGE);
+            moved.closed(&task(partition), &STAGE, true, 10);
         }
         let later = Layout { stage: 7, ..STAGE };
         assert!(moved.is_whole(&task(0), &later));
-        // Its input had broken off.
+        // Its input may have broken off.
         moved.opened(&task(1), &STAGE);
         assert!(!moved.is_whole(&task(0), &later));
+        // It was only slower.
+        moved.closed(&task(1), &STAGE, false, 9);
+        assert!(moved.is_whole(&task(0), &later));
+        // It had.
+        moved.opened(&task(1), &STAGE);
+        moved.closed(&task(1), &STAGE, false, 11);
+        assert!(!moved.is_whole(&task(0), &later));
+        moved.opened(&task(1), &STAGE);
+        moved.closed(&task(1), &STAGE, true, 20);
+        assert!(moved.is_whole(&task(0), &later));
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Entry, Registry};
 use crate::agent::protocol::Repair;
-use crate::id::{AgentId, Generation, TaskId};
+use crate::id::{AgentId, TaskId};
 
 /// Repairs told at a time.
 const REPAIRS_MAX: usize = 64;
@@ -40,8 +40,9 @@ impl Registry {
             // Kept until the holders are as many as wanted: a repair may fail.
             let Some(repairer) = self.repairer(entry) else { continue };
             if repairer == agent && repairs.len() < REPAIRS_MAX && self.is_left(&task, patience_ms, now_ms) {
-                let generation = self.tasks.get(&task).map_or(Generation::NONE, |entry| entry.generation);
-                repairs.push(Repair { task: task.clone(), generation, holders: self.infos(&holders) });
+                let known = self.tasks.get(&task).map(|entry| (entry.generation, entry.whole));
+                let (generation, whole) = known.unwrap_or_default();
+                repairs.push(Repair { task: task.clone(), generation, holders: self.infos(&holders), whole });
             }
             self.short.0.entry(repairer).or_default().insert(task);
         }

@@ -50,6 +50,8 @@ impl Registry {
                 && live.agent == agent
             {
                 live.is_over = true;
+                let layout = live.layout;
+                self.uses_of(task).moved.closed(task, &layout, false, 0);
                 self.look_if_short(task);
             }
         }

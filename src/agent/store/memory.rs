@@ -13,6 +13,12 @@ pub(super) const LISTED: u64 = size_of::<BlockRef>() as u64;
 /// asked for, for the bytes and for who shares them.
 pub(super) const QUEUED: u64 = size_of::<(u64, usize)>() as u64 + 64;
 
+/// What it takes besides while it is in memory and stands in a segment: where it does, in a table that is half full.
+pub(super) const PLACED: u64 = 2 * size_of::<(usize, SpillRef)>() as u64;
+
+/// Lists may take so much, however little memory there is.
+const LISTS_MIN: u64 = 32 << 20;
+
 /// Blocks of one log to be written to disk.
 #[derive(Debug)]
 pub struct Victims {
@@ -31,13 +37,19 @@ impl Store {
 
     /// What lists of blocks take by themselves.
     pub(super) fn list_bytes(&self) -> u64 {
-        let (listed, queued) = self.besides;
+        let (listed, queued, placed) = self.besides;
+        let queued = queued + if self.has_places { placed } else { 0 };
         self.blocks * listed + self.queue.len() as u64 * queued
+    }
+
+    /// How much they may: with the least room that there is for blocks, all.
+    pub(super) fn list_bytes_max(&self) -> u64 {
+        (self.memory_bytes_all - self.memory_bytes_all / 8).max(LISTS_MIN)
     }
 
     /// How much may be in memory of logs.
     pub(super) fn room(&self) -> u64 {
-        // Where lists take it all, no block would find room any more.
+        // Where lists take nearly all, no block would find room any more.
         self.memory_bytes_max.saturating_sub(self.list_bytes()).max(self.memory_bytes_max / 8)
     }
 

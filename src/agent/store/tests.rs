@@ -34,7 +34,7 @@ fn block(byte: u8, len: usize) -> Bytes {
 
 /// One whose blocks take nothing but their bytes.
 fn store() -> Store {
-    Store { besides: (0, 0), ..Store::new(MEMORY) }
+    Store { besides: (0, 0, 0), ..Store::new(MEMORY) }
 }
 
 /// A log that is there, with blocks of these lengths.
@@ -126,6 +126,22 @@ fn what_lists_of_blocks_take_is_no_room_for_blocks() {
     check(&store, &[]);
     store.commit(&epoch(1), Generation(2));
     assert_eq!(store.stats().memory_bytes, 0);
+}
+
+#[test]
+fn lists_of_blocks_take_no_more_than_all_there_is() {
+    const MIB: u64 = 1 << 20;
+    for (memory, most) in [(8, 32), (64, 56)] {
+        let mut store = Store { besides: (MIB, 0, 0), ..Store::new(memory * MIB) };
+        let up = task("up", 1, 0);
+        store.begin(&up, Generation(1), LAYOUT).unwrap();
+        let mut add = |at: u64| store.absorb(&up, Generation(1), LogOffset(8 * at), &block(7, 8));
+        assert!((0..=most).all(|at| add(at).is_ok()));
+        let refused = add(most + 1).unwrap_err();
+        assert!(refused.to_string().contains("raise `memory`"), "{refused}");
+        assert!(add(most).is_ok(), "it is here already");
+        check(&store, &[]);
+    }
 }
 
 #[test]

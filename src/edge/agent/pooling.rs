@@ -338,6 +338,9 @@ impl Handler {
                 None => {
                     let lost = || Error::CausalLogLost { task: entry.task.clone() };
                     let found = self.disk.rescue(&entry.task)?.ok_or_else(lost)?;
+                    if found.generation > entry.newest {
+                        return Ok(None);
+                    }
                     rescued.insert((entry.task.clone(), found)).1.piece(from)?
                 }
             },

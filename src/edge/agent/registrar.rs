@@ -247,7 +247,7 @@ impl LocalRegistry {
             }
             Request::Agents { seen } => Ok(Reply::AgentsAre(registry.news(*seen, now_ms))),
             Request::PoolOf { task, layout, after } => {
-                registry.pool(task, layout, after.as_ref()).map(Reply::PoolIs)
+                registry.pool(task, layout, after.as_ref(), now_ms).map(Reply::PoolIs)
             }
             _ => return None,
         })

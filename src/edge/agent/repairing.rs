@@ -10,7 +10,8 @@ use crate::agent::copying::Copying;
 use crate::agent::protocol::{Repair, Request};
 use crate::edge::locked;
 use crate::edge::net::server::Server;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::id::AgentId;
 
 /// How often the driver's agent looks. Others are told with their beats.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -45,6 +46,9 @@ impl Handler {
     fn copy_again(&self, repair: &Repair) -> Result<()> {
         let before = repair.holders.len();
         locked(&self.store).fence(&repair.task, repair.generation);
+        if repair.whole && !locked(&self.store).is_whole(&repair.task) {
+            return self.is_no_holder(repair);
+        }
         let mut copying = Copying::new(self.depth().saturating_add(1)).held_by(repair.holders.clone());
         let seen = self.see_that(Logs::own(&repair.task, repair.generation), &mut copying);
         let holders = copying.into_holders();
@@ -65,5 +69,20 @@ impl Handler {
             },
         )?;
         seen
+    }
+
+    /// What is here was being sent again by an attempt that is gone, and is a part of the log. Others have all of it, and are
+    /// to copy it.
+    fn is_no_holder(&self, repair: &Repair) -> Result<()> {
+        let others = repair.holders.iter().map(|holder| holder.id).filter(|holder| *holder != self.info.id);
+        let holders: Vec<AgentId> = others.collect();
+        if holders.is_empty() {
+            return Err(Error::CausalLogLost { task: repair.task.clone() });
+        }
+        let (task, generation, sent) = (repair.task.clone(), repair.generation, self.next_request());
+        self.registrar.tell(
+            &self.connections,
+            Request::Holding { task, generation, holders, adopted: None, whole: false, sent },
+        )
     }
 }

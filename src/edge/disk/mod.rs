@@ -30,7 +30,7 @@ use crate::agent::store::one_piece;
 use crate::causal_log::{BlockRef, Place, SpillRef};
 use crate::config::SessionConfig;
 use crate::error::{Error, Result};
-use crate::id::{AgentId, EpochKey, LogOffset, TaskId};
+use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::state::Files;
 
 /// What part of the time that workers wait for an answer an object store has for its own: one publish may wait for two
@@ -53,6 +53,8 @@ pub(super) struct Disk {
 
 /// One task's log in the checkpoint folder.
 pub(super) struct Rescued {
+    /// The newest attempt that wrote to it.
+    pub(super) generation: Generation,
     blocks: Vec<BlockRef>,
     files: RecoveredFiles,
 }
@@ -132,7 +134,10 @@ impl Disk {
         let used = claim.used;
         // Executions are never run again.
         if key.is_execution() {
-            claim::renew(store.as_ref(), key, claim, &self.app_id)?;
+            if let Err(error) = claim::renew(store.as_ref(), key, claim, &self.app_id) {
+                // It is ours all the same, and tried again after a day.
+                tracing::warn!(%error, "a claim may look as if nobody had it in some days");
+            }
             return Ok(Some((used, Vec::new())));
         }
         let found = recover_claimed(store, key, used)?;
@@ -140,14 +145,18 @@ impl Disk {
         Ok(Some((used, found.tasks)))
     }
 
-    /// Finds one task's log in the checkpoint folder, whoever wrote it.
+    /// Finds one task's log in the checkpoint folder, whoever wrote it, and the newest attempt that did.
     pub(super) fn rescue(&self, task: &TaskId) -> Result<Option<Rescued>> {
         let Some(store) = &self.store else { return Ok(None) };
         let key = task.epoch_key();
         let Some(Claim { used, .. }) = claim::newest(store.as_ref(), &key)? else { return Ok(None) };
         let found = recover_epoch(store, &key, used)?;
         let log = found.tasks.into_iter().find(|log| log.task == *task && !log.blocks.is_empty());
-        Ok(log.map(|log| Rescued { blocks: log.blocks, files: found.files }))
+        let rescued = |log: RecoveredTask| {
+            let RecoveredTask { generation, blocks, .. } = log;
+            Rescued { generation, blocks, files: found.files }
+        };
+        Ok(log.map(rescued))
     }
 
     /// Whether any application has an epoch in the checkpoint folder.

@@ -1,6 +1,6 @@
 //! What an agent that holds ranges does for those that make them their own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -49,9 +49,13 @@ impl Views {
 
     /// Forgets those that nobody asks for any more.
     pub(super) fn sweep(&self) {
-        let mut open = locked(&self.open);
-        open.retain(|_, (touched, _)| touched.elapsed() < VIEW_PATIENCE);
-        locked(&self.pending).take_if(|((view, ..), _)| !open.contains_key(view));
+        let kept: HashSet<u64> = {
+            let mut open = locked(&self.open);
+            open.retain(|_, (touched, _)| touched.elapsed() < VIEW_PATIENCE);
+            open.keys().copied().collect()
+        };
+        // Never with the others: whoever has it waits for states, and who has these opens views.
+        locked(&self.pending).take_if(|((view, ..), _)| !kept.contains(view));
     }
 }
 
