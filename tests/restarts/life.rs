@@ -17,6 +17,8 @@ use clonos::error::Result;
 use clonos::id::{AgentId, Epoch, Partition, TaskId};
 use clonos::task::{ResultTask, Summary, TaskMode, TaskOptions};
 
+use crate::dice::Dice;
+
 /// The clock of every micro-batch, in milliseconds.
 pub(crate) const NOW_MS: i64 = 1_000_000;
 
@@ -145,6 +147,11 @@ pub(crate) fn opening(life: &Life, task: TaskId, stage: u32, attempt: u64) -> Op
     }
 }
 
+/// What tells rows apart by what is read above the function; which columns that is, marks say, too.
+pub(crate) fn marks_of(rows: impl Iterator<Item = u64>, columns: u64) -> Vec<u64> {
+    rows.map(|row| Dice::new(row).next() << 25 | columns << 1).collect()
+}
+
 /// One attempt at a task, as a Python worker makes it.
 pub(crate) struct Attempt {
     client: Client,
@@ -197,20 +204,26 @@ impl Attempt {
 
     /// Answers of a batch: recorded ones, and new ones from `ask`. What is new is published; if `waits`, until it is
     /// stable. Before it is, nobody may see it.
-    pub(crate) fn batch(
+    pub(crate) fn batch(&mut self, rows: &[i64], ask: impl FnMut() -> i64, waits: bool) -> Result<Vec<i64>> {
+        let marks = match self.columns {
+            0 => Vec::new(),
+            columns => marks_of(rows.iter().map(|row| *row as u64), columns),
+        };
+        self.batch_of(rows, marks, ask, waits)
+    }
+
+    /// The same of rows with these arguments, and what tells them apart, if anything does.
+    pub(crate) fn batch_of(
         &mut self,
-        rows: &[i64],
+        arguments: &[i64],
+        marks: Vec<u64>,
         mut ask: impl FnMut() -> i64,
         waits: bool,
     ) -> Result<Vec<i64>> {
-        let column: ArrayRef = Arc::new(Int64Array::from(rows.to_vec()));
+        let column: ArrayRef = Arc::new(Int64Array::from(arguments.to_vec()));
         let mut fingerprints = Vec::new();
         row_fingerprints(&[column], &mut fingerprints)?;
         let (client, task) = (&mut self.client, &self.opened.task);
-        let marks = match self.columns {
-            0 => Vec::new(),
-            columns => fingerprints.iter().map(|row| row << 25 | columns << 1).collect(),
-        };
         let ask_others = |questions: &[_], ambiguous| client.pool(task, questions, ambiguous);
         let plan = self.task.find(fingerprints, marks, ask_others)?;
         let answers = Int64Array::from_iter_values(plan.live.iter().map(|_| ask()));

@@ -9,6 +9,7 @@
 #[path = "../simulator/dice.rs"]
 mod dice;
 
+mod alike;
 mod chain;
 mod keeping;
 mod life;
@@ -18,6 +19,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use alike::Alike;
 use chain::Chain;
 use keeping::Keeper;
 use story::Story;
@@ -70,6 +72,27 @@ fn a_row_has_one_answer_until_its_epoch_is_committed_and_another_one_then() {
     }
     // Else nothing was tried.
     assert!(replayed > 1_000 && moved > 100, "{replayed} rows were replayed, {moved} of them elsewhere");
+}
+
+#[test]
+fn each_of_several_rows_with_equal_arguments_keeps_an_answer_of_its_own() {
+    if let Some(seed) = number("CLONOS_RESTART_SEED") {
+        let mut alike = Alike::new(seed);
+        let told = alike.tell();
+        panic!("{}\n==> {told:?}", alike.trace.join("\n"));
+    }
+    let (replayed, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    each(seeds(), |seed| {
+        let mut alike = Alike::new(seed);
+        if let Err(why) = alike.tell() {
+            panic!("seed {seed}: {why}\n{}", alike.trace.join("\n"));
+        }
+        replayed.fetch_add(alike.replayed as usize, Relaxed);
+        refused.fetch_add(alike.refused, Relaxed);
+    });
+    // Else nothing was tried, or everything refused.
+    let tried = (replayed.into_inner(), refused.into_inner());
+    assert!(tried.0 > 1_000 && tried.1 > 5, "replayed, refused: {tried:?}");
 }
 
 #[test]
