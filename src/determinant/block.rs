@@ -119,6 +119,10 @@ impl BlockBuilder {
                 out.push(16);
                 put_bytes(out, marks);
             }
+            Determinant::Copies { places } => {
+                out.push(17);
+                put_bytes(out, places);
+            }
         }
         self.count += 1;
         Ok(())
@@ -322,6 +326,7 @@ impl<'a> BlockReader<'a> {
             14 => Determinant::Rows { numbers: fields.bytes()? },
             15 => Determinant::Service { name: fields.fixed()?, text: fields.text()? },
             16 => Determinant::Marks { marks: fields.bytes()? },
+            17 => Determinant::Copies { places: fields.bytes()? },
             12 => Determinant::Resume { segment: fields.small()? },
             kind => return Err(corrupt(&format!("kind {kind} of determinant is unknown"))),
         })

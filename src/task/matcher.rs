@@ -98,9 +98,6 @@ pub(super) struct Matcher {
     known: u64,
     /// Whether those of the own log are among them.
     counts_own: bool,
-    /// By key, rows that were answered with what an attempt of this stage had recorded: copies, as far as others have
-    /// rows of that key.
-    copies: FingerprintMap<u32>,
 }
 
 impl Matcher {
@@ -129,7 +126,6 @@ impl Matcher {
             borrowed: FingerprintMap::default(),
             known: 0,
             counts_own: false,
-            copies: FingerprintMap::default(),
         };
         if any_order {
             matcher.give_up_order();
@@ -383,32 +379,27 @@ impl Matcher {
         self.known
     }
 
-    /// How many rows of a plan were answered with one of these: rows of others, the first `before` of the own log, and
-    /// of the rest what an attempt of this stage has copied there. Not those found by their marks, which nobody else has.
-    pub(super) fn taken(&mut self, plan: &Plan, before: usize) -> usize {
-        if self.known == 0 {
-            return 0;
+    /// How many rows of a plan were answered with one of these: rows of others, copies of them in the own log, and the
+    /// first `before` there. Those that were found by their arguments, and those by their marks.
+    pub(super) fn taken(&self, plan: &Plan, before: usize) -> (u64, u64) {
+        let (mut taken, mut marked, mut row) = (0, 0, 0);
+        if self.known == 0 && !self.recorded.has_copies() {
+            return (taken, marked);
         }
-        let (own, mut taken, mut row) = (self.recorded.own(), 0, 0);
+        let own = self.recorded.own();
         for run in plan.runs.as_slice() {
             if let Run::Recorded { position, len } = *run {
                 let keys = self.recorded.fingerprints(position..position + len);
                 for ((place, row), key) in (position..).zip(row..).zip(keys) {
-                    taken += usize::from(match place {
-                        _ if plan.is_marked(row, *key) => false,
-                        place if place >= own => true,
-                        place if place < before => self.counts_own,
-                        _ => {
-                            let count = self.copies.entry(*key).or_default();
-                            *count += 1;
-                            *count <= self.asked.given(*key)
-                        }
-                    });
+                    let counts =
+                        place >= own || self.recorded.is_copy(place) || place < before && self.counts_own;
+                    let found = if plan.is_marked(row, *key) { &mut marked } else { &mut taken };
+                    *found += u64::from(counts);
                 }
             }
             row += run.len();
         }
-        taken
+        (taken, marked)
     }
 
     /// The part of a plan that the own log does not have, in input order, and its rows' indices in the
@@ -445,6 +436,19 @@ impl Matcher {
             row = end;
         }
         (fresh_runs, Some(rows))
+    }
+
+    /// Which rows of some runs, that the own log does not have, others have recorded: their places there.
+    pub(super) fn copied(&self, runs: &Runs) -> Vec<u64> {
+        let (mut places, mut row) = (Vec::new(), 0_u64);
+        for run in runs.as_slice() {
+            if let Run::Recorded { position, len } = *run {
+                let of_run = (position..position + len).zip(row..);
+                places.extend(of_run.filter(|(at, _)| self.recorded.is_copy(*at)).map(|(_, row)| row));
+            }
+            row += run.len() as u64;
+        }
+        places
     }
 
     /// Lets go of decoded values that order says can't be asked for again.

@@ -81,7 +81,7 @@ pub struct PoolRows {
     pub columns: Vec<u64>,
     /// Whether rows may be missing in those logs: no stage that recorded came to its end in all tasks.
     pub may_lack_rows: bool,
-    /// How many rows there are in those logs.
+    /// How many rows there are in those logs, of which none is a copy of another one.
     pub count: u64,
     /// Whether those of the log of whoever asks are among them, which it is not given.
     pub has_own: bool,
@@ -140,11 +140,6 @@ impl Asked {
 
     /// Whether there are rows of this fingerprint already.
     pub(super) fn has(&self, fingerprint: u64) -> bool {
-        self.given(fingerprint) > 0
-    }
-
-    /// How many rows of this fingerprint were given.
-    pub(super) fn given(&self, fingerprint: u64) -> u32 {
-        self.rows.get(&fingerprint).map_or(0, |rows| rows.given)
+        self.rows.get(&fingerprint).is_some_and(|rows| rows.given > 0)
     }
 }

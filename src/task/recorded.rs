@@ -1,5 +1,6 @@
 //! The recorded rows of a result log: fingerprints at once, values when they are needed.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use arrow_array::{Array, ArrayRef};
@@ -45,6 +46,11 @@ pub(super) struct RecordedRows {
     marks: Marks,
     /// Marks stated for the next results.
     marked: Option<Vec<u64>>,
+    /// Rows that other tasks have recorded: of the own log, those that were copied there; of the pool, those that are
+    /// copied if they are taken. The others of the pool are of other uses.
+    copies: HashSet<usize>,
+    /// Copies stated among the next results.
+    copied: Option<Vec<u64>>,
 }
 
 /// A run of values inside one entry.
@@ -102,6 +108,13 @@ impl RecordedRows {
                             self.entries.push(Entry { start, rows, arrow, values: None, compared: None });
                         }
                         self.number(start, rows)?;
+                        if let Some(places) = self.copied.take() {
+                            if places.iter().any(|place| *place >= rows as u64) {
+                                let what = format!("a copy behind the last of {rows} rows");
+                                return Err(Error::CorruptLog { what });
+                            }
+                            self.copies.extend(places.iter().map(|place| start + *place as usize));
+                        }
                         if let Some(marks) = self.marked.take() {
                             check_count("marks", marks.len(), rows)?;
                             self.marks.put(start, &marks);
@@ -109,6 +122,7 @@ impl RecordedRows {
                     }
                     Determinant::Rows { numbers } => self.stated = Some(row_numbers(numbers)?),
                     Determinant::Marks { marks } => self.marked = Some(read_marks(marks)?),
+                    Determinant::Copies { places } => self.copied = Some(row_numbers(places)?),
                     Determinant::EpochMark => {}
                     other => {
                         let what = format!("{other:?} in a log of results");
@@ -170,6 +184,16 @@ impl RecordedRows {
     /// Marks are of no use.
     pub(super) fn forget_marks(&mut self) {
         self.marks = Marks::default();
+    }
+
+    /// Whether another task has recorded the row at a position, too.
+    pub(super) fn is_copy(&self, position: usize) -> bool {
+        self.copies.contains(&position)
+    }
+
+    /// Whether there are any such rows.
+    pub(super) fn has_copies(&self) -> bool {
+        !self.copies.is_empty()
     }
 
     /// Rows in the task's own log.

@@ -265,7 +265,7 @@ impl ResultTask {
             true => ArrayRef::clone(values),
             false => take(values, &UInt32Array::from(kept), None)?,
         };
-        self.push(plan, Some(&rows), &values)
+        self.push(plan, Some(&rows), &values, &[])
     }
 
     /// Gives a plan back whose rows were not decided, as the function raised; the next may come.
@@ -396,11 +396,13 @@ impl ResultTask {
             Some(live) => Some(filter(live, &plan.kept.iter().map(|kept| Some(!kept)).collect())?),
         };
         let values = self.assembled(plan, &runs, fresh.as_ref().or(live), expected)?;
-        self.push(plan, rows.as_deref(), &values)
+        let copied = self.matcher.copied(&runs);
+        self.push(plan, rows.as_deref(), &values, &copied)
     }
 
-    /// Writes the values of some rows of a plan; `None`: of all.
-    fn push(&mut self, plan: &Plan, rows: Option<&[u32]>, values: &ArrayRef) -> Result<()> {
+    /// Writes the values of some rows of a plan; `None`: of all. At the places `copied` among them are those that
+    /// others have recorded.
+    fn push(&mut self, plan: &Plan, rows: Option<&[u32]>, values: &ArrayRef, copied: &[u64]) -> Result<()> {
         let arrow = encode_results(values)?;
         if !self.has_header {
             self.builder.push(&header::ours(&self.options))?;
@@ -429,6 +431,9 @@ impl ResultTask {
         }
         if !plan.marks.is_empty() {
             self.builder.push(&Determinant::Marks { marks: &plan.encoded_marks(rows) })?;
+        }
+        if !copied.is_empty() {
+            self.builder.push(&Determinant::Copies { places: &encode_row_numbers(copied) })?;
         }
         self.builder.push_results(fingerprints.as_ref().unwrap_or(&plan.fingerprints), &arrow)
     }
@@ -469,7 +474,9 @@ impl ResultTask {
         self.summary.saved += plan.replayed as u64;
         self.summary.from_pool += (plan.replayed - own) as u64;
         if self.options.checks_ambiguity() {
-            self.summary.taken += self.matcher.taken(plan, self.before_this_stage) as u64;
+            let (taken, marked) = self.matcher.taken(plan, self.before_this_stage);
+            self.summary.taken += taken;
+            self.summary.marked += marked;
             self.summary.known = self.matcher.known();
         }
         if self.first_live.is_none() {

@@ -17,6 +17,8 @@ pub struct Summary {
     pub from_pool: u64,
     /// Rows answered with what was recorded in another layout, as far as it is counted in [`Self::known`].
     pub taken: u64,
+    /// The same of rows that were found by their marks, so that it is known whose answers these are.
+    pub marked: u64,
     /// Rows that were recorded in other layouts, by all tasks; 0 if they were not asked for.
     pub known: u64,
     /// Recorded rows of this task's own log that were not asked for.

@@ -119,7 +119,11 @@ impl Alike {
         let (stage, partitions) = (self.stages, self.partitions);
         life.has_stage(stage, partitions as u32);
         life.driver.begin_run("batch", Some(&Epoch::Named(NAME.into())));
-        self.trace.push(format!("stage {stage} of {partitions} over {} rows", self.rows.len()));
+        self.trace.push(format!(
+            "stage {stage} of {partitions} over {} rows, columns {}",
+            self.rows.len(),
+            self.columns
+        ));
         let mut parts = vec![Vec::new(); partitions];
         (0..self.rows.len()).for_each(|row| parts[Dice::new(row as u64).below(partitions)].push(row));
         if self.dice.chance(20) {
@@ -142,14 +146,9 @@ impl Alike {
                 Err(error) => return Err(error.to_string()),
             };
             for (argument, answers) in given {
-                let seen = all.entry(argument).or_default();
-                for answer in answers {
-                    if ended == Ended::Done && !seen.insert(answer) {
-                        return Err(format!(
-                            "two rows with the argument {argument} have the answer {answer}"
-                        ));
-                    }
-                    self.seen.entry(argument).or_default().insert(answer);
+                self.seen.entry(argument).or_default().extend(&answers);
+                if ended == Ended::Done {
+                    all.entry(argument).or_default().extend(answers);
                 }
             }
             match ended {
@@ -158,13 +157,14 @@ impl Alike {
                 ended => return Ok(ended),
             }
         }
-        // There are no more answers than rows, so all that were seen are among them.
-        for (argument, seen) in &self.seen {
-            let now = &all[argument];
-            if let Some(lost) = seen.difference(now).next() {
-                return Err(format!(
-                    "of the rows with the argument {argument} none has the answer {lost} any more"
-                ));
+        // That one was given twice is known, at the latest, to the last task of the stage.
+        for (argument, answers) in &all {
+            let rows = self.rows.iter().filter(|row| *row == argument).count();
+            if answers.len() < rows {
+                return Err(format!("{rows} rows with the argument {argument} have the answers {answers:?}"));
+            }
+            if let Some(lost) = self.seen[argument].difference(answers).next() {
+                return Err(format!("no row with the argument {argument} has the answer {lost} any more"));
             }
         }
         Ok(Ended::Done)
@@ -176,7 +176,6 @@ impl Alike {
             && matches!(divergence.kind, DivergenceKind::AmbiguousRows | DivergenceKind::RowsChanged)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "all of a task")]
     fn attempt(
         &mut self,
         life: &Life,
@@ -208,7 +207,7 @@ impl Alike {
             }
             if let Some((answer, _)) = counts.iter().find(|(_, count)| **count > 1) {
                 let what = format!("two rows of a batch have the answer {answer}");
-                return Err(Error::Misuse { what: what.into() });
+                return Err(Error::Misuse { what });
             }
             if may_die && self.dice.chance(3) {
                 self.trace.push(format!("dies in partition {partition}"));
@@ -222,7 +221,9 @@ impl Alike {
                 return Ok(Ended::Failed);
             }
         }
-        self.replayed += attempt.finish()?.replayed;
+        let summary = attempt.finish()?;
+        self.trace.push(format!("{} of {} were taken", summary.taken, summary.known));
+        self.replayed += summary.replayed;
         Ok(Ended::Done)
     }
 }

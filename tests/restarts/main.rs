@@ -29,6 +29,7 @@ const AT_ONCE: usize = 8;
 /// Stories that have found something.
 const TOLD: [u64; 1] = [244];
 const CHAINS_TOLD: [u64; 1] = [333];
+const ALIKE_TOLD: [u64; 3] = [951, 968, 2343];
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
@@ -82,7 +83,7 @@ fn each_of_several_rows_with_equal_arguments_keeps_an_answer_of_its_own() {
         panic!("{}\n==> {told:?}", alike.trace.join("\n"));
     }
     let (replayed, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    each(seeds(), |seed| {
+    each(ALIKE_TOLD.into_iter().chain(seeds()), |seed| {
         let mut alike = Alike::new(seed);
         if let Err(why) = alike.tell() {
             panic!("seed {seed}: {why}\n{}", alike.trace.join("\n"));

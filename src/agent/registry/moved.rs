@@ -36,6 +36,8 @@ struct Stage {
     parts: HashMap<(Arc<str>, Partition), Part>,
     /// Rows that all of them answered with what other layouts have recorded.
     taken: u64,
+    /// The same, if they are known to be those rows.
+    marked: u64,
     /// How many of these there are.
     known: u64,
 }
@@ -50,6 +52,8 @@ struct Part {
     rows: u64,
     /// Its share of [`Stage::taken`].
     taken: u64,
+    /// Its share of [`Stage::marked`].
+    marked: u64,
 }
 
 impl Stage {
@@ -138,21 +142,25 @@ impl Moved {
     /// may be missing there, all tasks of its stage together have no more of them than there are: else several rows with
     /// equal arguments have one answer, as nobody sees which of them was recorded.
     pub(super) fn took(&mut self, task: &TaskId, layout: &Layout, summary: &Summary, pooled: &[Arc<str>]) {
-        if summary.known == 0 {
-            return;
-        }
         let part = self.part(task, layout);
         let more = summary.taken.saturating_sub(part.taken);
+        let more_marked = summary.marked.saturating_sub(part.marked);
         part.taken += more;
+        part.marked += more_marked;
         let stage = self.stage(task, layout);
         stage.taken += more;
+        stage.marked += more_marked;
         // Who asked later may have found more.
         stage.known = stage.known.max(summary.known);
-        let (taken, known) = (stage.taken, stage.known);
+        // If all were found by their marks, one that was twice is one that was computed twice.
+        let taken = if stage.taken == 0 { 0 } else { stage.taken + stage.marked };
+        let known = stage.known;
         let of = |operator: &Arc<str>| TaskId { operator: Arc::clone(operator), ..task.clone() };
         let mut others = pooled.iter().map(of);
         let is_whole = |moved: &Self, task: &TaskId| moved.is_whole(task, layout);
+        // Nobody has asked others so far: all have what they were given before.
         if taken <= known
+            || known == 0
             || is_whole(self, task)
             || !pooled.is_empty() && others.all(|task| is_whole(self, &task))
         {

@@ -246,7 +246,7 @@ impl Handler {
         }
         let rows = match &mut work.builder {
             Some(builder) => builder.settle(MERGED)?,
-            None => work.builder.insert(self.disk.pool()?).settle(MERGED)?,
+            None => work.builder.insert(self.disk.pool()?.of(&session.task.operator)).settle(MERGED)?,
         };
         let Some(rows) = rows else {
             work.reading = Some(reading);
@@ -261,7 +261,7 @@ impl Handler {
     fn read_step(&self, session: &Session, work: &mut Work, reading: &mut Reading) -> Result<Step> {
         let builder = match &mut work.builder {
             Some(builder) => builder,
-            None => work.builder.insert(self.disk.pool()?),
+            None => work.builder.insert(self.disk.pool()?.of(&session.task.operator)),
         };
         if !builder.tidy(MERGED)? {
             return Ok(Step::Some);

@@ -16,7 +16,7 @@ mod run;
 mod tests;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -26,10 +26,14 @@ use arrow_schema::DataType;
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
+use self::rows::Numbers;
 pub(in crate::edge) use self::rows::Rows;
 use self::run::{Entry, Merge, Run};
 use super::spill::{Scratch, SpillDir};
-use crate::determinant::{BlockBuilder, BlockReader, Determinant, decode_results, marks as read_marks};
+use crate::agent::registry::first_part;
+use crate::determinant::{
+    BlockBuilder, BlockReader, Determinant, decode_results, marks as read_marks, row_numbers,
+};
 use crate::error::{Error, Result};
 use crate::id::{LogOffset, TaskId};
 use crate::task::{TaskMode, columns_of_mark, marked_key};
@@ -77,8 +81,10 @@ pub(in crate::edge) struct Builder {
     kinds: Vec<Arc<Kind>>,
     /// Of which columns marks are.
     columns: BTreeSet<u64>,
-    /// Rows of all.
+    /// Rows of all that are no copies.
     count: u64,
+    /// Whose tasks ask, so that what they take of each other's logs is a copy.
+    operator: String,
     values: Arc<Scratch>,
     entries: Vec<Entry>,
     /// With how often their entries were merged.
@@ -103,11 +109,18 @@ impl Builder {
             kinds: Vec::new(),
             columns: BTreeSet::new(),
             count: 0,
+            operator: String::new(),
             values: Arc::new(Scratch::create(dir)?),
             entries: Vec::new(),
             runs: Vec::new(),
             merging: None,
         })
+    }
+
+    /// The same for tasks of an operator.
+    pub(in crate::edge) fn of(mut self, operator: &str) -> Self {
+        first_part(operator).clone_into(&mut self.operator);
+        self
     }
 
     /// How much of a log was added.
@@ -157,7 +170,7 @@ impl Builder {
         headers: &mut Vec<usize>,
         is_foreign: &mut bool,
     ) -> Result<()> {
-        let mut marked = None;
+        let (mut marked, mut copies) = (None, None);
         for determinant in BlockReader::new(block)? {
             if *is_foreign {
                 return Ok(());
@@ -182,7 +195,7 @@ impl Builder {
                         let what = format!("{} fingerprints but {} results", numbers.len(), values.len());
                         return Err(Error::CorruptLog { what });
                     }
-                    self.count += numbers.len() as u64;
+                    self.count += (numbers.len() as u64).saturating_sub(copies.take().unwrap_or_default());
                     let marks: Vec<u64> = marked.take().unwrap_or_default();
                     for (first, numbers) in (0..).step_by(ROWS_AT_ONCE).zip(numbers.chunks(ROWS_AT_ONCE)) {
                         let marks = marks.get(first..).unwrap_or_default();
@@ -190,6 +203,7 @@ impl Builder {
                     }
                 }
                 Determinant::Marks { marks } => marked = Some(read_marks(marks)?),
+                Determinant::Copies { places } => copies = Some(row_numbers(places)?.len() as u64),
                 // Where rows came in their partition tells a task nothing that reads another.
                 Determinant::Rows { .. } | Determinant::EpochMark => {}
                 other => return Err(Error::CorruptLog { what: format!("{other:?} in a log of results") }),
@@ -323,6 +337,13 @@ impl Builder {
         Ok(())
     }
 
+    fn logs(&self) -> Numbers {
+        let of_operator = |(task, _): &(&TaskId, &u32)| first_part(&task.operator) == self.operator;
+        let siblings: HashSet<u32> =
+            self.numbers.iter().filter(of_operator).map(|(_, number)| *number).collect();
+        Numbers { all: self.numbers.clone(), siblings }
+    }
+
     fn rows(&self, run: Option<Arc<Run>>) -> Rows {
         let last: BTreeSet<usize> = self.logs.iter().flat_map(|log| &log.headers).copied().collect();
         let headers = last.into_iter().filter_map(|place| self.headers.get(place));
@@ -330,7 +351,7 @@ impl Builder {
         Rows::new(
             run,
             Arc::clone(&self.values),
-            self.numbers.clone(),
+            self.logs(),
             headers,
             self.kinds.clone(),
             self.columns.iter().copied().collect(),

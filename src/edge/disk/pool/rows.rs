@@ -1,6 +1,6 @@
 //! All rows that were taken in, for whoever asks.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::run::{Entry, Page, Run};
 use super::{KIND, Kind};
-use crate::determinant::{BlockBuilder, FingerprintMap, encode_results};
+use crate::determinant::{BlockBuilder, Determinant, FingerprintMap, encode_results, encode_row_numbers};
 use crate::edge::disk::spill::Scratch;
 use crate::edge::locked;
 use crate::error::{Error, Result};
@@ -29,17 +29,23 @@ const READ_BYTES: u64 = if cfg!(test) { 64 } else { 64 << 10 };
 pub(in crate::edge) struct Rows {
     run: Option<Arc<Run>>,
     values: Arc<Scratch>,
-    /// Of the logs.
-    numbers: HashMap<TaskId, u32>,
+    logs: Numbers,
     headers: Vec<Bytes>,
     kinds: Vec<Arc<Kind>>,
     /// Of which columns their marks are.
     columns: Vec<u64>,
-    /// How many there are.
+    /// How many there are that are no copies.
     count: u64,
     may_lack_rows: bool,
     /// Of fingerprints with many rows: the first whose value is not that of the first of all.
     differing: Mutex<FingerprintMap<Option<u64>>>,
+}
+
+/// Numbers of the logs.
+pub(super) struct Numbers {
+    pub(super) all: HashMap<TaskId, u32>,
+    /// Of those that tasks of the same operator have recorded: who takes a row of theirs has a copy.
+    pub(super) siblings: HashSet<u32>,
 }
 
 /// The rows of one fingerprint: places in the run.
@@ -61,6 +67,9 @@ impl Group {
     }
 }
 
+/// Rows with values of one type: their fingerprints, their values, and which of them are copies for whoever takes them.
+type OfKind<'a> = (Vec<u64>, Vec<&'a [u8]>, Vec<u64>);
+
 /// Values that were read, for entries in their order.
 #[derive(Default)]
 struct Values {
@@ -73,7 +82,7 @@ impl Rows {
     pub(super) fn new(
         run: Option<Arc<Run>>,
         values: Arc<Scratch>,
-        numbers: HashMap<TaskId, u32>,
+        logs: Numbers,
         headers: Vec<Bytes>,
         kinds: Vec<Arc<Kind>>,
         columns: Vec<u64>,
@@ -82,7 +91,7 @@ impl Rows {
         Self {
             run,
             values,
-            numbers,
+            logs,
             headers,
             kinds,
             columns,
@@ -112,7 +121,7 @@ impl Rows {
         checks_ambiguity: bool,
         bytes_max: usize,
     ) -> Result<PoolRows> {
-        let own = self.numbers.get(own).copied();
+        let own = self.logs.all.get(own).copied();
         let mut answers = Vec::with_capacity(questions.len());
         let (mut given, mut bytes, mut page) = (Vec::new(), 0, Page::default());
         for question in questions {
@@ -224,7 +233,7 @@ impl Rows {
     fn blocks(&self, given: &[Entry]) -> Result<Vec<Bytes>> {
         let mut blocks = self.headers.clone();
         let values = self.read(given)?;
-        let mut of_kind: Vec<(Vec<u64>, Vec<&[u8]>)> = vec![Default::default(); self.kinds.len()];
+        let mut of_kind: Vec<OfKind<'_>> = vec![Default::default(); self.kinds.len()];
         for (entry, start) in given.iter().zip(&values.starts) {
             let corrupt = || self.values.corrupt(entry.offset);
             let row = values.bytes.get(*start..*start + entry.len as usize).ok_or_else(corrupt)?;
@@ -233,11 +242,14 @@ impl Rows {
             if xxh3_64(row) != entry.value {
                 return Err(corrupt());
             }
-            let (fingerprints, rows) = of_kind.ok_or_else(corrupt)?;
+            let (fingerprints, rows, copies) = of_kind.ok_or_else(corrupt)?;
+            if self.logs.siblings.contains(&entry.log) {
+                copies.push(rows.len() as u64);
+            }
             fingerprints.push(entry.fingerprint);
             rows.push(value);
         }
-        for (kind, (fingerprints, rows)) in self.kinds.iter().zip(of_kind) {
+        for (kind, (fingerprints, rows, copies)) in self.kinds.iter().zip(of_kind) {
             if rows.is_empty() {
                 continue;
             }
@@ -248,6 +260,9 @@ impl Rows {
             // Rows know no dictionaries, and a result's type is compared with what was recorded.
             let values = cast(values, &kind.data_type)?;
             let mut builder = BlockBuilder::new();
+            if !copies.is_empty() {
+                builder.push(&Determinant::Copies { places: &encode_row_numbers(&copies) })?;
+            }
             builder.push_results(&fingerprints, &encode_results(&values)?)?;
             blocks.push(builder.finish());
         }

@@ -6,7 +6,7 @@ use arrow_schema::Field;
 use proptest::prelude::*;
 
 use super::*;
-use crate::determinant::{encode_marks, encode_results};
+use crate::determinant::{encode_marks, encode_results, encode_row_numbers};
 use crate::id::{Epoch, Partition};
 use crate::task::{PoolAnswer, PoolQuestion, PoolRows, TaskOptions, values_header};
 
@@ -119,6 +119,30 @@ fn rows_with_marks_are_found_by_arguments_and_by_both() {
     assert_eq!(answer.columns, [0, 2 << 1]);
     let by_arguments = rows.answer(&task(2), &[ask(5, 38, 9)], false, 1 << 20).unwrap();
     assert_eq!(given_numbers(&by_arguments), [(5, 38), (5, 39), (5, 40)]);
+}
+
+#[test]
+fn copies_do_not_count_again_and_who_takes_a_row_of_the_same_operator_has_one() {
+    let (_folder, dir) = folder();
+    let mut builder = Builder::new(&dir).unwrap().of("f~2");
+    let mut block = BlockBuilder::new();
+    block.push(&Determinant::Copies { places: &encode_row_numbers(&[1]) }).unwrap();
+    block.push_results(&[5, 6], &encode_results(&numbers(&[1, 2])).unwrap()).unwrap();
+    add(&mut builder, 1, &header());
+    add(&mut builder, 1, &block.finish());
+    let other = TaskId { operator: "f#2".into(), ..task(1) };
+    builder.add(&other, &header()).unwrap();
+    builder.add(&other, &results(&[7], &numbers(&[3]))).unwrap();
+    let rows = settled(&mut builder);
+    let answer = rows.answer(&task(2), &[5, 6, 7].map(|row| ask(row, 0, 1)), false, 1 << 20).unwrap();
+    assert_eq!(answer.count, 2);
+    assert_eq!(given_numbers(&answer), [(5, 1), (6, 2), (7, 3)]);
+    let read = answer.blocks.iter().flat_map(|block| BlockReader::new(block).unwrap());
+    let copies = read.filter_map(|determinant| match determinant.unwrap() {
+        Determinant::Copies { places } => Some(row_numbers(places).unwrap()),
+        _ => None,
+    });
+    assert_eq!(copies.collect::<Vec<_>>(), [[0, 1]]);
 }
 
 #[test]

@@ -159,6 +159,7 @@ const fn name(determinant: &Determinant<'_>) -> &'static str {
         Determinant::Resume { .. } => "resume",
         Determinant::Rows { .. } => "row numbers",
         Determinant::Marks { .. } => "row marks",
+        Determinant::Copies { .. } => "copies",
         Determinant::Order { .. } => "order",
         Determinant::Output { .. } => "output",
         Determinant::TimeAgain { .. } => "time again",
