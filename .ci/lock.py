@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCKS = {
     "requirements-dev.lock": (
         "spark",
+        "connect",
         "cli",
         "demo",
         "metrics",

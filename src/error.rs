@@ -54,7 +54,10 @@ impl std::fmt::Display for Divergence {
         write!(
             f,
             "operator {:?} of query {}, epoch {}, partition {}",
-            task.operator, task.query, task.epoch, task.partition
+            task.operator_name(),
+            task.query,
+            task.epoch,
+            task.partition
         )?;
         if let Some(row) = self.row {
             write!(f, ", row {row}")?;

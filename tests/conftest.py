@@ -25,12 +25,13 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 
 # Folders of tests that start whole programs or servers, or kill for minutes. One kill of each kind
 # stays with the quick ones.
-WHOLE = {"docs", "kill", "sinks", "sources"}
+WHOLE = {"connect", "docs", "kill", "sinks", "sources"}
 QUICK_KILLS = {
     "test_an_executor_is_lost_with_its_agent",
     "test_an_agent_is_lost_alone",
     "test_a_python_worker_dies_in_the_middle_of_a_partition",
     "test_lost_senders_are_replayed_and_only_they",
+    "test_an_epoch_that_fails_goes_on_with_what_it_has_recorded",
 }
 # Files of tests/spark that look closer at what others, above all test_features.py, try once.
 LONG_FILES = {
@@ -53,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test by its folder; `whole` is what `make test` leaves to `make test-all`."""
     for item in items:
         folder, name = item.path.parent.name, getattr(item, "originalname", item.name)
-        if folder in {"unit", "spark", "kill", "sinks", "sources", "docs", "hosts"}:
+        if folder in {"connect", "unit", "spark", "kill", "sinks", "sources", "docs", "hosts"}:
             item.add_marker(folder)
         long = folder in WHOLE or item.path.name in LONG_FILES
         if long and name not in QUICK_KILLS:

@@ -231,7 +231,17 @@ def public_definitions(
 
 
 # Rooms of the package in the order in which they may be used: each by those below it.
-PYTHON_ROOMS = ("_worker", "_state", "_sources", "_sinks", "_loops", "_operators", "_driver", "cli")
+PYTHON_ROOMS = (
+    "_worker",
+    "_state",
+    "_sources",
+    "_sinks",
+    "_loops",
+    "_operators",
+    "_connect",
+    "_driver",
+    "cli",
+)
 
 
 def imports_that_run_back(name: str, source: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 //! A machine without I/O; time is an argument, in milliseconds of any clock that does not go back.
 
 mod agents;
+mod commits;
 mod entry;
 mod exchange;
 mod figures;
@@ -35,8 +36,6 @@ use uses::Uses;
 pub(crate) use uses::name_of;
 use waiting::Waiting;
 
-/// Commits kept for agents that have not heard of them; one that missed more keeps some memory too long.
-const COMMITS_MAX: usize = 4_096;
 /// Attempts of a task that are known by their agents: far more than Spark makes. Many in a row may come to nothing, and
 /// the one before counts.
 const ATTEMPTED_MAX: usize = 1_024;
@@ -206,14 +205,6 @@ impl Registry {
     pub fn begin_after(&mut self, generation: Generation) {
         self.newest = self.newest.max(generation);
         self.states.begin_after(generation);
-    }
-
-    /// Commits after the first `seen`, and how many there are.
-    #[must_use]
-    pub fn commits_since(&self, seen: u64) -> (Vec<Commit>, u64) {
-        let first = usize::try_from(seen.saturating_sub(self.commits_dropped)).unwrap_or(usize::MAX);
-        let new = self.commits.iter().skip(first).cloned().collect();
-        (new, self.commits_dropped + self.commits.len() as u64)
     }
 
     /// A log found in a checkpoint, held by `agent` from now on.
@@ -460,40 +451,6 @@ impl Registry {
         let Some(uses) = self.uses.get(&task.epoch_key()) else { return Ok(()) };
         // Also if the end is told again, as its answer was lost.
         if is_current && ending_done { uses.moved.check(task) } else { Ok(()) }
-    }
-
-    /// Spark has committed an epoch: its logs are forgotten, and agents are told with their next beat.
-    pub fn commit(&mut self, key: &EpochKey) {
-        if let Epoch::Batch(batch) = key.epoch {
-            self.states.commit(&key.query, batch);
-        }
-        let epochs = self.covered(key);
-        if epochs.is_empty() {
-            return;
-        }
-        self.tasks.retain(|task, _| !key.covers(&task.epoch_key()));
-        self.uses.retain(|epoch, _| !key.covers(epoch));
-        self.commits.push_back(Commit { key: key.clone(), below: self.newest.next(), epochs });
-        if self.commits.len() > COMMITS_MAX {
-            self.commits.pop_front();
-            self.commits_dropped += 1;
-        }
-        self.totals.commits += 1;
-    }
-
-    /// Epochs with logs that committing `key` commits.
-    #[must_use]
-    pub fn covered(&self, key: &EpochKey) -> Vec<EpochKey> {
-        self.epochs().into_iter().filter(|epoch| key.covers(epoch)).collect()
-    }
-
-    /// Epochs of which some log is known.
-    #[must_use]
-    pub fn epochs(&self) -> Vec<EpochKey> {
-        let mut epochs: Vec<_> = self.tasks.keys().map(TaskId::epoch_key).collect();
-        epochs.sort();
-        epochs.dedup();
-        epochs
     }
 
     /// Sums since the start.

@@ -85,6 +85,21 @@ def test_scalar_functions_of_every_form_are_causal(adopting: Any) -> None:
         assert rows.collect() == rows.collect()
 
 
+def test_what_is_no_column_is_refused_as_spark_does(adopting: Any) -> None:
+    numbers = adopting.spark.range(3)
+    keep, plus = udf(lambda names: names), udf(lambda a, b=0: a + b, "long")
+    for attempt in (
+        lambda: numbers.select(keep(["id"])),
+        lambda: numbers.where(sf.col("id") > plus(1)),
+        lambda: numbers.select(plus("id", 5)),
+        lambda: pandas_udf(lambda s: s, "long")(4),
+    ):
+        with pytest.raises(PySparkTypeError) as refused:
+            attempt()
+        assert refused.value.getCondition() == "NOT_EXPECTED_TYPE"
+    assert numbers.select(plus("id", sf.lit(5))).collect() == [(5,), (6,), (7,)]
+
+
 def test_other_kinds_stay_sparks(adopting: Any) -> None:
     spark = adopting.spark
     summed = pandas_udf(total, "double")

@@ -357,6 +357,16 @@ def test_what_is_too_large_to_be_told_apart_needs_a_version(
     assert spark.range(3).select(causal("int")(number)("id")).collect() == [(0,), (1,), (2,)]
 
 
+def test_a_change_under_a_uid_is_refused_by_the_name_that_people_gave(session: Any) -> None:
+    def run(more: int) -> list[Any]:
+        score = causal("long", uid="by value", per="value")(lambda key: key + more)
+        return values(session.spark.range(3).select(score("id")))
+
+    with pytest.raises(Exception, match=r'operator \\?"by value\\?" of query'):
+        again(session, lambda: run(1), lambda: run(2))
+    session.commit("batch", "again")
+
+
 def test_a_run_that_asks_again_as_its_function_changed_says_what_of_it(
     session: Any, asked: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

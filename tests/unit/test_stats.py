@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from clonos._driver import metrics
-from clonos._driver.stats import Stats
+from clonos._stats import Stats
 from clonos.cli import top
 from clonos.cli.commands import app
 from clonos.errors import ConfigError

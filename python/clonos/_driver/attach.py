@@ -46,6 +46,8 @@ from clonos.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from clonos._connect.session import ConnectSession
+
 
 def attach(
     spark: SparkSession,
@@ -73,13 +75,14 @@ def attach(
     encrypt: bool | None = None,
     metrics: str | None = None,
     adopt: Adopt | Iterable[Adopt] = (),
-) -> Session:
+) -> Session | ConnectSession:
     """Attach Clonos to a Spark session; on a laptop no setting is needed.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
-        A classic session (not Spark Connect: agents are started next to the driver).
+        A classic session, or one of Spark Connect: then folders, hosts and ports are the server's,
+        and what is not there is refused by name (`docs/connect.md`).
     checkpoint_dir : path or URL, optional
         Folder that driver and executors all reach, or a place in an object store, such as
         ``"s3://bucket/prefix"``. With it logs survive the loss of everything.
@@ -152,7 +155,7 @@ def attach(
 
     Returns
     -------
-    Session
+    Session or ConnectSession
         The one there is, if this Spark session is attached with the same settings: a notebook may
         run the cell again, and what was built before goes on. Other settings stop it and begin
         another, and columns that belong to the old one fail.
@@ -160,8 +163,8 @@ def attach(
     Raises
     ------
     ConfigError
-        If a setting is out of range, the session is a Spark Connect one, or the session there is
-        has an epoch open and would be stopped.
+        If a setting is out of range, the session there is has an epoch open and would be stopped,
+        or a Spark Connect server has no Clonos, or takes no Java function.
 
     Notes
     -----
@@ -185,10 +188,9 @@ def attach(
     asked["adopt"] = parse_adopt(adopt)
     asked["storage_options"] = parse_options(storage_options)
     if not spark_private.is_classic(spark):
-        message = (
-            "clonos.attach needs a classic Spark session; Spark Connect has no executors' side"
-        )
-        raise ConfigError(message, "CONFIG")
+        from clonos._connect.session import attach_client
+
+        return attach_client(spark, asked)
     context = spark.sparkContext
     settings = context.getConf()
     local = _is_local(context.master or "")

@@ -11,7 +11,7 @@ from clonos.errors import ConfigError
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-    from clonos._driver.stats import OperatorStats, Stats
+    from clonos._stats import OperatorStats, Stats
 
 
 def parse_address(value: str) -> tuple[str, int]:

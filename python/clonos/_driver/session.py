@@ -22,8 +22,9 @@ from clonos._driver.listener import progress_listener
 from clonos._driver.local_iterators import LocalIterators
 from clonos._driver.metrics import serve
 from clonos._driver.row_marks import RowMarks
-from clonos._driver.stats import Stats
 from clonos._driver.strays import Strays
+from clonos._epochs import BATCH_BYTES, BATCH_BYTES_SETTING, STAMP_BITS, check_epoch_name
+from clonos._stats import Stats
 from clonos._temporary import SESSION_FILE
 from clonos._worker.place import (
     BATCH_QUERY,
@@ -46,23 +47,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("clonos")
 
 EXECUTION_POLL_SECONDS = 1.0
-BATCH_BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
-BATCH_BYTES = "4MB"
-EPOCH_NAME_MAX = 200
-# Of the number of a run: the core takes 64.
-STAMP_BITS = 63
 ASYNC_PROGRESS_OPTION = "asyncProgressTrackingEnabled"
 ASYNC_PROGRESS_REASON = (
     "with this option of a streaming query Spark commits a batch after the next one has begun, so "
     "a batch may run again whose log is gone; leave it out where Clonos is at work"
 )
-
-
-def check_epoch_name(name: object) -> None:
-    """Raise `ConfigError` unless `name` can be that of an epoch."""
-    if not isinstance(name, str) or not 0 < len(name) <= EPOCH_NAME_MAX:
-        message = f"epoch name {name!r} must be a str of 1 to {EPOCH_NAME_MAX} characters"
-        raise ConfigError(message, "CONFIG")
 
 
 class Session:

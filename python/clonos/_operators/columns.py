@@ -20,8 +20,34 @@ if TYPE_CHECKING:
 MONTHS = ("interval year to month", "interval year", "interval month")
 
 
+def is_client(spark: SparkSession | None) -> bool:
+    """Whether a session is one of Spark Connect."""
+    return spark is not None and not hasattr(spark, "_jsparkSession")
+
+
+def active_session() -> SparkSession | None:
+    """Return the session in which the program makes columns, if there is one."""
+    from pyspark.sql import SparkSession
+
+    # Connect's knows none of the first kind.
+    return SparkSession._instantiatedSession or SparkSession.getActiveSession()
+
+
+def udf_class() -> Any:
+    """Return what PySpark makes of a function for the active session."""
+    if is_client(active_session()):
+        from pyspark.sql.connect.udf import UserDefinedFunction as ClientFunction
+
+        return ClientFunction
+    from pyspark.sql.udf import UserDefinedFunction
+
+    return UserDefinedFunction
+
+
 def settings(spark: SparkSession) -> str:
     """All settings that were given a value, as text: in one round trip."""
+    if is_client(spark):
+        return str(sorted(dict(spark.conf.getAll).items()))
     jconf: Any = spark.conf._jconf
     return str(jconf.getAll().mkString("\n"))
 
@@ -176,10 +202,15 @@ def intercept_registration(kind: type, register: Callable[[Any, str, Any], Any])
     """
     from pyspark.sql.udf import UDFRegistration
 
-    if kind in _intercepted:
+    intercept(UDFRegistration, kind, register)
+
+
+def intercept(owner: Any, kind: type, register: Callable[[Any, str, Any], Any]) -> None:
+    """The same of one class of PySpark's; nothing if that is done."""
+    if (owner, kind) in _intercepted:
         return
-    _intercepted.add(kind)
-    original = UDFRegistration.register
+    _intercepted.add((owner, kind))
+    original = owner.register
 
     @functools.wraps(original)
     def intercepting(self: Any, name: str, f: Any, returnType: Any = None) -> Any:
@@ -187,10 +218,10 @@ def intercept_registration(kind: type, register: Callable[[Any, str, Any], Any])
             return original(self, name, f, returnType)
         return register(self.sparkSession, name, f)
 
-    UDFRegistration.register = intercepting  # type: ignore[method-assign]
+    owner.register = intercepting
 
 
-_intercepted: set[type] = set()
+_intercepted: set[tuple[Any, type]] = set()
 
 
 def _jvm() -> Any:

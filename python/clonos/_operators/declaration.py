@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clonos._arrow_types import arrow_type
-from clonos._operators.columns import settings
+from clonos._operators.columns import active_session, settings
 from clonos._operators.groups import AGGREGATES, aggregate_kind, refuse
 from clonos._worker.task_conf import DEFAULTS, TaskConf
 
@@ -118,9 +118,7 @@ class Declaration:
 
 def _parsed(declared: str) -> DataType:
     """Type that a DDL text means under the session's settings; Spark's JVM parses it."""
-    from pyspark.sql import SparkSession
-
-    session = SparkSession._instantiatedSession
+    session = active_session()
     return _parsed_under(declared, "" if session is None else settings(session))
 
 
@@ -222,10 +220,9 @@ def _hinted_kind(fn: Any) -> str:
 
 
 def _row_eval_type() -> int:
-    from pyspark.sql import SparkSession
     from pyspark.util import PythonEvalType
 
-    session = SparkSession._instantiatedSession
+    session = active_session()
     setting = "spark.sql.execution.pythonUDF.arrow.enabled"
     if session is not None and session.conf.get(setting) == "true":
         return PythonEvalType.SQL_ARROW_BATCHED_UDF
@@ -234,18 +231,15 @@ def _row_eval_type() -> int:
 
 def session_conf() -> TaskConf:
     """Settings of the active session that decide how values are converted."""
-    from pyspark.sql import SparkSession
-
-    session = SparkSession._instantiatedSession
+    session = active_session()
     return DEFAULTS if session is None else _conf_under(settings(session))
 
 
 @functools.lru_cache(maxsize=64)
 def _conf_under(_settings: str) -> TaskConf:
     from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
 
-    session = SparkSession._instantiatedSession
+    session = active_session()
     if session is None:
         return DEFAULTS
 

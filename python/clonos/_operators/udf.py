@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from clonos._calls import Calls, signature_of, telling_of_setup
 from clonos._code import fingerprint, label
 from clonos._config import Flush, OnError, Per, Record
 from clonos._operators.binding import Binding, bind_columns, name_columns
+from clonos._operators.columns import active_session, is_client, udf_class
 from clonos._operators.declaration import (
     ASYNC,
     ROW,
@@ -29,6 +29,7 @@ from clonos._operators.declaration import (
 )
 from clonos._operators.groups import AGGREGATES
 from clonos._operators.options import Options, check_seen, refused
+from clonos._operators.places import in_task, no_session, on_server
 from clonos._uses import check_uid, new_use
 from clonos.errors import NotRecordedWarning
 
@@ -112,7 +113,7 @@ class CausalUDF(Generic[P, R]):
         from clonos._worker.pieces import Pieces
 
         if _attached.current_config() is None:
-            if not _in_task() and not _no_session():
+            if not in_task() and not no_session():
                 self._warn_unrecorded(stacklevel=4)
             return self._groups
         spec = self._spec(return_type=None, arguments=ALL_ARGUMENTS, keyed=False)
@@ -163,14 +164,17 @@ class CausalUDF(Generic[P, R]):
             Needed where such rows may come back in another order, that is after a shuffle, and
             nothing that is read above the function tells. ``"*"`` stands for all columns.
         """
-        if _in_task():
+        if in_task():
             if self._groups is not None and not kwargs and not _services.in_scope():
                 from clonos._worker import groups
 
                 if groups.is_group(args):
                     return groups.call_group(self._groups, self.func, args)
             return _services.call(self.func, *self._client(), *args, **kwargs)
-        if _no_session() or (row_key is None and not name_columns([*args, *kwargs.values()])):
+        if no_session() or (row_key is None and not name_columns([*args, *kwargs.values()])):
+            if self._is_adopted and not no_session():
+                # Spark has its own word for what is no column.
+                return self._declared.plain(self.__name__)(*args, **kwargs)
             return _services.call(self.func, *self._client(), *args, **kwargs)
         binding = bind_columns(args, kwargs, row_key)
         with telling_of_setup(self.uid):
@@ -232,6 +236,8 @@ class CausalUDF(Generic[P, R]):
         """
         from clonos._operators.columns import register_function
 
+        if is_client(active_session()):
+            refused("a causal function has no name in SQL over Spark Connect: use it as a column")
         named = self._copy(__name__=name)
         made: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 
@@ -273,6 +279,11 @@ class CausalUDF(Generic[P, R]):
         return make(spec, self.func)
 
     def _warn_unrecorded(self, stacklevel: int) -> None:
+        if on_server():
+            refused(
+                f"{self.uid} is used in a foreachBatch function over Spark Connect, which runs in "
+                "a process of the server's: put it into the query itself, or use a classic session"
+            )
         message = f"{self.uid} is not recorded: call clonos.attach(spark) first"
         warnings.warn(message, NotRecordedWarning, stacklevel=stacklevel)
 
@@ -309,13 +320,11 @@ class CausalUDF(Generic[P, R]):
         return self.func if is_plain else functools.partial(self.func, setup, on_error)
 
     def _udf(self, binding: Binding) -> Any:
-        from pyspark.sql.udf import UserDefinedFunction
-
         returned = self.returnType
         check_recordable(returned, self.uid)
         is_value = self._is_value(binding.arguments, binding.keyed)
         # One for each call: what Spark pickles says which use it is, and equal pickles are one UDF.
-        function = UserDefinedFunction(
+        function = udf_class()(
             self._body(binding, returned),
             returnType=returned,
             name=self.__name__,
@@ -327,24 +336,6 @@ class CausalUDF(Generic[P, R]):
             by_row &= self._options.record == "result" or self._draws
             session.mark_rows(function, takes_marks=by_row)
         return function
-
-
-def _in_task() -> bool:
-    # Where PySpark was never imported there is no task, and it need not be installed.
-    if "pyspark" not in sys.modules:
-        return False
-    from pyspark import TaskContext
-
-    return TaskContext.get() is not None
-
-
-def _no_session() -> bool:
-    if "pyspark.sql" not in sys.modules:
-        return True
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    return SparkContext._active_spark_context is None and SparkSession.getActiveSession() is None
 
 
 class Decorator(Protocol):

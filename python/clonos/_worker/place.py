@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from clonos.errors import ConfigError
+
 #: The partition of an exchange to which the frames were sent that a task reads, once it has read.
 addressed: ContextVar[int | None] = ContextVar("addressed", default=None)
 QUERY_PROPERTY = "sql.streaming.queryId"
@@ -12,6 +14,11 @@ BATCH_PROPERTY = "streaming.sql.batchId"
 EPOCH_PROPERTY = "clonos.epoch"
 #: Which run of that epoch it is: work that began in one must not be taken for the next one's.
 STAMP_PROPERTY = "clonos.epoch.run"
+#: Both, as a client of Spark Connect says it: it can set tags alone.
+TAGS_PROPERTY = "spark.job.tags"
+_TAG = "clonos-epoch"
+#: A setting that Spark makes for the session of a stream's batches.
+STREAM_PROPERTY = "spark.sql.streaming.internal.stateStore.partitions"
 EXECUTION_PROPERTY = "spark.sql.execution.id"
 ROOT_PROPERTY = "spark.sql.execution.root.id"
 BATCH_QUERY = "batch"
@@ -49,6 +56,22 @@ def stage_epoch(stage: int) -> str:
     return f"stage-{stage}"
 
 
+def epoch_tag(name: str | None = None, stamp: int = 0) -> str:
+    """Return the tag of a run of a named epoch; without a name, what all such tags begin with."""
+    # A tag has no commas, and a name may have any.
+    return f"{_TAG}:" if name is None else f"{_TAG}:{name.encode().hex()}:{stamp}"
+
+
+def _tagged(properties: dict[str, str]) -> tuple[str, int] | None:
+    """Name and run of the epoch that tags tell; Spark puts user and session before each."""
+    for tag in (properties.get(TAGS_PROPERTY) or "").split(","):
+        _, found, rest = tag.rpartition(epoch_tag())
+        if found:
+            name, _, stamp = rest.partition(":")
+            return bytes.fromhex(name).decode(), int(stamp)
+    return None
+
+
 def epoch_of(properties: dict[str, str], app_id: str) -> tuple[str, int | str | None]:
     """Query and epoch that Spark's local properties say; no epoch for a job over RDDs.
 
@@ -60,6 +83,14 @@ def epoch_of(properties: dict[str, str], app_id: str) -> tuple[str, int | str | 
     epoch = properties.get(EPOCH_PROPERTY)
     if epoch:
         return BATCH_QUERY, epoch
+    if (tagged := _tagged(properties)) is not None:
+        return BATCH_QUERY, tagged[0]
+    if properties.get(STREAM_PROPERTY) and not query:
+        message = (
+            "a causal function runs in a foreachBatch function over Spark Connect, where nothing "
+            "tells of which batch: put it into the query itself, or use a classic session"
+        )
+        raise ConfigError(message, "CONFIG")
     execution = properties.get(EXECUTION_PROPERTY)
     if execution is not None:
         return application_query(app_id), execution_epoch(execution)
@@ -84,6 +115,9 @@ def current_place(app_id: str, epoch: str | None = None) -> Place | None:
     if context is None:
         return None
     properties: dict[str, str] = context._localProperties or {}
+    stamp = properties.get(STAMP_PROPERTY)
+    if not stamp and (tagged := _tagged(properties)) is not None:
+        stamp = str(tagged[1])
     query, found = epoch_of(properties, app_id)
     if found is None:
         found = stage_epoch(context.stageId()) if epoch is None else epoch
@@ -96,5 +130,5 @@ def current_place(app_id: str, epoch: str | None = None) -> Place | None:
         context.stageId(),
         context.taskAttemptId(),
         None if execution is None or root is None else (int(execution), int(root)),
-        int(properties.get(STAMP_PROPERTY) or 0) if query == BATCH_QUERY else 0,
+        int(stamp or 0) if query == BATCH_QUERY else 0,
     )

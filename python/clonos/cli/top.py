@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clonos import _core
-from clonos._driver.stats import OperatorStats, Stats
+from clonos._stats import OperatorStats, Stats
 from clonos.cli.inspection import sessions
 from clonos.errors import ClonosError
 

@@ -1,0 +1,314 @@
+"""``attach`` of a Spark Connect session: what a client has in the place of `clonos.Session`."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import clonos
+from clonos import _attached, _core, errors
+from clonos._connect.asking import HostSource, ask
+from clonos._connect.gateway import open_gateway
+from clonos._epochs import BATCH_BYTES, BATCH_BYTES_SETTING, STAMP_BITS, check_epoch_name
+from clonos._operators.columns import intercept
+from clonos._operators.udf import CausalUDF
+from clonos._stats import Stats
+from clonos._worker.place import epoch_tag
+from clonos.errors import ClonosError, ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+START_SECONDS = 120.0
+POLL_SECONDS = 0.1
+ID_BYTES = 16
+
+
+def attach_client(spark: SparkSession, asked: dict[str, Any]) -> ConnectSession:
+    """Attach to the server behind a session of Spark Connect.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        A session of Spark Connect.
+    asked : dict
+        Settings, by the names that `clonos.attach` gives them.
+
+    Raises
+    ------
+    ConfigError
+        If a setting is out of range or cannot be had there, or the server takes no jar, plans
+        Python data sources elsewhere, or has no Clonos or another version.
+    """
+    if asked["adopt"]:
+        refuse("attach(adopt=...)", "write @causal above each function")
+    before = _attached.latest()
+    same = isinstance(before, ConnectSession) and before.spark is spark and before.asked == asked
+    if isinstance(before, ConnectSession) and same and before.is_active:
+        return before
+    if before is not None:
+        before.stop()
+    from pyspark.sql.connect.udf import UDFRegistration
+
+    # Spark would register the plain function, which nothing records.
+    intercept(UDFRegistration, CausalUDF, lambda of, name, fn: fn.register(of, name))
+    session = ConnectSession(spark, _started(spark, _settings(asked)), asked)
+    _attached.set_current(session)
+    return session
+
+
+def refuse(what: str, instead: str) -> NoReturn:
+    """Raise `ConfigError` for what a client of Spark Connect cannot have."""
+    message = f"{what} is not there over Spark Connect: {instead}, or use a classic session"
+    raise ConfigError(message, "CONFIG")
+
+
+def _settings(asked: dict[str, Any]) -> dict[str, Any]:
+    # As JSON has them: the host process is started with them.
+    settings = {name: value for name, value in asked.items() if name != "adopt"}
+    for name in ("checkpoint_dir", "spill_dir"):
+        if settings[name] is not None:
+            settings[name] = os.fspath(settings[name])
+    settings["storage_options"] = dict(settings["storage_options"] or {}) or None
+    return settings
+
+
+def _started(spark: SparkSession, settings: dict[str, Any]) -> str:
+    """Have a host process run; its folder there."""
+    from pyspark.errors import PySparkException
+
+    try:
+        spark.dataSource.register(HostSource)
+        request = {"settings": settings, "version": clonos.__version__}
+        started = ask(spark, request)
+    except PySparkException as error:
+        message = (
+            f"no process of Clonos could be started beside the Spark driver: {error}. Install "
+            f"clonos {clonos.__version__} where the Spark Connect server runs, and on all executors"
+        )
+        raise ConfigError(message, "CONFIG") from error
+    deadline = time.monotonic() + START_SECONDS
+    is_open = False
+    while started.get("state") != "ready":
+        if "error" in started:
+            raise _error(started)
+        if time.monotonic() > deadline:
+            message = f"the process beside the Spark driver is not ready: see {started['folder']}"
+            raise errors.AgentTimeout(message, "TIMEOUT")
+        if not is_open:
+            _open(spark, started["folder"])
+            is_open = True
+        time.sleep(POLL_SECONDS)
+        started = ask(spark, request)
+    return str(started["folder"])
+
+
+def _open(spark: SparkSession, folder: str) -> None:
+    from pyspark.errors import PySparkException
+
+    try:
+        answered = open_gateway(spark, folder)
+    except PySparkException as error:
+        message = f"this server takes no Java function, by which Clonos reaches its driver: {error}"
+        raise ConfigError(message, "CONFIG") from error
+    if not answered.isdigit():
+        message = f"the driver of this server is not reached: {answered}"
+        raise ConfigError(message, "CONFIG")
+
+
+def _error(told: dict[str, Any]) -> ClonosError:
+    kind = getattr(errors, told.get("kind") or "", ConfigError)
+    is_ours = isinstance(kind, type) and issubclass(kind, ClonosError)
+    condition = told.get("condition") or "CONFIG"
+    return (kind if is_ours else ConfigError)(told["error"], condition)
+
+
+class ConnectSession:
+    """A session of Spark Connect with causal logging; made by `clonos.attach`.
+
+    The driver's agent is a process beside Spark's driver, which all clients with equal settings
+    share, and which ends with the server.
+
+    Attributes
+    ----------
+    spark : pyspark.sql.SparkSession
+        The session attached to.
+    config : _core.SessionConfig
+        What tasks are told; its ``repr`` leaves the secret out.
+    """
+
+    def __init__(self, spark: SparkSession, folder: str, asked: dict[str, Any]) -> None:
+        self.spark = spark
+        #: Settings that `attach` was called with.
+        self.asked = asked
+        self._folder = folder
+        self._is_stopped = False
+        self._lock = threading.Lock()
+        # How many blocks are in each epoch, the run of each, and those of which one has raised.
+        self._epochs: Counter[str] = Counter()
+        self._stamps: dict[str, int] = {}
+        self._raised: set[str] = set()
+        self.config = _core.SessionConfig.from_bytes(base64.b64decode(self._ask("config")))
+        self._smaller_batches = BATCH_BYTES_SETTING not in dict(spark.conf.getAll)
+        if self._smaller_batches:
+            spark.conf.set(BATCH_BYTES_SETTING, BATCH_BYTES)
+
+    def __repr__(self) -> str:
+        state = "stopped" if not self.is_active else f"driver agent at {self.config.driver_addr}"
+        return f"<clonos session over Spark Connect: {state}>"
+
+    @property
+    def is_active(self) -> bool:
+        """Whether neither this session nor the Spark session under it was stopped."""
+        spark: Any = self.spark
+        return not self._is_stopped and not spark.is_stopped
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.stop()
+
+    def _ask(self, what: str, *arguments: Any) -> Any:
+        """Ask the host process, for as long as it takes."""
+        request = {
+            "folder": self._folder,
+            "id": secrets.token_hex(ID_BYTES),
+            "what": what,
+            "arguments": arguments,
+        }
+        while True:
+            told = ask(self.spark, request)
+            if "gone" in told:
+                message = (
+                    "the process of Clonos beside the Spark driver has ended, as it does with the "
+                    f"server: call clonos.attach(spark) again ({told['gone']})"
+                )
+                raise errors.AgentError(message, "AGENT_UNREACHABLE")
+            if "error" in told:
+                raise _error(told)
+            if "later" not in told:
+                return told.get("answer")
+
+    @contextlib.contextmanager
+    def epoch(self, name: str) -> Iterator[None]:
+        """Make everything this thread runs on Spark one epoch, called `name`.
+
+        As `clonos.Session.epoch`. Spark is told by a tag of this thread, which threads made with
+        ``pyspark.InheritableThread(..., session=spark)`` have, too. A client that dies commits
+        nothing: whoever begins the name again, in whichever client, goes on with what is recorded.
+
+        Parameters
+        ----------
+        name : str
+            Names the work, such as ``"scores-2026-11-20"``: not empty, at most 200 characters.
+
+        Raises
+        ------
+        ConfigError
+            If the name cannot be one, the session was stopped, this thread is in another epoch, or,
+            at the end, another client has begun the name anew.
+        InconsistentEpoch
+            At the end, if tasks of one operator used different logs of the one before it. The
+            epoch is not committed then.
+        """
+        check_epoch_name(name)
+        if not self.is_active:
+            message = f"no epoch can begin in {self!r}: use what clonos.attach(spark) returned last"
+            raise ConfigError(message, "CONFIG")
+        stamp = self._enter(name)
+        tag = epoch_tag(name, stamp)
+        is_outermost = tag not in self.spark.getTags()
+        try:
+            if is_outermost:
+                self.spark.addTag(tag)
+            try:
+                yield
+            finally:
+                if is_outermost and self.is_active:
+                    self.spark.removeTag(tag)
+        except BaseException:
+            self._leave(name, has_ended=False)
+            raise
+        self._leave(name, has_ended=True)
+
+    def _enter(self, name: str) -> int:
+        others = [tag for tag in self.spark.getTags() if tag.startswith(epoch_tag())]
+        with self._lock:
+            if any(tag != epoch_tag(name, self._stamps.get(name, 0)) for tag in others):
+                refuse("an epoch inside of another one", "leave that first")
+            if not self._epochs[name]:
+                stamp = secrets.randbits(STAMP_BITS) | 1
+                self._ask("begin", name, stamp)
+                self._stamps[name] = stamp
+            self._epochs[name] += 1
+            return self._stamps[name]
+
+    def _leave(self, name: str, *, has_ended: bool) -> None:
+        with self._lock:
+            self._epochs[name] -= 1
+            if not has_ended:
+                self._raised.add(name)
+            if self._epochs[name]:
+                return
+            stamp, raised = self._stamps.pop(name), name in self._raised
+            self._raised.discard(name)
+            # What the block raised is the reason; a server that is gone is none.
+            quiet = contextlib.suppress(Exception) if raised else contextlib.nullcontext()
+            with quiet:
+                self._ask("leave", name, stamp, not raised)
+
+    def open_epochs(self) -> list[str]:
+        """Names of the epochs that are open in some thread of this client."""
+        with self._lock:
+            return sorted(name for name, blocks in self._epochs.items() if blocks)
+
+    def foreach_batch(self, fn: Callable[..., None]) -> NoReturn:
+        """Refuse: Spark runs such functions on the server, in a process of their own."""
+        del fn
+        refuse("session.foreach_batch", "write the stream with a sink of Clonos or of Spark")
+
+    def check(self, query: str, epoch: int | str) -> None:
+        """As `clonos.Session.check`."""
+        self._ask("check", query, epoch)
+
+    def commit(self, query: str, epoch: int | str) -> None:
+        """As `clonos.Session.commit`."""
+        self._ask("commit", query, epoch)
+
+    def savepoint(self, query: StreamingQuery | str, path: str | os.PathLike[str]) -> None:
+        """As `clonos.Session.savepoint`; `path` is the driver's, who writes there."""
+        of = query if isinstance(query, str) else str(query.id)
+        self._ask("savepoint", of, os.fspath(path))
+
+    def stats(self) -> Stats:
+        """What every agent holds, what each operator did, and what was not done again."""
+        return Stats.parse(self._ask("stats"))
+
+    def stop(self) -> None:
+        """Forget the session. The process beside the driver goes on, for other clients."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        if _attached.latest() is self:
+            _attached.set_current(None)
+        if self._smaller_batches:
+            with contextlib.suppress(Exception):
+                self.spark.conf.unset(BATCH_BYTES_SETTING)
+
+    def watch(self, spark: SparkSession) -> None:
+        """Nothing: the host process listens to the streams of all sessions."""
+
+    def watch_streams(self) -> None:
+        """Nothing, as `watch`."""
+
+    def mark_rows(self, function: Any, *, takes_marks: bool) -> None:
+        """Nothing: rows are told apart by their arguments and ``row_key=`` alone."""

@@ -1,0 +1,246 @@
+"""Programs of clients, each in a process of its own: ``programs.py NAME URL FOLDER``.
+
+What they print last is what they have found, as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.functions import pandas_udf
+
+import clonos
+from clonos import causal
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+ROWS = 400
+
+
+class Failed(Exception):
+    """Ends an epoch that is to be run again."""
+
+
+def note(file: str, row: int) -> float:
+    """Answer of a service that never gives the same twice, and keeps a list of its calls."""
+    with Path(file).open("a") as calls:
+        calls.write(f"{row}\n")
+    return random.random()
+
+
+def calls(file: Path) -> int:
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def noting(folder: Path, **options: Any) -> Any:
+    file = str(folder / "calls.txt")
+
+    def ask(row: int) -> float:
+        time.sleep(0.005)
+        return note(file, row)
+
+    return causal("double", uid="ask", **options)(ask)
+
+
+def rows(frame: Any) -> list[list[Any]]:
+    return sorted(list(row) for row in frame.collect())
+
+
+def numbers(spark: SparkSession, partitions: int = 4) -> Any:
+    return spark.range(0, ROWS, 1, partitions)
+
+
+def epochs(spark: SparkSession, folder: Path) -> Any:
+    """An epoch that fails and is run again, with a function of rows, of pandas and of groups."""
+    session = clonos.attach(spark, checkpoint_dir=folder / "checkpoint")
+    assert clonos.attach(spark, checkpoint_dir=folder / "checkpoint") is session
+    drawn = causal("double", uid="drawn")(lambda _row: random.random())
+
+    @causal(uid="of series")
+    @pandas_udf("double")
+    def of_series(series: pd.Series) -> pd.Series:
+        return series.map(lambda _: random.random())
+
+    def of_group(group: pd.DataFrame) -> pd.DataFrame:
+        return group.assign(x=random.random())
+
+    def run() -> Any:
+        frame = numbers(spark)
+        plain = rows(frame.select("id", drawn("id").alias("a"), of_series("id").alias("b")))
+        grouped = frame.groupBy((sf.col("id") % 3).alias("k"))
+        by_group = grouped.applyInPandas(causal(of_group, uid="of group"), "id long, x double")
+        return plain, rows(by_group)
+
+    with contextlib.suppress(Failed), session.epoch("a, day ü"):
+        first = run()
+        raise Failed
+    with session.epoch("a, day ü"):
+        with session.epoch("a, day ü"):
+            second = run()
+    with session.epoch("a, day ü"):
+        third = run()
+    assert first == second
+    assert second != third
+    assert session.open_epochs() == []
+    with session.epoch("one"):
+        with pytest.raises(clonos.errors.ConfigError, match="inside of another"):
+            with session.epoch("two"):
+                pass
+    stats = session.stats()
+    return {"replayed": stats.totals.replayed, "agents": len(stats.agents)}
+
+
+def dies(spark: SparkSession, folder: Path) -> Any:
+    """The client goes in the middle of an epoch."""
+    session = clonos.attach(spark, checkpoint_dir=folder / "checkpoint")
+
+    def watch() -> None:
+        while calls(folder / "calls.txt") < ROWS // 4:
+            time.sleep(0.01)
+        os._exit(9)
+
+    threading.Thread(target=watch, daemon=True).start()
+    with session.epoch("night"):
+        numbers(spark).select("id", noting(folder, flush="call")("id")).collect()
+    return "it should have died"
+
+
+def resumes(spark: SparkSession, folder: Path) -> Any:
+    """Another client goes on with that epoch."""
+    session = clonos.attach(spark, checkpoint_dir=folder / "checkpoint")
+    with session.epoch("night"):
+        found = rows(numbers(spark).select("id", noting(folder, flush="call")("id")))
+    assert [row[0] for row in found] == list(range(ROWS))
+    return {"calls": calls(folder / "calls.txt"), "replayed": session.stats().totals.replayed}
+
+
+def loses_executors(spark: SparkSession, folder: Path) -> Any:
+    """Executors are lost while an exchange is read, of what services have said."""
+    session = clonos.attach(spark)
+    killed = folder / "killed"
+
+    def score(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for batch in batches:
+            drawn = [clonos.random.random() for _ in range(batch.num_rows)]
+            yield pa.RecordBatch.from_arrays([batch.column(0), pa.array(drawn)], names=["id", "x"])
+
+    def dying(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        from clonos._worker.agents import executor_jvm
+
+        context = TaskContext.get()
+        if context is not None and context.partitionId() == 0 and not killed.exists():
+            killed.touch()
+            os.kill(executor_jvm(), 9)
+        yield from batches
+
+    frame = numbers(spark, 2)
+    scored = clonos.map_in_arrow(frame, score, "id long, x double", uid="score")
+    behind = clonos.exchange(scored, 2, "id")
+    found = rows(clonos.map_in_arrow(behind, dying, "id long, x double", uid="dying"))
+    assert killed.exists()
+    assert [row[0] for row in found] == list(range(ROWS))
+    totals = session.stats().totals
+    return {"replayed": totals.replayed + totals.ran_replayed + totals.resent}
+
+
+def streams(spark: SparkSession, folder: Path) -> Any:
+    """A stream whose batch fails and is run again by another run of its query."""
+    clonos.attach(spark, checkpoint_dir=folder / "checkpoint")
+    file, mended = str(folder / "calls.txt"), folder / "mended"
+
+    def ask(row: int) -> float:
+        if row == 150 and not mended.exists():
+            message = "on purpose"
+            raise ValueError(message)
+        return note(file, row)
+
+    asked = causal("double", uid="ask", flush="call")(ask)
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100)
+    frame = source.option("numPartitions", 2).load().select("value", asked("value").alias("x"))
+
+    def start() -> Any:
+        writer = frame.writeStream.format("parquet").option("path", str(folder / "out"))
+        return writer.option("checkpointLocation", str(folder / "spark")).start()
+
+    query = start()
+    with pytest.raises(Exception, match="on purpose"):
+        query.awaitTermination(60)
+    assert not query.isActive
+    mended.touch()
+    query = start()
+    while (query.lastProgress or {}).get("batchId", 0) < 4:
+        assert query.exception() is None
+        time.sleep(0.2)
+    query.stop()
+    found = spark.read.parquet(str(folder / "out")).select("value").collect()
+    values = [row.value for row in found]
+    assert len(values) == len(set(values))
+    asked_for = (folder / "calls.txt").read_text().splitlines()
+    return {"twice": len(asked_for) - len(set(asked_for)), "rows": len(values)}
+
+
+def refusals(spark: SparkSession, folder: Path) -> Any:
+    """What is not there says so, and nothing is left unrecorded in silence."""
+    session = clonos.attach(spark)
+    drawn = causal("double", uid="drawn")(lambda _row: random.random())
+    refused = []
+    for attempt in (
+        lambda: spark.udf.register("drawn", drawn),
+        lambda: session.foreach_batch(print),
+        lambda: clonos.attach(spark, adopt="udf"),
+        lambda: clonos.attach(spark, memory="3 apples"),
+        lambda: clonos.attach(spark, driver_host="host.invalid"),
+    ):
+        try:
+            attempt()
+        except clonos.errors.ClonosError as error:
+            refused.append(error.condition)
+
+    def in_function(batch: Any, number: int) -> None:
+        batch.select(drawn("value")).collect()
+
+    def plain(batch: Any, number: int) -> None:
+        batch.collect()
+
+    clonos.attach(spark)
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+    said = []
+    for number, (frame, write) in enumerate(
+        [(source, in_function), (source.select(drawn("value")), plain)]
+    ):
+        writer = frame.writeStream.foreachBatch(write)
+        query = writer.option("checkpointLocation", str(folder / f"spark{number}")).start()
+        try:
+            query.awaitTermination(60)
+        except Exception as error:
+            said.append(str(error))
+    return {"refused": refused, "said": said}
+
+
+def where(spark: SparkSession, folder: Path) -> Any:
+    """Whose agents there are."""
+    one = clonos.attach(spark).config.driver_addr
+    return [one, clonos.attach(spark, sharing_depth=2).config.driver_addr]
+
+
+if __name__ == "__main__":
+    name, url, folder = sys.argv[1:]
+    told = globals()[name](SparkSession.builder.remote(url).create(), Path(folder))
+    sys.stdout.write(json.dumps(told) + "\n")
