@@ -176,7 +176,7 @@ def streams(spark: SparkSession, folder: Path) -> Any:
     frame = source.option("numPartitions", 2).load().select("value", asked("value").alias("x"))
 
     def start() -> Any:
-        writer = frame.writeStream.format("parquet").option("path", str(folder / "out"))
+        writer = frame.writeStream.format("clonos-files").option("path", str(folder / "out"))
         return writer.option("checkpointLocation", str(folder / "spark")).start()
 
     query = start()

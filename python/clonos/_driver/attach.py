@@ -190,7 +190,10 @@ def attach(
     if not spark_private.is_classic(spark):
         from clonos._connect.session import attach_client
 
-        return attach_client(spark, asked)
+        client = attach_client(spark, asked)
+        # Receivers run on the driver's host, as that of a classic program.
+        register_formats(spark, client.config, client.config.driver_addr.rpartition(":")[0])
+        return client
     context = spark.sparkContext
     settings = context.getConf()
     local = _is_local(context.master or "")

@@ -40,7 +40,10 @@ class Asked:
 def checks(asked: Asked) -> Iterator[Finding]:
     """Start Spark and look around there; whatever fails is a finding."""
     if asked.master.startswith("sc:"):
-        advice = "attach needs a classic session: give the address of the cluster, not of Connect"
+        advice = (
+            "the doctor looks around in a classic session: give the address of the cluster. What "
+            "keeps a client from attaching, clonos.attach(spark) says itself"
+        )
         yield Finding(False, f"{asked.master} is Spark Connect", advice)
         return
     try:
