@@ -188,12 +188,7 @@ def attach(
     asked["adopt"] = parse_adopt(adopt)
     asked["storage_options"] = parse_options(storage_options)
     if not spark_private.is_classic(spark):
-        from clonos._connect.session import attach_client
-
-        client = attach_client(spark, asked)
-        # Receivers run on the driver's host, as that of a classic program.
-        register_formats(spark, client.config, client.config.driver_addr.rpartition(":")[0])
-        return client
+        return _client(spark, asked)
     context = spark.sparkContext
     settings = context.getConf()
     local = _is_local(context.master or "")
@@ -229,6 +224,15 @@ def attach(
     _attached.set_current(session)
     session.adopt()
     return session
+
+
+def _client(spark: SparkSession, asked: dict[str, Any]) -> ConnectSession:
+    from clonos._connect.session import attach_client
+
+    client = attach_client(spark, asked)
+    # Receivers run on the driver's host, as that of a classic program.
+    register_formats(spark, client.config, client.config.driver_addr.rpartition(":")[0])
+    return client
 
 
 def _chosen(asked: dict[str, Any], settings: Any, *, local: bool) -> dict[str, Any]:
