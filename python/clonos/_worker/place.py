@@ -17,6 +17,8 @@ STAMP_PROPERTY = "clonos.epoch.run"
 #: Both, as a client of Spark Connect says it: it can set tags alone.
 TAGS_PROPERTY = "spark.job.tags"
 _TAG = "clonos-epoch"
+#: What a client of Spark Connect has asked for.
+CLIENT_PROPERTY = "spark.connect.operation_id"
 #: A setting that Spark makes for the session of a stream's batches.
 STREAM_PROPERTY = "spark.sql.streaming.internal.stateStore.partitions"
 EXECUTION_PROPERTY = "spark.sql.execution.id"
@@ -85,7 +87,7 @@ def epoch_of(properties: dict[str, str], app_id: str) -> tuple[str, int | str | 
         return BATCH_QUERY, epoch
     if (tagged := _tagged(properties)) is not None:
         return BATCH_QUERY, tagged[0]
-    if properties.get(STREAM_PROPERTY) and not query:
+    if properties.get(STREAM_PROPERTY) and properties.get(CLIENT_PROPERTY) and not query:
         message = (
             "a causal function runs in a foreachBatch function over Spark Connect, where nothing "
             "tells of which batch: put it into the query itself, or use a classic session"

@@ -1,0 +1,34 @@
+"""Which epoch a task is of, by what Spark tells of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from clonos._worker.place import epoch_of, epoch_tag
+from clonos.errors import ConfigError
+
+SESSION = "SparkConnect_SessionTag_User_somebody_Session_7f_Tag_"
+OPERATION = "SparkConnect_OperationTag_User_somebody_Session_7f_Operation_1"
+SQL = {"spark.sql.execution.id": "7"}
+IN_STREAM = {"spark.sql.streaming.internal.stateStore.partitions": "200"}
+BY_CLIENT = {"spark.connect.operation_id": "1"}
+
+
+@pytest.mark.parametrize("name", ["daily", "a, b:c ü", "clonos-epoch:x:1"])
+def test_a_tag_says_the_name_of_an_epoch(name: str) -> None:
+    tags = f"{OPERATION},{SESSION}mine,{SESSION}{epoch_tag(name, 5)},spark-session-1"
+    assert epoch_of({"spark.job.tags": tags} | SQL, "app") == ("batch", name)
+    assert "," not in epoch_tag(name, 5)
+
+
+def test_a_batch_is_a_streams_whatever_is_open_around_it() -> None:
+    batch = {"sql.streaming.queryId": "q", "streaming.sql.batchId": "3"}
+    tagged = {"spark.job.tags": SESSION + epoch_tag("daily", 5)}
+    assert epoch_of(batch | tagged | IN_STREAM | BY_CLIENT, "app") == ("q", 3)
+
+
+def test_a_batch_function_of_a_client_is_refused_and_a_classic_ones_thread_is_not() -> None:
+    with pytest.raises(ConfigError, match="foreachBatch"):
+        epoch_of(SQL | IN_STREAM | BY_CLIENT, "app")
+    assert epoch_of(SQL | IN_STREAM, "app") == ("app:app", "sql-7")
+    assert epoch_of(SQL | {"spark.job.tags": "mine,other"}, "app") == ("app:app", "sql-7")
