@@ -265,7 +265,13 @@ impl Registry {
             self.change(&task, Entry::begin_anew);
         }
         self.uses_of(&task).moved.opened(&task, &layout);
-        let given = unheard.filter(|opener| opener.sent == sent).map(|opener| opener.generation);
+        // Unless it was withdrawn, is over, or something newer stands in its place.
+        let stands = self.tasks.get(&task).is_some_and(|entry| {
+            let is_last = entry.attempted.back().is_some_and(|last| *last == (entry.granted, sent.by));
+            let is_live = entry.live.is_some_and(|live| live.agent == sent.by && !live.is_over);
+            entry.generation == entry.granted && is_last && is_live
+        });
+        let given = unheard.filter(|opener| stands && opener.sent == sent).map(|opener| opener.generation);
         let mut grant = self.granted(task, live, given, commits_seen);
         let entry = self.tasks.entry(first).or_insert_with(|| Entry::new(layout));
         let openers = entry.attempts.entry((open.app, open.attempt)).or_default();

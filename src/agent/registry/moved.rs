@@ -125,7 +125,8 @@ impl Moved {
         part.is_open = false;
         if is_done {
             (part.is_done, part.rows) = (true, rows);
-        } else if rows > part.rows {
+        } else if rows == 0 || rows > part.rows {
+            // Of one that died nobody knows how many came.
             part.is_done = false;
         }
     }
