@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Protocol
+
+from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,6 +22,8 @@ class Attached(Protocol):
 
     @property
     def is_active(self) -> bool: ...
+
+    def open_epochs(self) -> list[str]: ...
 
     def stop(self) -> None: ...
 
@@ -48,7 +53,31 @@ def set_current(session: Attached | None) -> None:
     _current = session
 
 
+def check_replaceable() -> None:
+    """Refuse to have another session in the place of the latest one, if work would be torn in two.
+
+    Raises
+    ------
+    ConfigError
+        If an epoch is open in it.
+    """
+    before = latest()
+    if before is not None and before.is_active and (open_ones := before.open_epochs()):
+        names = ", ".join(open_ones)
+        message = (
+            f"other settings stop the session there is, in which {names} is open, which would then "
+            "be two epochs: attach before it begins, leave it first, or call session.stop()"
+        )
+        raise ConfigError(message, "CONFIG")
+
+
 def current_config() -> _core.SessionConfig | None:
     """Return the configuration of the attached session, if there is one."""
     session = current()
     return None if session is None else session.config
+
+
+def on_server() -> bool:
+    """Whether this process runs what a client of Spark Connect has handed to a stream."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.startswith("pyspark.sql.connect.streaming.worker")

@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from pyspark import cloudpickle
+from pyspark import InheritableThread, cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.functions import pandas_udf
@@ -232,6 +232,41 @@ def refusals(spark: SparkSession, folder: Path) -> Any:
         except Exception as error:
             said.append(str(error))
     return {"refused": refused, "said": said}
+
+
+def threads_and_names(spark: SparkSession, folder: Path) -> Any:
+    """Threads that made no session, and functions that stand in SQL by name."""
+    drawn = causal("double", uid="drawn")(lambda _row: random.random())
+    shared = causal("double", uid="shared", per="value")(lambda _row: random.random())
+    with pytest.raises(clonos.errors.ConfigError, match="after clonos"):
+        spark.udf.register("shared", shared)
+    session = clonos.attach(spark, checkpoint_dir=folder / "checkpoint")
+    spark.udf.register("shared", shared)
+    spark.udf.register("plus", causal(sf.udf(lambda x, y=1: x + y + random.random(), "double")))
+
+    def run() -> Any:
+        found = []
+        thread = InheritableThread(
+            lambda: found.append(rows(numbers(spark).select("id", drawn("id")))), session=spark
+        )
+        thread.start()
+        thread.join()
+        query = "select id, shared(id) a, shared(id + 1) b, plus(id, 2) c, plus(id) d from range(9)"
+        return [*found, rows(spark.sql(query))]
+
+    with contextlib.suppress(Failed), session.epoch("named"):
+        first = run()
+        with pytest.raises(clonos.errors.ConfigError, match="named is open"):
+            clonos.attach(spark, sharing_depth=2)
+        raise Failed
+    with session.epoch("named"):
+        assert run() == first
+    _, (*named, _) = first
+    assert all(row[2] == named[at + 1][1] for at, row in enumerate(named[:-1]))
+    with pytest.raises(Exception, match="called with nothing"):
+        spark.sql("select shared() from range(1)").collect()
+    assert clonos.time() > 0
+    return {"replayed": session.stats().totals.replayed}
 
 
 def where(spark: SparkSession, folder: Path) -> Any:

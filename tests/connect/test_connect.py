@@ -80,6 +80,10 @@ def test_what_is_not_there_is_refused_by_name(server: Server, tmp_path: Path) ->
     assert all("foreachBatch function over Spark Connect" in said for said in found["said"])
 
 
+def test_threads_and_names_in_sql_are_recorded_too(server: Server, tmp_path: Path) -> None:
+    assert client("threads_and_names", server, tmp_path)["replayed"] > 400
+
+
 def test_clients_with_equal_settings_share_an_agent(server: Server, tmp_path: Path) -> None:
     one, other = client("where", server, tmp_path)
     assert one != other

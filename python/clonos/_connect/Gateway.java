@@ -4,6 +4,7 @@ import java.net.InetAddress;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
+import java.nio.file.attribute.FileAttribute;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.security.SecureRandom;
 import java.util.HexFormat;
@@ -28,9 +29,9 @@ public final class Gateway implements UDF1<String, String>, Runnable {
     if (!"driver".equals(SparkEnv.get().executorId())) {
       return "not the driver";
     }
-    Path made = Path.of(folder, "gateway.new");
-    Files.deleteIfExists(made);
-    Files.createFile(made, PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------")));
+    // Several clients may ask at once.
+    FileAttribute<?> mine = PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"));
+    Path made = Files.createTempFile(Path.of(folder), "gateway", null, mine);
     Files.writeString(made, port() + " " + token);
     Files.move(made, Path.of(folder, "gateway"), StandardCopyOption.ATOMIC_MOVE);
     return Long.toString(ProcessHandle.current().pid());

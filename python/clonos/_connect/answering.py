@@ -37,29 +37,35 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Return the answer to a request of `asking.ask`.
 
     Requests with ``settings`` start a host process, unless there is one with these; others are
-    passed on to the one in ``folder``.
+    passed on to the one in ``folder``. They may come again: a client knows of an answer that was
+    lost no more than that it did not come.
     """
     if "settings" in request:
-        return _started(request["settings"], request["version"])
+        return _started(request["settings"], request["version"], request["process"])
     return pass_on(Path(request["folder"]), request)
 
 
 def pass_on(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     """Ask the host process whose folder this is."""
-    try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(TIMEOUT_SECONDS)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(TIMEOUT_SECONDS)
+        try:
             connection.connect(str(folder / SOCKET))
+        except OSError as error:
+            return {"gone": f"{type(error).__name__}: {error}"}
+        try:
             with connection.makefile("rw", encoding="utf-8") as lines:
                 lines.write(json.dumps(request) + "\n")
                 lines.flush()
                 answered: dict[str, Any] = json.loads(lines.readline())
                 return answered
-    except (OSError, ValueError) as error:
-        return {"gone": f"{type(error).__name__}: {error}"}
+        except (OSError, ValueError):
+            # It may have heard. If it is gone, that is seen when this comes again.
+            return {"later": True}
 
 
-def _started(settings: dict[str, Any], version: str) -> dict[str, Any]:
+def _started(settings: dict[str, Any], version: str, process: str | None) -> dict[str, Any]:
+    """Have a host process run; `process` is the one that the client waits for, if it does."""
     if version != clonos.__version__:
         return {
             "error": f"the driver's host has clonos {clonos.__version__}, and the client has "
@@ -69,34 +75,45 @@ def _started(settings: dict[str, Any], version: str) -> dict[str, Any]:
     if not jvm:
         return {"error": "this server does not plan Python data sources below the driver's JVM"}
     asked = json.dumps(settings, sort_keys=True)
-    of = hashlib.sha256(asked.encode()).hexdigest()[:_FOLDER_HASH]
-    folder = private_folder("connect", f"{jvm}-{_processes.started_at(jvm)}-{of}")
+    # The path of a socket is short.
+    of = f"{jvm} {_processes.started_at(jvm)} {asked}"
+    folder = private_folder("connect", hashlib.sha256(of.encode()).hexdigest()[:_FOLDER_HASH])
     with (folder / LOCK).open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if (failed := _failure(folder)) is not None:
-            return failed
         if not _is_running(folder):
+            if process is not None and process == _process(folder):
+                return _failure(folder)
             _start(folder, jvm, asked)
-    state = "ready" if (folder / SOCKET).exists() else "waits"
-    return {"folder": str(folder), "state": state}
+        state = "ready" if (folder / SOCKET).exists() else "waits"
+        return {"folder": str(folder), "state": state, "process": _process(folder)}
 
 
-def _failure(folder: Path) -> dict[str, Any] | None:
-    """Why the process that was started came to nothing; told once, then another is started."""
+def _failure(folder: Path) -> dict[str, Any]:
+    """Why the process that was started last came to nothing."""
     try:
         failed: dict[str, Any] = json.loads((folder / FAILED).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    (folder / FAILED).unlink()
+    except (FileNotFoundError, ValueError):
+        return {"error": f"the process beside the Spark driver has ended: see {folder / LOG}"}
     return failed
 
 
-def _is_running(folder: Path) -> bool:
+def _process(folder: Path) -> str | None:
+    """What tells the process that was started last from all others of this host."""
     try:
-        pid, started = (folder / STARTED).read_text(encoding="utf-8").split()
-    except (FileNotFoundError, ValueError):
-        return False
-    return _processes.alive(int(pid)) and _processes.started_at(int(pid)) == started
+        return (folder / STARTED).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+
+
+def _is_running(folder: Path) -> bool:
+    process = _process(folder) or ""
+    pid = int(process.split()[0] if process else 0)
+    return bool(pid) and _processes.alive(pid) and process_name(pid) == process
+
+
+def process_name(pid: int) -> str:
+    """Name of a process of this host, which the next one with its number has not."""
+    return f"{pid} {_processes.started_at(pid)}"
 
 
 def _start(folder: Path, jvm: int, settings: str) -> None:
@@ -118,4 +135,4 @@ def _start(folder: Path, jvm: int, settings: str) -> None:
         # Not as arguments, which anybody on this host can read.
         process.stdin.write(settings)
         process.stdin.close()
-    write_private(folder / STARTED, f"{process.pid} {_processes.started_at(process.pid)}".encode())
+    write_private(folder / STARTED, process_name(process.pid).encode())

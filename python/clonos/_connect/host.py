@@ -7,6 +7,7 @@ it anew.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import shutil
@@ -15,15 +16,15 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotDoneError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from clonos import _processes
-from clonos._connect.answering import FAILED, GATEWAY, SOCKET
+from clonos._connect.answering import FAILED, GATEWAY, SOCKET, process_name
 from clonos._temporary import write_private
 from clonos._worker.place import BATCH_QUERY
 from clonos.errors import ConfigError
@@ -33,6 +34,8 @@ POLL_SECONDS = 0.2
 GATEWAY_SECONDS = 120.0
 # How long a request waits for what it asks, before it is to come again.
 PATIENCE_SECONDS = 5.0
+# Requests that are worked on at a time: some wait for a store.
+REQUESTS_MAX = 64
 # Answers that are kept for requests that Spark repeats.
 ANSWERS_MAX = 1_024
 _REMOTE = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE")
@@ -49,11 +52,10 @@ def main() -> None:
 
     try:
         session = _attached(folder, settings, lives)
+        _listen(folder, Host(session, process_name(os.getpid())))
     except Exception as error:
         write_private(folder / FAILED, json.dumps(_told(error)).encode())
         raise
-    host = Host(session)
-    _listen(folder, host)
     while lives():
         time.sleep(POLL_SECONDS)
     with suppress(Exception):
@@ -102,16 +104,27 @@ def _classic_session(port: str, token: str) -> Any:
 
 
 class Host:
-    """Answers requests, each of which may come more than once."""
+    """Answers requests, each of which may come more than once.
 
-    def __init__(self, session: Any) -> None:
+    Parameters
+    ----------
+    session : clonos.Session
+    process : str
+        Name of this process. What was meant for the one before in this folder is not for it.
+    """
+
+    def __init__(self, session: Any, process: str) -> None:
         self._session = session
+        self._process = process
         self._agent = session._agent
         self._lock = threading.Lock()
         self._asked: OrderedDict[str, Future[Any]] = OrderedDict()
-        self._pool = ThreadPoolExecutor(thread_name_prefix="clonos-request")
+        self._pool = ThreadPoolExecutor(REQUESTS_MAX, thread_name_prefix="clonos-request")
         # Runs of the named epochs that are open, whichever client began them.
         self._stamps: dict[str, int] = {}
+        # Names that are being begun or left.
+        self._busy: set[str] = set()
+        self._is_free = threading.Condition()
         self._answers: dict[str, Callable[..., Any]] = {
             "config": self._config,
             "begin": self._begin,
@@ -124,14 +137,15 @@ class Host:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to a request, or that it is to come again."""
+        if request["process"] != self._process:
+            return {"gone": "another process is in its place"}
         with self._lock:
             asked = self._asked.get(request["id"])
             if asked is None:
                 work = self._answers[request["what"]]
                 asked = self._pool.submit(work, *request["arguments"])
                 self._asked[request["id"]] = asked
-                if len(self._asked) > ANSWERS_MAX:
-                    self._asked.popitem(last=False)
+                self._forget()
         try:
             return {"answer": asked.result(PATIENCE_SECONDS)}
         except NotDoneError as error:
@@ -141,20 +155,43 @@ class Host:
         except Exception as error:  # noqa: BLE001, it is the client's
             return _told(error)
 
+    def _forget(self) -> None:
+        """Drop the oldest answers past the limit; whoever has none yet asks again."""
+        over = len(self._asked) - ANSWERS_MAX
+        if over > 0:
+            done = (id_ for id_, asked in self._asked.items() if asked.done())
+            for id_ in list(itertools.islice(done, over)):
+                del self._asked[id_]
+
+    @contextmanager
+    def _turn(self, name: str) -> Iterator[None]:
+        """Alone with an epoch: one that is begun must not be committed with the run before it."""
+        with self._is_free:
+            self._is_free.wait_for(lambda: name not in self._busy)
+            self._busy.add(name)
+        try:
+            yield
+        finally:
+            with self._is_free:
+                self._busy.discard(name)
+                self._is_free.notify_all()
+
     def _begin(self, name: str, stamp: int) -> None:
-        # A client that died leaves none, and nobody can tell it from one that is slow.
-        self._stamps[name] = stamp
-        self._agent.begin_run(BATCH_QUERY, name, stamp)
+        with self._turn(name):
+            # A client that died leaves none, and nobody can tell it from one that is slow.
+            self._stamps[name] = stamp
+            self._agent.begin_run(BATCH_QUERY, name, stamp)
 
     def _leave(self, name: str, stamp: int, is_committed: bool) -> None:
-        if self._stamps.get(name) != stamp:
-            message = f"epoch {name!r} was begun by another client since, and is that one's"
-            raise ConfigError(message, "CONFIG")
-        del self._stamps[name]
-        self._agent.end_run(BATCH_QUERY, name)
-        if is_committed:
-            self._session.check(BATCH_QUERY, name)
-            self._session.commit(BATCH_QUERY, name)
+        with self._turn(name):
+            if self._stamps.get(name) != stamp:
+                message = f"epoch {name!r} was begun by another client since, and is that one's"
+                raise ConfigError(message, "CONFIG")
+            del self._stamps[name]
+            self._agent.end_run(BATCH_QUERY, name)
+            if is_committed:
+                self._session.check(BATCH_QUERY, name)
+                self._session.commit(BATCH_QUERY, name)
 
     def _config(self) -> str:
         return base64.b64encode(self._session.config.to_bytes()).decode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import logging
 import os
 import secrets
 import threading
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+_log = logging.getLogger("clonos")
 START_SECONDS = 120.0
 POLL_SECONDS = 0.1
+RETRIES = 3
 ID_BYTES = 16
 
 
@@ -54,13 +57,16 @@ def attach_client(spark: SparkSession, asked: dict[str, Any]) -> ConnectSession:
     same = isinstance(before, ConnectSession) and before.spark is spark and before.asked == asked
     if isinstance(before, ConnectSession) and same and before.is_active:
         return before
+    _attached.check_replaceable()
+    host = _started(spark, _settings(asked))
+    # Only now: a setting that is refused stops nothing.
     if before is not None:
         before.stop()
     from pyspark.sql.connect.udf import UDFRegistration
 
     # Spark would register the plain function, which nothing records.
     intercept(UDFRegistration, CausalUDF, lambda of, name, fn: fn.register(of, name))
-    session = ConnectSession(spark, _started(spark, _settings(asked)), asked)
+    session = ConnectSession(spark, host, asked)
     _attached.set_current(session)
     return session
 
@@ -81,14 +87,14 @@ def _settings(asked: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _started(spark: SparkSession, settings: dict[str, Any]) -> str:
-    """Have a host process run; its folder there."""
+def _started(spark: SparkSession, settings: dict[str, Any]) -> dict[str, Any]:
+    """Have a host process run: its folder there, and its name."""
     from pyspark.errors import PySparkException
 
+    request = {"settings": settings, "version": clonos.__version__, "process": None}
     try:
         spark.dataSource.register(HostSource)
-        request = {"settings": settings, "version": clonos.__version__}
-        started = ask(spark, request)
+        told = ask(spark, request)
     except PySparkException as error:
         message = (
             f"no process of Clonos could be started beside the Spark driver: {error}. Install "
@@ -96,19 +102,19 @@ def _started(spark: SparkSession, settings: dict[str, Any]) -> str:
         )
         raise ConfigError(message, "CONFIG") from error
     deadline = time.monotonic() + START_SECONDS
-    is_open = False
-    while started.get("state") != "ready":
-        if "error" in started:
-            raise _error(started)
+    while told.get("state") != "ready":
+        if "error" in told:
+            raise _error(told)
         if time.monotonic() > deadline:
-            message = f"the process beside the Spark driver is not ready: see {started['folder']}"
+            message = f"the process beside the Spark driver is not ready: see {told['folder']}"
             raise errors.AgentTimeout(message, "TIMEOUT")
-        if not is_open:
-            _open(spark, started["folder"])
-            is_open = True
+        if request["process"] != told["process"]:
+            # Each process is let in anew.
+            _open(spark, told["folder"])
+            request["process"] = told["process"]
         time.sleep(POLL_SECONDS)
-        started = ask(spark, request)
-    return str(started["folder"])
+        told = ask(spark, request)
+    return {"folder": told["folder"], "process": told["process"]}
 
 
 def _open(spark: SparkSession, folder: str) -> None:
@@ -122,6 +128,17 @@ def _open(spark: SparkSession, folder: str) -> None:
     if not answered.isdigit():
         message = f"the driver of this server is not reached: {answered}"
         raise ConfigError(message, "CONFIG")
+
+
+def _asked(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
+    """Ask again if Spark fails: a request is one, however often it comes."""
+    from pyspark.errors import PySparkException
+
+    for _ in range(RETRIES):
+        with contextlib.suppress(PySparkException):
+            return ask(spark, request)
+        time.sleep(POLL_SECONDS)
+    return ask(spark, request)
 
 
 def _error(told: dict[str, Any]) -> ClonosError:
@@ -145,11 +162,12 @@ class ConnectSession:
         What tasks are told; its ``repr`` leaves the secret out.
     """
 
-    def __init__(self, spark: SparkSession, folder: str, asked: dict[str, Any]) -> None:
+    def __init__(self, spark: SparkSession, host: dict[str, Any], asked: dict[str, Any]) -> None:
         self.spark = spark
         #: Settings that `attach` was called with.
         self.asked = asked
-        self._folder = folder
+        # What each request to the host process says of it.
+        self._host = host
         self._is_stopped = False
         self._lock = threading.Lock()
         # How many blocks are in each epoch, the run of each, and those of which one has raised.
@@ -179,14 +197,13 @@ class ConnectSession:
 
     def _ask(self, what: str, *arguments: Any) -> Any:
         """Ask the host process, for as long as it takes."""
-        request = {
-            "folder": self._folder,
+        request = self._host | {
             "id": secrets.token_hex(ID_BYTES),
             "what": what,
             "arguments": arguments,
         }
         while True:
-            told = ask(self.spark, request)
+            told = _asked(self.spark, request)
             if "gone" in told:
                 message = (
                     "the process of Clonos beside the Spark driver has ended, as it does with the "
@@ -233,7 +250,8 @@ class ConnectSession:
             try:
                 yield
             finally:
-                if is_outermost and self.is_active:
+                spark: Any = self.spark
+                if is_outermost and not spark.is_stopped:
                     self.spark.removeTag(tag)
         except BaseException:
             self._leave(name, has_ended=False)
@@ -261,6 +279,8 @@ class ConnectSession:
                 return
             stamp, raised = self._stamps.pop(name), name in self._raised
             self._raised.discard(name)
+            if raised and has_ended:
+                _log.warning("epoch %s was not committed, as one of its blocks raised", name)
             # What the block raised is the reason; a server that is gone is none.
             quiet = contextlib.suppress(Exception) if raised else contextlib.nullcontext()
             with quiet:

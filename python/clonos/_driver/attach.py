@@ -41,7 +41,6 @@ from clonos._driver.plans import plan_uses
 from clonos._driver.session import Session
 from clonos._temporary import SESSION_FILE, private_folder, write_private
 from clonos._worker.agents import sweep
-from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -200,7 +199,9 @@ def attach(
     # A setting of the session, which a program may change before it starts a query.
     chosen["state_epochs"] = _batches_retained(spark)
     # Only now: a setting that is refused stops nothing.
-    _stop(before)
+    _attached.check_replaceable()
+    if before is not None:
+        before.stop()
     folder = _session_folder(context.applicationId)
     config = _core.SessionConfig(
         app_id=_application(context.applicationId),
@@ -260,19 +261,6 @@ def _chosen(asked: dict[str, Any], settings: Any, *, local: bool) -> dict[str, A
         "network_timeout_ms": parse_network_timeout(settings.get(NETWORK_TIMEOUT, "120s")),
         **parse_encrypt(asked["encrypt"], settings),
     }
-
-
-def _stop(before: _attached.Attached | None) -> None:
-    """Stop the session that there is, unless some of its work would be torn in two."""
-    if isinstance(before, Session) and before.is_active and (open_ones := before.open_epochs()):
-        names = ", ".join(open_ones)
-        message = (
-            f"other settings stop the session there is, in which {names} is open, which would then "
-            "be two epochs: attach before it begins, leave it first, or call session.stop()"
-        )
-        raise ConfigError(message, "CONFIG")
-    if before is not None:
-        before.stop()
 
 
 def _is_local(master: str) -> bool:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from clonos import _attached
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -30,7 +33,20 @@ def active_session() -> SparkSession | None:
     from pyspark.sql import SparkSession
 
     # Connect's knows none of the first kind.
-    return SparkSession._instantiatedSession or SparkSession.getActiveSession()
+    found = SparkSession._instantiatedSession or SparkSession.getActiveSession()
+    return found or _session_of_clients()
+
+
+def _session_of_clients() -> SparkSession | None:
+    """Session of Spark Connect of this process, in threads that have made none too."""
+    module: Any = sys.modules.get("pyspark.sql.connect.session")
+    if module is None:
+        return None
+    attached = _attached.current()
+    if attached is not None and is_client(attached.spark):
+        return attached.spark
+    of_process: SparkSession | None = module.SparkSession._get_default_session()
+    return of_process
 
 
 def udf_class() -> Any:
@@ -222,6 +238,11 @@ def intercept(owner: Any, kind: type, register: Callable[[Any, str, Any], Any]) 
 
 
 _intercepted: set[tuple[Any, type]] = set()
+
+
+def is_registering() -> bool:
+    """Whether what calls our caller is the registration of Spark Connect's own."""
+    return str(sys._getframe(2).f_globals.get("__name__")) == "pyspark.sql.connect.udf"
 
 
 def _jvm() -> Any:

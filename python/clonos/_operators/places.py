@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import sys
+import warnings
+
+from clonos._attached import on_server
+from clonos._operators.columns import active_session
+from clonos.errors import ConfigError, NotRecordedWarning
 
 
 def in_task() -> bool:
@@ -15,10 +20,22 @@ def in_task() -> bool:
     return TaskContext.get() is not None
 
 
-def on_server() -> bool:
-    """Whether this process runs what a client of Spark Connect has handed to a stream."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name.startswith("pyspark.sql.connect.streaming.worker")
+def warn_unrecorded(what: str, stacklevel: int) -> None:
+    """Say that no session is attached which would record `what`.
+
+    Raises
+    ------
+    ConfigError
+        Where there can be none: on a server of Spark Connect.
+    """
+    if on_server():
+        message = (
+            f"{what} is used in a foreachBatch function over Spark Connect, which runs in a "
+            "process of the server's: put it into the query itself, or use a classic session"
+        )
+        raise ConfigError(message, "CONFIG")
+    message = f"{what} is not recorded: call clonos.attach(spark) first"
+    warnings.warn(message, NotRecordedWarning, stacklevel=stacklevel + 1)
 
 
 def no_session() -> bool:
@@ -26,6 +43,5 @@ def no_session() -> bool:
     if "pyspark.sql" not in sys.modules:
         return True
     from pyspark import SparkContext
-    from pyspark.sql import SparkSession
 
-    return SparkContext._active_spark_context is None and SparkSession.getActiveSession() is None
+    return SparkContext._active_spark_context is None and active_session() is None

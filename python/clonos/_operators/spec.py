@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 from clonos._attached import current_config
 from clonos._code import code_fingerprint
+from clonos._operators.places import warn_unrecorded
 from clonos._spec import OperatorSpec
 from clonos._uses import check_uid, new_use
-from clonos.errors import NotRecordedWarning
 
 
 def spec_of(
@@ -32,7 +31,6 @@ def spec_of(
         check_uid(uid)
     config = current_config()
     if config is None:
-        message = f"{name} is not recorded: call clonos.attach(spark) first"
-        warnings.warn(message, NotRecordedWarning, stacklevel=stacklevel)
+        warn_unrecorded(name, stacklevel)
     raw = None if config is None else config.to_bytes()
     return OperatorSpec(new_use(name, code, named=uid is not None and func is not None), label, raw)

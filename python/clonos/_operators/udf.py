@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from clonos._calls import Calls, signature_of, telling_of_setup
 from clonos._code import fingerprint, label
 from clonos._config import Flush, OnError, Per, Record
 from clonos._operators.binding import Binding, bind_columns, name_columns
-from clonos._operators.columns import active_session, is_client, udf_class
+from clonos._operators.columns import is_client, is_registering, udf_class
 from clonos._operators.declaration import (
     ASYNC,
     ROW,
@@ -29,9 +28,8 @@ from clonos._operators.declaration import (
 )
 from clonos._operators.groups import AGGREGATES
 from clonos._operators.options import Options, check_seen, refused
-from clonos._operators.places import in_task, no_session, on_server
+from clonos._operators.places import in_task, no_session, warn_unrecorded
 from clonos._uses import check_uid, new_use
-from clonos.errors import NotRecordedWarning
 
 if TYPE_CHECKING:
     import tenacity
@@ -114,7 +112,7 @@ class CausalUDF(Generic[P, R]):
 
         if _attached.current_config() is None:
             if not in_task() and not no_session():
-                self._warn_unrecorded(stacklevel=4)
+                warn_unrecorded(self.uid, stacklevel=4)
             return self._groups
         spec = self._spec(return_type=None, arguments=ALL_ARGUMENTS, keyed=False)
         return Pieces(replace(spec, count_occurrences=True))
@@ -213,6 +211,9 @@ class CausalUDF(Generic[P, R]):
     @property
     def evalType(self) -> int:
         """Spark's number for the kind of UDF that was declared."""
+        if is_registering():
+            # It knows of causal functions when Clonos is attached, and would take the plain one.
+            refused(f"register {self.uid} after clonos.attach(spark): it would not be recorded")
         return self._declared.eval_type()
 
     def asNondeterministic(self) -> CausalUDF[P, R]:
@@ -225,7 +226,7 @@ class CausalUDF(Generic[P, R]):
         Parameters
         ----------
         spark : pyspark.sql.SparkSession
-            A classic session.
+            One of Spark Connect takes functions with one answer per value.
         name : str
             Name in SQL.
 
@@ -233,12 +234,18 @@ class CausalUDF(Generic[P, R]):
         -------
         CausalUDF
             The same function under that name.
+
+        Raises
+        ------
+        ConfigError
+            If it has an answer for each row, and `spark` is a session of Spark Connect.
         """
         from clonos._operators.columns import register_function
 
-        if is_client(active_session()):
-            refused("a causal function has no name in SQL over Spark Connect: use it as a column")
         named = self._copy(__name__=name)
+        if is_client(spark):
+            spark.udf.register(name, named._of_any_place())
+            return named
         made: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 
         def call(place: str, /, *args: Column, **kwargs: Column) -> Column:
@@ -274,18 +281,9 @@ class CausalUDF(Generic[P, R]):
             conf=session_conf(),
         )
         if spec.config is None:
-            self._warn_unrecorded(stacklevel=5)
+            warn_unrecorded(self.uid, stacklevel=5)
         make = make_aggregate if self._declared.kind in AGGREGATES else make_body
         return make(spec, self.func)
-
-    def _warn_unrecorded(self, stacklevel: int) -> None:
-        if on_server():
-            refused(
-                f"{self.uid} is used in a foreachBatch function over Spark Connect, which runs in "
-                "a process of the server's: put it into the query itself, or use a classic session"
-            )
-        message = f"{self.uid} is not recorded: call clonos.attach(spark) first"
-        warnings.warn(message, NotRecordedWarning, stacklevel=stacklevel)
 
     def _spec(self, **of_use: Any) -> UdfSpec:
         from clonos._worker.udf import UdfSpec
@@ -318,6 +316,15 @@ class CausalUDF(Generic[P, R]):
         setup, on_error = calls.get("setup"), calls.get("on_error", "raise")
         is_plain = setup is None and on_error == "raise"
         return self.func if is_plain else functools.partial(self.func, setup, on_error)
+
+    def _of_any_place(self) -> Any:
+        """Return the function for a server that calls it wherever its name stands in SQL."""
+        if not self._is_value(ALL_ARGUMENTS, keyed=False):
+            refused(
+                f"{self.uid} has an answer for each row, and over Spark Connect nothing tells the "
+                "places in SQL apart at which it is called: use it as a column, or per='value'"
+            )
+        return self._udf(Binding((), ALL_ARGUMENTS, (), keyed=False, types=()))
 
     def _udf(self, binding: Binding) -> Any:
         returned = self.returnType

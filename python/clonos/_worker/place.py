@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ STAMP_PROPERTY = "clonos.epoch.run"
 #: Both, as a client of Spark Connect says it: it can set tags alone.
 TAGS_PROPERTY = "spark.job.tags"
 _TAG = "clonos-epoch"
+# A tag of somebody else's that begins in the same way is no reason to fail.
+_TAGGED = re.compile(rf"{_TAG}:((?:[0-9a-f]{{2}})+):([0-9]+)$")
 #: What a client of Spark Connect has asked for.
 CLIENT_PROPERTY = "spark.connect.operation_id"
 #: A setting that Spark makes for the session of a stream's batches.
@@ -67,10 +70,8 @@ def epoch_tag(name: str | None = None, stamp: int = 0) -> str:
 def _tagged(properties: dict[str, str]) -> tuple[str, int] | None:
     """Name and run of the epoch that tags tell; Spark puts user and session before each."""
     for tag in (properties.get(TAGS_PROPERTY) or "").split(","):
-        _, found, rest = tag.rpartition(epoch_tag())
-        if found:
-            name, _, stamp = rest.partition(":")
-            return bytes.fromhex(name).decode(), int(stamp)
+        if (found := _TAGGED.search(tag)) is not None:
+            return bytes.fromhex(found[1]).decode(), int(found[2])
     return None
 
 

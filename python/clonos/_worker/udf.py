@@ -16,6 +16,7 @@ from clonos._worker import connection
 from clonos._worker.libraries import LIBRARIES, Libraries
 from clonos._worker.place import Place, current_place
 from clonos._worker.task_conf import DEFAULTS, TaskConf
+from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
     from clonos._worker.user_function import UserFunction
@@ -144,6 +145,10 @@ def _recorded(
     # that is first in the data is then always the first to ask.
     first = list(itertools.islice(columns, 1))
     columns = itertools.chain(first, columns)
+    if first and not first[0]:
+        # Of a name in SQL alone: a column has one to count rows by.
+        message = f"{spec.uid} is called with nothing, and has one answer for equal arguments"
+        raise ConfigError(message, "CONFIG")
     is_marked = bool(first) and len(first[0]) > (spec.marks_at or len(first[0]))
     if spec.record == "services" and not (spec.draws and is_marked):
         return _services(function, columns, config, place)
