@@ -73,6 +73,25 @@ def test_a_stream_that_starts_again_asks_nothing_twice(server: Server, tmp_path:
     assert found["rows"] >= 400
 
 
+def test_keyed_state_goes_on_where_it_was(server: Server, tmp_path: Path) -> None:
+    found = client("state", server, tmp_path)
+    counted = found["counted"]
+    assert [counted[str(k)] // 1000 for k in range(5)] == [0, 1, 2, 0, 0]
+    assert counted["0"] >= 100
+    # The last batch may have been written, and not committed.
+    assert all(found["saved"][k] in {n, n - 20} for k, n in counted.items())
+    assert found["timers"] >= 5
+    assert found["twice"] == 0
+    assert found["calls"] >= 25
+
+
+def test_keyed_state_of_tables(server: Server, tmp_path: Path) -> None:
+    found = client("state_of_batches", server, tmp_path)
+    assert found["found"][0] == {"0": 7, "1": 7, "2": 6}
+    assert len(found["found"]) == 4
+    assert len(found["refused"]) == 4
+
+
 def test_what_is_not_there_is_refused_by_name(server: Server, tmp_path: Path) -> None:
     found = client("refusals", server, tmp_path)
     assert found["refused"] == ["CONFIG"] * 5

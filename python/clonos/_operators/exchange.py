@@ -203,7 +203,8 @@ def _made(df: DataFrame) -> Made | None:
 
     A cached DataFrame is: whoever caches it wants its rows, not that they are computed again.
     """
-    made: Made | None = getattr(df, _MEMORY, None)
+    # Other attributes that there are not are columns, over Spark Connect.
+    made: Made | None = vars(df).get(_MEMORY)
     if made is None:
         return None
     level = df.storageLevel

@@ -4,6 +4,8 @@
 private name of Spark's                                   seen in
 ========================================================= =============
 ``GroupedData._df``, ``GroupedData._jgd``                 4.1, 4.2, 4.3
+``connect.GroupedData._grouping_cols``, ``_group_type``   4.3
+``connect.Column._expr``, ``ColumnReference``             4.3
 ``RelationalGroupedDataset.groupingExprs``                4.3
 ``ExpressionUtils.column``                                4.1, 4.2, 4.3
 ========================================================= =============
@@ -47,7 +49,6 @@ def grouping(grouped: Grouped, what: str = "state") -> tuple[DataFrame, list[Key
         If it is neither, there are no keys, or Spark does not tell them.
     """
     from pyspark.sql import DataFrame
-    from pyspark.sql import GroupedData as AnyGrouped
 
     made: Any = grouped
     if isinstance(made, tuple) and len(made) == len(("df", "keys")):
@@ -55,18 +56,22 @@ def grouping(grouped: Grouped, what: str = "state") -> tuple[DataFrame, list[Key
         if isinstance(df, DataFrame):
             # A single one, too.
             made = df.groupBy(*(named if isinstance(named, list | tuple) else [named]))
-    if not isinstance(made, AnyGrouped) or not hasattr(made, "_jgd"):
+    # A DataFrame of Spark Connect has any attribute.
+    is_frame = isinstance(made, DataFrame)
+    if not is_frame and hasattr(made, "_jgd"):
+        keys = [_key(made._df, expression) for expression in _expressions(made._jgd)]
+    elif not is_frame and getattr(made, "_group_type", None) == "groupby":
+        keys = [_key_of_client(made._df, column) for column in made._grouping_cols]
+    else:
         message = (
-            f"{what} is kept by keys, and {type(grouped).__name__} has none: give df.groupBy('id') "
-            "of a classic session, or the pair (df, ['id'])"
+            f"{what} is kept by keys, and {type(grouped).__name__} has none: give df.groupBy('id'),"
+            " or the pair (df, ['id'])"
         )
         raise ConfigError(message, "CONFIG")
-    df = made._df
-    keys = [_key(df, expression) for expression in _expressions(made._jgd)]
     if not keys:
         message = f"{what} needs a key: group by at least one column"
         raise ConfigError(message, "CONFIG")
-    return df, keys
+    return made._df, keys
 
 
 def _expressions(jgrouped: Any) -> list[Any]:
@@ -85,12 +90,24 @@ def _expressions(jgrouped: Any) -> list[Any]:
 
 def _key(df: DataFrame, expression: Any) -> Key:
     kind = expression.getClass().getSimpleName()
-    if kind in {"AttributeReference", "UnresolvedAttribute"}:
-        shown = str(expression.name()).strip("`")
-        name = column_called(df, shown)
-        if name is not None:
-            return Key(name, None, shown)
-    column = column_of(expression)
+    is_name = kind in {"AttributeReference", "UnresolvedAttribute"}
+    called = _called(df, str(expression.name())) if is_name else None
+    return called or _computed(df, column_of(expression))
+
+
+def _key_of_client(df: DataFrame, column: Any) -> Key:
+    is_name = type(column._expr).__name__ == "ColumnReference"
+    called = _called(df, column._expr.name()) if is_name else None
+    return called or _computed(df, column)
+
+
+def _called(df: DataFrame, written: str) -> Key | None:
+    shown = written.strip("`")
+    name = column_called(df, shown)
+    return None if name is None else Key(name, None, shown)
+
+
+def _computed(df: DataFrame, column: Column) -> Key:
     shown = df.select(column).columns[0]
     return Key(shown, column, shown)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from clonos import _attached, _core
 from clonos._arrow_types import arrow_schema
 from clonos._config import choice, parse_location
+from clonos._operators.columns import is_client
 from clonos._operators.declaration import session_conf
 from clonos._operators.exchange import SHUFFLE_PARTITIONS, exchange_with, map_stage
 from clonos._operators.grouped import Key, grouping
@@ -24,8 +25,8 @@ from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark import Broadcast, SparkContext
-    from pyspark.sql import DataFrame
+    from pyspark import Broadcast
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import StructType
 
@@ -37,19 +38,21 @@ WATERMARK = "spark.watermarkDelayMs"
 LARGE_BYTES = 1 << 19
 # Columns of keys that are expressions; gone before the processor.
 _COMPUTED = "_clonos_key_"
+OUTPUT_MODES = ("append", "complete", "update")
 
 
 class StatefulStage:
     """What runs in the tasks: a processor over the rows that an exchange brought together."""
 
-    def __init__(self, program: Program, context: SparkContext) -> None:
+    def __init__(self, program: Program, spark: SparkSession) -> None:
         pickled = _pickled(program)
         self._program: Program | None = program
         self._broadcast: Broadcast[bytes] | None = None
-        if len(pickled) > LARGE_BYTES:
+        # A plan of Spark Connect's has all of it.
+        if len(pickled) > LARGE_BYTES and not is_client(spark):
             # Spark would send all of it apart from the plan, and the mark with it by which the
             # plan's order tells this use from another: their states would be taken for each other.
-            self._program, self._broadcast = None, context.broadcast(pickled)
+            self._program, self._broadcast = None, spark.sparkContext.broadcast(pickled)
 
     def sent(self) -> Program:
         """What was sent, here or in a worker."""
@@ -233,7 +236,7 @@ def stateful(  # noqa: PLR0917  # the order of Spark's
     )
     if state_from is not None:
         program = _started(program, parse_location("state_from", state_from))
-    stage = StatefulStage(program, df.sparkSession.sparkContext)
+    stage = StatefulStage(program, df.sparkSession)
     timers = _timers(df, processor, mode, spec.name)
     exchanged = exchange_with(timers, rows, count, *places)
     result = map_stage(exchanged, stage, output, uid, spec)
@@ -377,10 +380,24 @@ def _parsed(schema: StructType | str) -> StructType:
 def _mode(df: DataFrame, output_mode: str, time_mode: str) -> TimeMode:
     """Time mode by its name; Spark itself refuses names of modes that there are not."""
     session: Any = df.sparkSession
-    jvm = session._jvm
-    jvm.org.apache.spark.sql.catalyst.streaming.InternalOutputModes.apply(output_mode)
-    jvm.org.apache.spark.sql.catalyst.plans.logical.TimeModes.apply(time_mode)
+    if is_client(session):
+        _check_modes(output_mode, time_mode)
+    else:
+        jvm = session._jvm
+        jvm.org.apache.spark.sql.catalyst.streaming.InternalOutputModes.apply(output_mode)
+        jvm.org.apache.spark.sql.catalyst.plans.logical.TimeModes.apply(time_mode)
     return TIME_MODES[time_mode.lower()]
+
+
+def _check_modes(output_mode: str, time_mode: str) -> None:
+    """Refuse what a server would refuse, which is not asked before there is a plan."""
+    from pyspark.errors import IllegalArgumentException
+
+    asked = {"output mode": (output_mode, OUTPUT_MODES), "time mode": (time_mode, TIME_MODES)}
+    for what, (name, known) in asked.items():
+        if name.lower() not in known:
+            message = f"Unknown {what} {name}. Accepted are: {', '.join(known)}"
+            raise IllegalArgumentException(message)
 
 
 def _event_time(df: DataFrame) -> tuple[int | None, EventTime | None]:
