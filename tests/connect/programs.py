@@ -22,7 +22,7 @@ from pyspark import InheritableThread, cloudpickle
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.functions import pandas_udf
+from pyspark.sql.functions import pandas_udf, udtf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import clonos
@@ -305,6 +305,47 @@ def state_of_batches(spark: SparkSession, folder: Path) -> Any:
         except (clonos.errors.ClonosError, IllegalArgumentException) as error:
             refused.append(str(error))
     return {"found": found, "refused": refused}
+
+
+def table_functions(spark: SparkSession, folder: Path) -> Any:
+    """Table functions over constants, beside rows, over a table, and by name in SQL."""
+
+    @udtf(returnType="n: long, x: double")
+    class Drawn:
+        def eval(self, times: int) -> Iterator[Any]:
+            for at in range(times):
+                yield at, random.random()
+
+    @udtf(returnType="n: long, x: double")
+    class Counted:
+        def __init__(self) -> None:
+            self._n = 0
+
+        def eval(self, row: Any) -> None:
+            self._n += row.id
+
+        def terminate(self) -> Iterator[Any]:
+            yield self._n, random.random()
+
+    session = clonos.attach(spark, checkpoint_dir=folder / "checkpoint")
+    drawn, counted = causal(uid="drawn")(Drawn), causal(uid="counted")(Counted)
+    spark.udtf.register("drawn", drawn)
+    numbers(spark).createOrReplaceTempView("numbers")
+
+    def run() -> Any:
+        query = "select id, n, x from numbers, lateral drawn(id % 3)"
+        over = counted(spark.table("numbers").asTable().partitionBy(sf.col("id") % 2))
+        beside = spark.range(9).lateralJoin(drawn(sf.col("id").outer()))
+        return [rows(frame) for frame in (drawn(sf.lit(4)), spark.sql(query), over, beside)]
+
+    with contextlib.suppress(Failed), session.epoch("tables"):
+        first = run()
+        raise Failed
+    with session.epoch("tables"):
+        assert run() == first
+    with session.epoch("tables"):
+        assert run() != first
+    return {"rows": [len(found) for found in first], "replayed": session.stats().totals.replayed}
 
 
 def refusals(spark: SparkSession, folder: Path) -> Any:

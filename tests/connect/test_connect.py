@@ -92,6 +92,12 @@ def test_keyed_state_of_tables(server: Server, tmp_path: Path) -> None:
     assert len(found["refused"]) == 4
 
 
+def test_table_functions_answer_once(server: Server, tmp_path: Path) -> None:
+    found = client("table_functions", server, tmp_path)
+    assert found["rows"] == [4, 399, 2, 36]
+    assert found["replayed"] > 400
+
+
 def test_what_is_not_there_is_refused_by_name(server: Server, tmp_path: Path) -> None:
     found = client("refusals", server, tmp_path)
     assert found["refused"] == ["CONFIG"] * 5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,9 @@ from pyspark.sql.udtf import UserDefinedTableFunction
 from clonos._attached import current_config
 from clonos._calls import Calls
 from clonos._code import code_fingerprint
+from clonos._operators.places import warn_unrecorded
 from clonos._uses import new_use
-from clonos.errors import ConfigError, NotRecordedWarning
+from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
     from clonos._operators.options import Options
@@ -37,8 +38,7 @@ class Handler:
 
         config = current_config()
         if config is None:
-            message = f"{self.uid} is not recorded: call clonos.attach(spark) first"
-            warnings.warn(message, NotRecordedWarning, stacklevel=6)
+            warn_unrecorded(self.uid, stacklevel=6)
         options = self.options
         spec = UdfSpec(
             use=new_use(
@@ -62,7 +62,27 @@ class Handler:
         return make_handler(spec, self.cls)
 
 
-class CausalUDTF(UserDefinedTableFunction):
+class _Causal:
+    """What a causal table function has before it is one of Spark's."""
+
+    _handler: Handler
+
+    @property
+    def uid(self) -> str:
+        """Stable name of the operator: the one given, else the class's qualified name."""
+        return self._handler.uid
+
+    @property
+    def func(self) -> type:
+        """The class that Spark runs, which is also what ``spark.udtf.register`` takes."""
+        return self._handler.shipped()
+
+    @func.setter
+    def func(self, _cls: type) -> None:
+        """Do nothing: PySpark's constructor sets what is made when it is asked for."""
+
+
+class CausalUDTF(_Causal, UserDefinedTableFunction):
     """A causal table function; made by `causal`, used like PySpark's own.
 
     Each call of ``eval`` and of ``terminate`` is recorded with the rows it gave.
@@ -79,20 +99,6 @@ class CausalUDTF(UserDefinedTableFunction):
         )
 
     @property
-    def uid(self) -> str:
-        """Stable name of the operator: the one given, else the class's qualified name."""
-        return self._handler.uid
-
-    @property
-    def func(self) -> type:
-        """The class that Spark runs, which is also what ``spark.udtf.register`` takes."""
-        return self._handler.shipped()
-
-    @func.setter
-    def func(self, _cls: type) -> None:
-        """Do nothing: PySpark's constructor sets what is made when it is asked for."""
-
-    @property
     def _judtf(self) -> Any:
         # Made anew each time: another session may have been attached since.
         return self._create_judtf(self.func)
@@ -104,15 +110,29 @@ def causal_udtf(udtf: Any, return_type: Any, options: Options) -> CausalUDTF:
     Raises
     ------
     ConfigError
-        If it was made for Spark Connect, whose table functions are another class; if another type
-        is declared; if an option is out of range.
+        If another type is declared; if an option is out of range.
     """
     options.check("udtf")
     Calls.parse("udtf", options.record, **options.calls)
     if return_type is not None:
         message = f"the type of {udtf.func.__qualname__} is the one given to udtf; give causal none"
         raise ConfigError(message, "CONFIG")
-    if not isinstance(udtf, UserDefinedTableFunction):
-        message = "a table function of Spark Connect cannot be causal: use a classic session"
-        raise ConfigError(message, "CONFIG")
-    return CausalUDTF(udtf, options)
+    if isinstance(udtf, UserDefinedTableFunction):
+        return CausalUDTF(udtf, options)
+    plain: Any = type(udtf)
+    made: CausalUDTF = _of_client(plain)(udtf, options)
+    return made
+
+
+@functools.cache
+def _of_client(plain: Any) -> Any:
+    """The same class over the table functions of Spark Connect, which may not be installed."""
+
+    class ClientUDTF(_Causal, plain):  # type: ignore[misc]
+        __doc__ = CausalUDTF.__doc__
+
+        def __init__(self, udtf: Any, options: Options) -> None:
+            self._handler = Handler(udtf.func, options)
+            plain.__init__(self, udtf.func, udtf.returnType, udtf._name, udtf.evalType)
+
+    return ClientUDTF
