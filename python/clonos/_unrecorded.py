@@ -26,10 +26,6 @@ _IN_BATCH_FUNCTION = (
     "{service} was used in a foreachBatch function at {where}, where nothing records it: wrap the "
     "function, foreachBatch(session.foreach_batch(fn))"
 )
-_ON_SERVER = (
-    "{service} was used in a foreachBatch function at {where}, where nothing records it: over "
-    "Spark Connect such a function runs in a process of the server's"
-)
 _log = logging.getLogger("clonos")
 # Places of the user's code that were looked at in this process.
 _seen: set[tuple[CodeType, int]] = set()
@@ -51,7 +47,7 @@ def note(service: str) -> None:
         # Python's warnings are lost in a worker; its log reaches the executor's standard error.
         _log.warning(_IN_TASK.format(service=service, where=where))
     elif _attached.on_server():
-        _log.warning(_ON_SERVER.format(service=service, where=where))
+        _log.warning(_IN_BATCH_FUNCTION.format(service=service, where=where))
     elif _in_batch_function():
         message = _IN_BATCH_FUNCTION.format(service=service, where=where)
         warnings.warn_explicit(
@@ -61,7 +57,7 @@ def note(service: str) -> None:
 
 def _in_batch_function() -> bool:
     session = _attached.current()
-    # A client of Spark Connect runs no such function.
+    # A client of Spark Connect runs no such function: the server does.
     if session is None or not hasattr(session.spark, "_jsparkSession"):
         return False
     return bool(session.spark.sparkContext.getLocalProperty(BATCH_PROPERTY))

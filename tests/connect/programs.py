@@ -177,10 +177,10 @@ def streams(spark: SparkSession, folder: Path) -> Any:
         return note(file, row)
 
     asked = causal("double", uid="ask", flush="call")(ask)
-    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100)
-    frame = source.option("numPartitions", 2).load().select("value", asked("value").alias("x"))
 
     def start() -> Any:
+        source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100)
+        frame = source.option("numPartitions", 2).load().select("value", asked("value").alias("x"))
         writer = frame.writeStream.format("clonos-files").option("path", str(folder / "out"))
         return writer.option("checkpointLocation", str(folder / "spark")).start()
 
@@ -348,14 +348,77 @@ def table_functions(spark: SparkSession, folder: Path) -> Any:
     return {"rows": [len(found) for found in first], "replayed": session.stats().totals.replayed}
 
 
+def batch_functions(spark: SparkSession, folder: Path) -> Any:
+    """Two streams at a time, whose batch functions ask, fail once and are run again."""
+    session = clonos.attach(spark, checkpoint_dir=folder / "checkpoint")
+    file, mended = str(folder / "calls.txt"), folder / "mended"
+    in_query = causal("double", uid="in query")(lambda row: note(file, 1_000_000 + row))
+    in_batch = causal("double", uid="in batch", flush="call")(lambda row: note(file, row))
+    shared = causal("double", uid="shared", per="value")(lambda row: random.random() + row)
+
+    def write_of(first: int) -> Any:
+        def write(batch: Any, number: int) -> None:
+            drawn = clonos.random.random()
+            asked = clonos.call(note, file, -1 - number - first)
+            twice = batch.withColumn("a", in_batch(sf.col("value") + first))
+            twice = twice.withColumn("b", in_batch(sf.col("value") + first + 10_000))
+            twice = twice.withColumn("c", shared("value"))
+            found = twice.withColumn("drawn", sf.lit(drawn)).withColumn("asked", sf.lit(asked))
+            if number == 1 and not mended.exists():
+                before = str(sorted(map(tuple, found.collect())))
+                (folder / f"before-{first}").write_text(before)
+                message = "on purpose"
+                raise ValueError(message)
+            found.write.mode("append").parquet(str(folder / f"out-{first}"))
+            if number == 1:
+                again = spark_of(batch).read.parquet(str(folder / f"out-{first}"))
+                # Parquet has nothing of the batch before it in these.
+                drawn_in = again.where(sf.col("drawn") == drawn)
+                (folder / f"after-{first}").write_text(str(sorted(map(tuple, drawn_in.collect()))))
+
+        return write
+
+    def start(first: int) -> Any:
+        source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50)
+        frame = source.option("numPartitions", 2).load().select("value")
+        frame = frame.withColumn("q", in_query(sf.col("value") + first))
+        writer = frame.writeStream.foreachBatch(session.foreach_batch(write_of(first)))
+        return writer.option("checkpointLocation", str(folder / f"spark-{first}")).start()
+
+    firsts = (0, 100_000)
+    for query in [start(first) for first in firsts]:
+        with pytest.raises(Exception, match="on purpose"):
+            query.awaitTermination(60)
+    mended.touch()
+    queries = [start(first) for first in firsts]
+    for query in queries:
+        while (query.lastProgress or {}).get("batchId", 0) < 3:
+            assert query.exception() is None
+            time.sleep(0.2)
+        query.stop()
+    asked = (folder / "calls.txt").read_text().splitlines()
+    return {
+        "same": [
+            (folder / f"before-{first}").read_text() == (folder / f"after-{first}").read_text()
+            for first in firsts
+        ],
+        "twice": len(asked) - len(set(asked)),
+        "calls": len(asked),
+        "open": session.stats().totals.opens,
+    }
+
+
+def spark_of(batch: Any) -> Any:
+    return batch.sparkSession
+
+
 def refusals(spark: SparkSession, folder: Path) -> Any:
     """What is not there says so, and nothing is left unrecorded in silence."""
-    session = clonos.attach(spark)
+    clonos.attach(spark)
     drawn = causal("double", uid="drawn")(lambda _row: random.random())
     refused = []
     for attempt in (
         lambda: spark.udf.register("drawn", drawn),
-        lambda: session.foreach_batch(print),
         lambda: clonos.attach(spark, adopt="udf"),
         lambda: clonos.attach(spark, memory="3 apples"),
         lambda: clonos.attach(spark, driver_host="host.invalid"),

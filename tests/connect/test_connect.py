@@ -98,9 +98,17 @@ def test_table_functions_answer_once(server: Server, tmp_path: Path) -> None:
     assert found["replayed"] > 400
 
 
+def test_batch_functions_are_recorded_with_what_they_ask(server: Server, tmp_path: Path) -> None:
+    found = client("batch_functions", server, tmp_path)
+    assert found["same"] == [True, True]
+    assert found["twice"] == 0
+    # Of three batches and more: three columns, and one call of the function itself.
+    assert found["calls"] >= 2 * 3 * (3 * 50 + 1)
+
+
 def test_what_is_not_there_is_refused_by_name(server: Server, tmp_path: Path) -> None:
     found = client("refusals", server, tmp_path)
-    assert found["refused"] == ["CONFIG"] * 5
+    assert found["refused"] == ["CONFIG"] * 4
     assert len(found["said"]) == 2
     assert all("foreachBatch function over Spark Connect" in said for said in found["said"])
 

@@ -273,6 +273,16 @@ def test_uses_are_found_again_by_a_stream_that_starts_again(
     assert seen[0] == seen[1]
 
 
+def test_a_stream_that_a_tagged_thread_starts_again_finds_its_uses(
+    spark: Any, session: Any, tmp_path: Any
+) -> None:
+    spark.sparkContext.addJobTag("nightly")
+    try:
+        test_uses_are_found_again_by_a_stream_that_starts_again(spark, session, tmp_path, "attach")
+    finally:
+        spark.sparkContext.removeJobTag("nightly")
+
+
 def test_a_stream_of_two_sources_finds_its_uses_again_in_whichever_batch_it_starts(
     spark: Any, session: Any, tmp_path: Any
 ) -> None:

@@ -10,7 +10,7 @@ import java.security.SecureRandom;
 import java.util.HexFormat;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.sql.api.java.UDF1;
-import py4j.GatewayServer;
+import py4j.ClientServer;
 
 /**
  * Lets a process on the driver's host into the driver's JVM, as PySpark itself does where it starts that: a py4j gateway
@@ -20,7 +20,7 @@ import py4j.GatewayServer;
  */
 public final class Gateway implements UDF1<String, String>, Runnable {
   private static final int TOKEN_BYTES = 32;
-  private static GatewayServer server;
+  private static ClientServer server;
   private static String token;
 
   /** Writes port and token into the file `gateway` of a folder. */
@@ -43,20 +43,21 @@ public final class Gateway implements UDF1<String, String>, Runnable {
       new SecureRandom().nextBytes(drawn);
       token = HexFormat.of().formatHex(drawn);
       InetAddress here = InetAddress.getByName("127.0.0.1");
-      server = new GatewayServer.GatewayServerBuilder().authToken(token).javaPort(0).javaAddress(here).build();
+      // Of the kind that PySpark starts: another one calls back in words that it does not know.
+      server = new ClientServer.ClientServerBuilder().authToken(token).javaPort(0).javaAddress(here).build();
       // A thread that does not keep the JVM from ending.
       Thread thread = new Thread(new Gateway(), "clonos-gateway");
       thread.setDaemon(true);
       thread.start();
-      while (server.getListeningPort() < 0) {
+      while (server.getJavaServer().getListeningPort() < 0) {
         Thread.sleep(5);
       }
     }
-    return server.getListeningPort();
+    return server.getJavaServer().getListeningPort();
   }
 
   @Override
   public void run() {
-    server.start(false);
+    server.startServer(false);
   }
 }

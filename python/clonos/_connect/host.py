@@ -25,6 +25,7 @@ from typing import Any
 
 from clonos import _processes
 from clonos._connect.answering import FAILED, GATEWAY, SOCKET, process_name
+from clonos._connect.batches import batch_of
 from clonos._temporary import write_private
 from clonos._worker.place import BATCH_QUERY
 from clonos.errors import ConfigError
@@ -127,6 +128,7 @@ class Host:
         self._is_free = threading.Condition()
         self._answers: dict[str, Callable[..., Any]] = {
             "config": self._config,
+            "batch": self._batch,
             "begin": self._begin,
             "leave": self._leave,
             "check": session.check,
@@ -192,6 +194,16 @@ class Host:
             if is_committed:
                 self._session.check(BATCH_QUERY, name)
                 self._session.commit(BATCH_QUERY, name)
+
+    def _batch(self, user: str, session: str, frame: str) -> tuple[str, int, int]:
+        """Query of a batch, its SQL execution, and which attempt at its function this is."""
+        # Before anything of it is recorded, or decided.
+        self._session.watch_streams()
+        found = batch_of(self._session.spark, user, session, frame)
+        if found is None:
+            message = "the stream of this foreachBatch function was not found: it may have ended"
+            raise ConfigError(message, "CONFIG")
+        return *found, self._session.next_attempt()
 
     def _config(self) -> str:
         return base64.b64encode(self._session.config.to_bytes()).decode()

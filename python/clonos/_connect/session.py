@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import logging
 import os
 import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import clonos
 from clonos import _attached, _core, errors
 from clonos._connect.asking import HostSource, ask
+from clonos._connect.batches import ServerBatch
 from clonos._connect.gateway import open_gateway
+from clonos._connect.requests import HostProcess, raise_told
 from clonos._epochs import BATCH_BYTES, BATCH_BYTES_SETTING, STAMP_BITS, check_epoch_name
 from clonos._operators.columns import intercept
+from clonos._operators.foreach_batch import BatchFunction
 from clonos._operators.udf import CausalUDF
 from clonos._stats import Stats
 from clonos._worker.place import epoch_tag
-from clonos.errors import ClonosError, ConfigError
+from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +36,6 @@ _log = logging.getLogger("clonos")
 START_SECONDS = 120.0
 POLL_SECONDS = 0.1
 RETRIES = 3
-ID_BYTES = 16
 
 
 def attach_client(spark: SparkSession, asked: dict[str, Any]) -> ConnectSession:
@@ -87,8 +90,8 @@ def _settings(asked: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _started(spark: SparkSession, settings: dict[str, Any]) -> dict[str, Any]:
-    """Have a host process run: its folder there, and its name."""
+def _started(spark: SparkSession, settings: dict[str, Any]) -> HostProcess:
+    """Have a host process run."""
     from pyspark.errors import PySparkException
 
     request = {"settings": settings, "version": clonos.__version__, "process": None}
@@ -104,7 +107,7 @@ def _started(spark: SparkSession, settings: dict[str, Any]) -> dict[str, Any]:
     deadline = time.monotonic() + START_SECONDS
     while told.get("state") != "ready":
         if "error" in told:
-            raise _error(told)
+            raise_told(told)
         if time.monotonic() > deadline:
             message = f"the process beside the Spark driver is not ready: see {told['folder']}"
             raise errors.AgentTimeout(message, "TIMEOUT")
@@ -114,7 +117,7 @@ def _started(spark: SparkSession, settings: dict[str, Any]) -> dict[str, Any]:
             request["process"] = told["process"]
         time.sleep(POLL_SECONDS)
         told = ask(spark, request)
-    return {"folder": told["folder"], "process": told["process"]}
+    return HostProcess(told["folder"], told["process"])
 
 
 def _open(spark: SparkSession, folder: str) -> None:
@@ -141,13 +144,6 @@ def _asked(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
     return ask(spark, request)
 
 
-def _error(told: dict[str, Any]) -> ClonosError:
-    kind = getattr(errors, told.get("kind") or "", ConfigError)
-    is_ours = isinstance(kind, type) and issubclass(kind, ClonosError)
-    condition = told.get("condition") or "CONFIG"
-    return (kind if is_ours else ConfigError)(told["error"], condition)
-
-
 class ConnectSession:
     """A session of Spark Connect with causal logging; made by `clonos.attach`.
 
@@ -162,11 +158,10 @@ class ConnectSession:
         What tasks are told; its ``repr`` leaves the secret out.
     """
 
-    def __init__(self, spark: SparkSession, host: dict[str, Any], asked: dict[str, Any]) -> None:
+    def __init__(self, spark: SparkSession, host: HostProcess, asked: dict[str, Any]) -> None:
         self.spark = spark
         #: Settings that `attach` was called with.
         self.asked = asked
-        # What each request to the host process says of it.
         self._host = host
         self._is_stopped = False
         self._lock = threading.Lock()
@@ -197,23 +192,7 @@ class ConnectSession:
 
     def _ask(self, what: str, *arguments: Any) -> Any:
         """Ask the host process, for as long as it takes."""
-        request = self._host | {
-            "id": secrets.token_hex(ID_BYTES),
-            "what": what,
-            "arguments": arguments,
-        }
-        while True:
-            told = _asked(self.spark, request)
-            if "gone" in told:
-                message = (
-                    "the process of Clonos beside the Spark driver has ended, as it does with the "
-                    f"server: call clonos.attach(spark) again ({told['gone']})"
-                )
-                raise errors.AgentError(message, "AGENT_UNREACHABLE")
-            if "error" in told:
-                raise _error(told)
-            if "later" not in told:
-                return told.get("answer")
+        return self._host.ask(functools.partial(_asked, self.spark), what, *arguments)
 
     @contextlib.contextmanager
     def epoch(self, name: str) -> Iterator[None]:
@@ -291,10 +270,13 @@ class ConnectSession:
         with self._lock:
             return sorted(name for name, blocks in self._epochs.items() if blocks)
 
-    def foreach_batch(self, fn: Callable[..., None]) -> NoReturn:
-        """Refuse: Spark runs such functions on the server, in a process of their own."""
-        del fn
-        refuse("session.foreach_batch", "write the stream with a sink of Clonos or of Spark")
+    def foreach_batch(self, fn: BatchFunction) -> BatchFunction:
+        """As `clonos.Session.foreach_batch`; the function runs on the server.
+
+        Causal functions in it are recorded, as the causal services are, where it is wrapped. It is
+        pickled, and refers to no session: the batch has one, ``batch.sparkSession``.
+        """
+        return ServerBatch(self._host, self.config, fn)
 
     def check(self, query: str, epoch: int | str) -> None:
         """As `clonos.Session.check`."""

@@ -44,7 +44,7 @@ def progress_listener(
 
         def onQueryStarted(self, event: Any) -> None:
             with contextlib.suppress(Exception):
-                started(str(event.id), event.name, str(event.runId))
+                started(str(event.id().toString()), event.name(), str(event.runId().toString()))
 
         def onQueryProgress(self, event: Any) -> None:
             with contextlib.suppress(Exception):
@@ -61,8 +61,12 @@ def progress_listener(
         """Takes of Java's reports what is needed.
 
         PySpark asks for all that is in one, each thing by a call of its own: a hundred calls or so,
-        as long as a small batch takes.
+        as long as a small batch takes. And it fails over the tags of the thread that started a
+        query, which a client of Spark Connect always has.
         """
+
+        def onQueryStarted(self, jevent: Any) -> None:
+            self.pylistener.onQueryStarted(jevent)
 
         def onQueryProgress(self, jevent: Any) -> None:
             self.pylistener.onQueryProgress(jevent.progress())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import logging
 import os
 import secrets
@@ -17,18 +19,19 @@ from clonos import _attached, _core
 from clonos._config import parse_location
 from clonos._driver import spark_private
 from clonos._driver.adopt import Adoption
-from clonos._driver.foreach_batch import causal_batch_function
 from clonos._driver.listener import progress_listener
 from clonos._driver.local_iterators import LocalIterators
 from clonos._driver.metrics import serve
 from clonos._driver.row_marks import RowMarks
 from clonos._driver.strays import Strays
 from clonos._epochs import BATCH_BYTES, BATCH_BYTES_SETTING, STAMP_BITS, check_epoch_name
+from clonos._operators.foreach_batch import CausalBatch
 from clonos._stats import Stats
 from clonos._temporary import SESSION_FILE
 from clonos._worker.place import (
     BATCH_QUERY,
     EPOCH_PROPERTY,
+    QUERY_PROPERTY,
     STAMP_PROPERTY,
     application_query,
     execution_epoch,
@@ -98,6 +101,7 @@ class Session:
         self._adoption: Adoption | None = None
         self._marks = RowMarks(spark)
         self._iterators = iterators
+        self._attempts = itertools.count(1)
         # Of the epochs that are open, on whichever threads.
         self._strays: list[Strays] = []
         self._smaller_batches = not spark_private.is_set(spark, BATCH_BYTES_SETTING)
@@ -235,7 +239,23 @@ class Session:
         callable
             To be passed to ``DataStreamWriter.foreachBatch``.
         """
-        return causal_batch_function(self.config, self.check, fn)
+        causal = CausalBatch.of(fn)
+
+        @functools.wraps(fn)
+        def causal_batch(batch: DataFrame, number: int) -> None:
+            of = self._query_of(batch), self.next_attempt()
+            causal.run(self.config, self.check, of, batch, number)
+
+        return causal_batch
+
+    def next_attempt(self) -> int:
+        """Number the runs of batch functions, as Spark numbers attempts of tasks."""
+        return next(self._attempts)
+
+    def _query_of(self, batch: DataFrame) -> str:
+        """Query of a batch that Spark has handed to a ``foreachBatch`` function of this thread."""
+        query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_PROPERTY)
+        return query or application_query(self.config.app_id)
 
     def check(self, query: str, epoch: int | str) -> None:
         """Check that what the tasks of an epoch took in belongs together, before it is committed.

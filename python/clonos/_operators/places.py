@@ -31,7 +31,7 @@ def warn_unrecorded(what: str, stacklevel: int) -> None:
     if on_server():
         message = (
             f"{what} is used in a foreachBatch function over Spark Connect, which runs in a "
-            "process of the server's: put it into the query itself, or use a classic session"
+            "process of the server's: wrap it, foreachBatch(session.foreach_batch(fn))"
         )
         raise ConfigError(message, "CONFIG")
     message = f"{what} is not recorded: call clonos.attach(spark) first"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from clonos.errors import ConfigError
 
@@ -20,6 +21,8 @@ TAGS_PROPERTY = "spark.job.tags"
 _TAG = "clonos-epoch"
 # A tag of somebody else's that begins in the same way is no reason to fail.
 _TAGGED = re.compile(rf"{_TAG}:((?:[0-9a-f]{{2}})+):([0-9]+)$")
+_BATCH_TAG = "clonos-batch"
+_BATCH_TAGGED = re.compile(rf"{_BATCH_TAG}:((?:[0-9a-f]{{2}})+):([0-9]+):([0-9]+)$")
 #: What a client of Spark Connect has asked for.
 CLIENT_PROPERTY = "spark.connect.operation_id"
 #: A setting that Spark makes for the session of a stream's batches.
@@ -67,12 +70,33 @@ def epoch_tag(name: str | None = None, stamp: int = 0) -> str:
     return f"{_TAG}:" if name is None else f"{_TAG}:{name.encode().hex()}:{stamp}"
 
 
-def _tagged(properties: dict[str, str]) -> tuple[str, int] | None:
-    """Name and run of the epoch that tags tell; Spark puts user and session before each."""
-    for tag in (properties.get(TAGS_PROPERTY) or "").split(","):
-        if (found := _TAGGED.search(tag)) is not None:
-            return bytes.fromhex(found[1]).decode(), int(found[2])
+def batch_tag(query: str, batch: int, execution: int) -> str:
+    """Return the tag of a stream's batch, whose own SQL execution has a number."""
+    return f"{_BATCH_TAG}:{query.encode().hex()}:{batch}:{execution}"
+
+
+class Tagged(NamedTuple):
+    """What a tag of Clonos's says: a run of a named epoch, or a batch, and its own execution."""
+
+    query: str
+    epoch: int | str
+    stamp: int = 0
+    execution: int | None = None
+
+
+def _tagged(properties: dict[str, str]) -> Tagged | None:
+    """What tags tell; Spark puts user and session before each. A batch is inside of an epoch."""
+    tags = (properties.get(TAGS_PROPERTY) or "").split(",")
+    batches = (_BATCH_TAGGED.search(tag) for tag in tags)
+    if (found := next(filter(None, batches), None)) is not None:
+        return Tagged(_text(found[1]), int(found[2]), execution=int(found[3]))
+    if (found := next(filter(None, map(_TAGGED.search, tags)), None)) is not None:
+        return Tagged(BATCH_QUERY, _text(found[1]), int(found[2]))
     return None
+
+
+def _text(written: str) -> str:
+    return bytes.fromhex(written).decode()
 
 
 def epoch_of(properties: dict[str, str], app_id: str) -> tuple[str, int | str | None]:
@@ -87,11 +111,12 @@ def epoch_of(properties: dict[str, str], app_id: str) -> tuple[str, int | str | 
     if epoch:
         return BATCH_QUERY, epoch
     if (tagged := _tagged(properties)) is not None:
-        return BATCH_QUERY, tagged[0]
+        return tagged.query, tagged.epoch
     if properties.get(STREAM_PROPERTY) and properties.get(CLIENT_PROPERTY) and not query:
         message = (
-            "a causal function runs in a foreachBatch function over Spark Connect, where nothing "
-            "tells of which batch: put it into the query itself, or use a classic session"
+            "a causal function runs in a foreachBatch function over Spark Connect, and nothing "
+            "tells of which batch: wrap the function, foreachBatch(session.foreach_batch(fn)), and "
+            "start threads in it as pyspark.InheritableThread(..., session=spark)"
         )
         raise ConfigError(message, "CONFIG")
     execution = properties.get(EXECUTION_PROPERTY)
@@ -118,14 +143,16 @@ def current_place(app_id: str, epoch: str | None = None) -> Place | None:
     if context is None:
         return None
     properties: dict[str, str] = context._localProperties or {}
-    stamp = properties.get(STAMP_PROPERTY)
-    if not stamp and (tagged := _tagged(properties)) is not None:
-        stamp = str(tagged[1])
+    tagged = _tagged(properties)
+    stamp = properties.get(STAMP_PROPERTY) or (0 if tagged is None else tagged.stamp)
     query, found = epoch_of(properties, app_id)
     if found is None:
         found = stage_epoch(context.stageId()) if epoch is None else epoch
     execution = properties.get(EXECUTION_PROPERTY)
-    root = properties.get(ROOT_PROPERTY, execution)
+    root: str | int | None = properties.get(ROOT_PROPERTY, execution)
+    if tagged is not None and tagged.execution is not None:
+        # What a batch function asks of a server has a root of its own.
+        root = tagged.execution
     return Place(
         query,
         found,
@@ -133,5 +160,5 @@ def current_place(app_id: str, epoch: str | None = None) -> Place | None:
         context.stageId(),
         context.taskAttemptId(),
         None if execution is None or root is None else (int(execution), int(root)),
-        int(stamp or 0) if query == BATCH_QUERY else 0,
+        int(stamp) if query == BATCH_QUERY else 0,
     )
