@@ -492,5 +492,5 @@ def where(spark: SparkSession, folder: Path) -> Any:
 
 if __name__ == "__main__":
     name, url, folder = sys.argv[1:]
-    told = globals()[name](SparkSession.builder.remote(url).create(), Path(folder))
+    told = globals()[name](SparkSession.builder.remote(url).getOrCreate(), Path(folder))
     sys.stdout.write(json.dumps(told) + "\n")

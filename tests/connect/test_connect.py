@@ -30,7 +30,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     running.kill()
 
 
-def client(name: str, server: Server, folder: Path, code: int = 0) -> Any:
+class InProcess:
+    """A server that the client starts in its own process."""
+
+    url = "local[2]"
+
+
+def client(name: str, server: Server | InProcess, folder: Path, code: int = 0) -> Any:
     """What a program of `programs` has found."""
     left = {n: v for n, v in os.environ.items() if n not in {"SPARK_REMOTE", "SPARK_HOME"}}
     done = subprocess.run(
@@ -115,6 +121,10 @@ def test_what_is_not_there_is_refused_by_name(server: Server, tmp_path: Path) ->
 
 def test_threads_and_names_in_sql_are_recorded_too(server: Server, tmp_path: Path) -> None:
     assert client("threads_and_names", server, tmp_path)["replayed"] > 400
+
+
+def test_a_client_with_a_server_of_its_own_is_a_client(tmp_path: Path) -> None:
+    assert client("threads_and_names", InProcess(), tmp_path)["replayed"] > 400
 
 
 def test_clients_with_equal_settings_share_an_agent(server: Server, tmp_path: Path) -> None:

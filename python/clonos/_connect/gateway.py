@@ -28,13 +28,15 @@ def open_gateway(spark: SparkSession, folder: str) -> str:
         On the driver's host.
     """
     other = spark.newSession()
+    # Of this session alone, which is ours: files of pipelines may not register functions.
+    client: Any = other
     try:
         with tempfile.TemporaryDirectory() as made:
             jar = Path(made) / "clonos-gateway.jar"
             with zipfile.ZipFile(jar, "w") as archive:
                 archive.write(_CLASS, f"{_NAME.replace('.', '/')}.class")
             other.addArtifact(str(jar))
-        other.udf.registerJavaFunction("clonos_gateway", _NAME, "string")
+        client.client.register_java("clonos_gateway", _NAME, "string")
         # Over rows of its own, which Spark has in the driver: a task would run elsewhere.
         rows = other.sql(
             "select clonos_gateway(folder) answer from values (:folder) as _(folder)",
@@ -43,5 +45,4 @@ def open_gateway(spark: SparkSession, folder: str) -> str:
         return str(rows.collect()[0].answer)
     finally:
         # Not `stop`, which would end a server that this process has started.
-        client: Any = other
         client.client.release_session()

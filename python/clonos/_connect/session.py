@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from pyspark.errors import PySparkException
+
 import clonos
 from clonos import _attached, _core, errors
 from clonos._connect.asking import HostSource, ask
@@ -92,8 +94,6 @@ def _settings(asked: dict[str, Any]) -> dict[str, Any]:
 
 def _started(spark: SparkSession, settings: dict[str, Any]) -> HostProcess:
     """Have a host process run."""
-    from pyspark.errors import PySparkException
-
     request = {"settings": settings, "version": clonos.__version__, "process": None}
     try:
         spark.dataSource.register(HostSource)
@@ -121,8 +121,6 @@ def _started(spark: SparkSession, settings: dict[str, Any]) -> HostProcess:
 
 
 def _open(spark: SparkSession, folder: str) -> None:
-    from pyspark.errors import PySparkException
-
     try:
         answered = open_gateway(spark, folder)
     except PySparkException as error:
@@ -135,8 +133,6 @@ def _open(spark: SparkSession, folder: str) -> None:
 
 def _asked(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
     """Ask again if Spark fails: a request is one, however often it comes."""
-    from pyspark.errors import PySparkException
-
     for _ in range(RETRIES):
         with contextlib.suppress(PySparkException):
             return ask(spark, request)
@@ -172,7 +168,9 @@ class ConnectSession:
         self.config = _core.SessionConfig.from_bytes(base64.b64decode(self._ask("config")))
         self._smaller_batches = BATCH_BYTES_SETTING not in dict(spark.conf.getAll)
         if self._smaller_batches:
-            spark.conf.set(BATCH_BYTES_SETTING, BATCH_BYTES)
+            # It is for speed alone, and files of pipelines may not set anything.
+            with contextlib.suppress(PySparkException):
+                spark.conf.set(BATCH_BYTES_SETTING, BATCH_BYTES)
 
     def __repr__(self) -> str:
         state = "stopped" if not self.is_active else f"driver agent at {self.config.driver_addr}"

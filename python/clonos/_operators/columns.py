@@ -31,10 +31,12 @@ def is_client(spark: SparkSession | None) -> bool:
 def active_session() -> SparkSession | None:
     """Return the session in which the program makes columns, if there is one."""
     from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
 
-    # Connect's knows none of the first kind.
-    found = SparkSession._instantiatedSession or SparkSession.getActiveSession()
-    return found or _session_of_clients()
+    # A client may have its server in its own process, and that a classic session.
+    if is_remote():
+        return SparkSession.getActiveSession() or _session_of_clients()
+    return SparkSession._instantiatedSession or SparkSession.getActiveSession()
 
 
 def _session_of_clients() -> SparkSession | None:
@@ -223,10 +225,10 @@ def intercept_registration(kind: type, register: Callable[[Any, str, Any], Any])
 
 def intercept(owner: Any, kind: type, register: Callable[[Any, str, Any], Any]) -> None:
     """The same of one class of PySpark's; nothing if that is done."""
-    if (owner, kind) in _intercepted:
-        return
-    _intercepted.add((owner, kind))
     original = owner.register
+    # Pipelines put another in its place for a while.
+    if getattr(original, "_clonos_kind", None) is kind:
+        return
 
     @functools.wraps(original)
     def intercepting(self: Any, name: str, f: Any, returnType: Any = None) -> Any:
@@ -234,10 +236,8 @@ def intercept(owner: Any, kind: type, register: Callable[[Any, str, Any], Any]) 
             return original(self, name, f, returnType)
         return register(self.sparkSession, name, f)
 
+    intercepting._clonos_kind = kind  # type: ignore[attr-defined]
     owner.register = intercepting
-
-
-_intercepted: set[tuple[Any, type]] = set()
 
 
 def is_registering() -> bool:

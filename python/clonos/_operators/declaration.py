@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import inspect
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clonos._arrow_types import arrow_type
-from clonos._operators.columns import active_session, settings
+from clonos._operators.columns import active_session, is_client, settings
 from clonos._operators.groups import AGGREGATES, aggregate_kind, refuse
 from clonos._worker.task_conf import DEFAULTS, TaskConf
 
@@ -114,6 +115,14 @@ class Declaration:
 
         kind, number = self.return_type(), self.eval_type()
         return UserDefinedFunction(self.func, returnType=kind, name=name, evalType=number)
+
+
+def read_ahead(declared: Any) -> None:
+    """Have a client's server read a type now, as functions of pipelines may not ask it to."""
+    if isinstance(declared, str) and is_client(active_session()):
+        # What is wrong is told where it is used.
+        with contextlib.suppress(Exception):
+            _parsed(declared)
 
 
 def _parsed(declared: str) -> DataType:

@@ -24,6 +24,7 @@ from clonos._operators.declaration import (
     declaration_of,
     hook_registration,
     is_udtf,
+    read_ahead,
     session_conf,
 )
 from clonos._operators.groups import AGGREGATES
@@ -85,6 +86,8 @@ class CausalUDF(Generic[P, R]):
         self.func = declared.func
         self.deterministic = declared.deterministic
         self._declared = declared
+        if not no_session():
+            read_ahead(declared.declared_type)
         self._options = options
         names = tuple(a for a in functools.WRAPPER_ASSIGNMENTS if a not in _NAMES)
         functools.update_wrapper(self, declared.func, assigned=names)
