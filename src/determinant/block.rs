@@ -111,18 +111,10 @@ impl BlockBuilder {
                 out.push(12);
                 put_varint(out, segment.into());
             }
-            Determinant::Rows { numbers } => {
-                out.push(14);
-                put_bytes(out, numbers);
-            }
-            Determinant::Marks { marks } => {
-                out.push(16);
-                put_bytes(out, marks);
-            }
-            Determinant::Copies { places } => {
-                out.push(17);
-                put_bytes(out, places);
-            }
+            Determinant::Rows { numbers } => put_of_rows(out, 14, numbers),
+            Determinant::Marks { marks } => put_of_rows(out, 16, marks),
+            Determinant::Copies { places } => put_of_rows(out, 17, places),
+            Determinant::OfOtherUses { places } => put_of_rows(out, 18, places),
         }
         self.count += 1;
         Ok(())
@@ -215,6 +207,12 @@ impl BlockBuilder {
         }
         Bytes::from(block)
     }
+}
+
+/// What is said of the results that come next.
+fn put_of_rows(out: &mut Vec<u8>, kind: u8, of_rows: &[u8]) {
+    out.push(kind);
+    put_bytes(out, of_rows);
 }
 
 fn put_header(out: &mut Vec<u8>, header: &Determinant<'_>) {
@@ -327,6 +325,7 @@ impl<'a> BlockReader<'a> {
             15 => Determinant::Service { name: fields.fixed()?, text: fields.text()? },
             16 => Determinant::Marks { marks: fields.bytes()? },
             17 => Determinant::Copies { places: fields.bytes()? },
+            18 => Determinant::OfOtherUses { places: fields.bytes()? },
             12 => Determinant::Resume { segment: fields.small()? },
             kind => return Err(corrupt(&format!("kind {kind} of determinant is unknown"))),
         })

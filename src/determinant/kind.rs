@@ -138,6 +138,11 @@ pub enum Determinant<'a> {
         /// Places among them, in growing order; see [`row_numbers`](super::row_numbers).
         places: &'a [u8],
     },
+    /// Which rows of the results after this tasks of other uses of the operator have recorded, from whom they were copied.
+    OfOtherUses {
+        /// As in [`Determinant::Copies`].
+        places: &'a [u8],
+    },
     /// What follows goes on with a row segment that an earlier generation left incomplete.
     Resume {
         /// Number of Row and Resume determinants before the segment's own; 0 before the first.

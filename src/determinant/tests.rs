@@ -56,6 +56,7 @@ fn sample() -> Bytes {
     builder.push(&Determinant::Service { name: 1, text: "lookup" }).unwrap();
     builder.push(&Determinant::Marks { marks: &[7; 16] }).unwrap();
     builder.push(&Determinant::Copies { places: &[0, 2] }).unwrap();
+    builder.push(&Determinant::OfOtherUses { places: &[2] }).unwrap();
     builder.finish()
 }
 
@@ -63,10 +64,11 @@ fn sample() -> Bytes {
 fn what_is_pushed_is_read_back() {
     let block = sample();
     let read: Vec<_> = BlockReader::new(&block).unwrap().map(Result::unwrap).collect();
-    assert_eq!(read.len(), 19);
+    assert_eq!(read.len(), 20);
     assert_eq!(read[16], Determinant::Service { name: 1, text: "lookup" });
     assert_eq!(read[17], Determinant::Marks { marks: &[7; 16] });
     assert_eq!(read[18], Determinant::Copies { places: &[0, 2] });
+    assert_eq!(read[19], Determinant::OfOtherUses { places: &[2] });
     assert_eq!(read[2], Determinant::Time { unix_ns: 1_700_000_000_000_000_001 });
     assert_eq!(read[3], Determinant::Time { unix_ns: -5 });
     let rows = |index: usize| match read[index] {

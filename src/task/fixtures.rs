@@ -129,7 +129,8 @@ impl Others {
         let (given, left) = match other {
             Some(other) => (vec![all[0], *other], 0),
             None => {
-                let given: Vec<i64> = all.iter().skip(from).take(1).copied().collect();
+                let given: Vec<i64> =
+                    all.iter().skip(from).take(question.wanted.min(1) as usize).copied().collect();
                 let left = all.len() - from - given.len();
                 (given, left)
             }

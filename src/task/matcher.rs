@@ -9,7 +9,7 @@ use super::header;
 use super::matching::Index;
 use super::plan::{Plan, Run, Runs};
 use super::pool::{Asked, PoolQuestion, PoolRows};
-use super::recorded::RecordedRows;
+use super::recorded::{Copied, RecordedRows};
 use super::told::ToldApart;
 use crate::determinant::{FingerprintMap, row_fingerprints};
 use crate::error::Result;
@@ -146,8 +146,7 @@ impl Matcher {
         rows: &PoolRows,
     ) -> Result<(Vec<header::Recorded>, Vec<PoolQuestion>)> {
         let before = self.recorded.len();
-        self.known = self.known.max(rows.count);
-        self.counts_own |= rows.has_own;
+        self.hears_count(rows);
         if let Keys::Marks(told) = &self.keys {
             self.others_may_lack |= rows.may_lack_rows;
             self.are_alike &= rows.columns.iter().all(|columns| *columns == told.columns());
@@ -383,16 +382,16 @@ impl Matcher {
     /// first `before` there. Those that were found by their arguments, and those by their marks.
     pub(super) fn taken(&self, plan: &Plan, before: usize) -> (u64, u64) {
         let (mut taken, mut marked, mut row) = (0, 0, 0);
-        if self.known == 0 && !self.recorded.has_copies() {
+        if !self.has_others && self.known == 0 && !self.recorded.has_copies() {
             return (taken, marked);
         }
-        let own = self.recorded.own();
+        // Where others may take them, and nobody has said whether they do, they count.
+        let counts_own = self.counts_own || (self.has_others && self.known == 0);
         for run in plan.runs.as_slice() {
             if let Run::Recorded { position, len } = *run {
                 let keys = self.recorded.fingerprints(position..position + len);
                 for ((place, row), key) in (position..).zip(row..).zip(keys) {
-                    let counts =
-                        place >= own || self.recorded.is_copy(place) || place < before && self.counts_own;
+                    let counts = self.recorded.is_of_others(place) || place < before && counts_own;
                     let found = if plan.is_marked(row, *key) { &mut marked } else { &mut taken };
                     *found += u64::from(counts);
                 }
@@ -438,17 +437,26 @@ impl Matcher {
         (fresh_runs, Some(rows))
     }
 
-    /// Which rows of some runs, that the own log does not have, others have recorded: their places there.
-    pub(super) fn copied(&self, runs: &Runs) -> Vec<u64> {
-        let (mut places, mut row) = (Vec::new(), 0_u64);
+    /// Which rows of some runs, that the own log does not have, others have recorded.
+    pub(super) fn copied(&self, runs: &Runs) -> Copied {
+        let (mut copied, mut row) = (Copied::default(), 0_u64);
         for run in runs.as_slice() {
             if let Run::Recorded { position, len } = *run {
-                let of_run = (position..position + len).zip(row..);
-                places.extend(of_run.filter(|(at, _)| self.recorded.is_copy(*at)).map(|(_, row)| row));
+                for (at, row) in (position..position + len).zip(row..) {
+                    let places =
+                        if self.recorded.is_copy(at) { &mut copied.copies } else { &mut copied.of_uses };
+                    places.push(row);
+                }
             }
             row += run.len() as u64;
         }
-        places
+        copied
+    }
+
+    /// What others answered who were asked for no rows.
+    pub(super) fn hears_count(&mut self, rows: &PoolRows) {
+        self.known = self.known.max(rows.count);
+        self.counts_own |= rows.has_own;
     }
 
     /// Lets go of decoded values that order says can't be asked for again.

@@ -12,7 +12,8 @@ use super::marks::{Likeness, Marks};
 use super::matching::POSITIONS_MAX;
 use super::options::TaskMode;
 use crate::determinant::{
-    BlockReader, Determinant, decode_results, marks as read_marks, row_fingerprints, row_numbers,
+    BlockBuilder, BlockReader, Determinant, decode_results, encode_row_numbers, marks as read_marks,
+    row_fingerprints, row_numbers,
 };
 use crate::error::{Error, Result};
 
@@ -51,6 +52,31 @@ pub(super) struct RecordedRows {
     copies: HashSet<usize>,
     /// Copies stated among the next results.
     copied: Option<Vec<u64>>,
+    /// Rows of the own log that were copied from logs of other uses.
+    of_uses: HashSet<usize>,
+    /// The same, stated among the next results.
+    of_uses_stated: Option<Vec<u64>>,
+}
+
+/// Which of some rows, by their places, were copied from logs of others.
+#[derive(Debug, Default)]
+pub(super) struct Copied {
+    /// Of the same operator.
+    pub(super) copies: Vec<u64>,
+    pub(super) of_uses: Vec<u64>,
+}
+
+impl Copied {
+    /// States it of the results that come next.
+    pub(super) fn state(&self, builder: &mut BlockBuilder) -> Result<()> {
+        if !self.copies.is_empty() {
+            builder.push(&Determinant::Copies { places: &encode_row_numbers(&self.copies) })?;
+        }
+        if !self.of_uses.is_empty() {
+            builder.push(&Determinant::OfOtherUses { places: &encode_row_numbers(&self.of_uses) })?;
+        }
+        Ok(())
+    }
 }
 
 /// A run of values inside one entry.
@@ -108,12 +134,14 @@ impl RecordedRows {
                             self.entries.push(Entry { start, rows, arrow, values: None, compared: None });
                         }
                         self.number(start, rows)?;
-                        if let Some(places) = self.copied.take() {
+                        let (copied, of_uses) = (self.copied.take(), self.of_uses_stated.take());
+                        for (places, known) in [(copied, &mut self.copies), (of_uses, &mut self.of_uses)] {
+                            let places = places.unwrap_or_default();
                             if places.iter().any(|place| *place >= rows as u64) {
                                 let what = format!("a copy behind the last of {rows} rows");
                                 return Err(Error::CorruptLog { what });
                             }
-                            self.copies.extend(places.iter().map(|place| start + *place as usize));
+                            known.extend(places.iter().map(|place| start + *place as usize));
                         }
                         if let Some(marks) = self.marked.take() {
                             check_count("marks", marks.len(), rows)?;
@@ -123,6 +151,7 @@ impl RecordedRows {
                     Determinant::Rows { numbers } => self.stated = Some(row_numbers(numbers)?),
                     Determinant::Marks { marks } => self.marked = Some(read_marks(marks)?),
                     Determinant::Copies { places } => self.copied = Some(row_numbers(places)?),
+                    Determinant::OfOtherUses { places } => self.of_uses_stated = Some(row_numbers(places)?),
                     Determinant::EpochMark => {}
                     other => {
                         let what = format!("{other:?} in a log of results");
@@ -191,9 +220,14 @@ impl RecordedRows {
         self.copies.contains(&position)
     }
 
-    /// Whether there are any such rows.
+    /// Whether the row at a position is in the log of another task: it is itself, or what it was copied from is.
+    pub(super) fn is_of_others(&self, position: usize) -> bool {
+        position >= self.own || self.is_copy(position) || self.of_uses.contains(&position)
+    }
+
+    /// Whether there are any such rows in the own log.
     pub(super) fn has_copies(&self) -> bool {
-        !self.copies.is_empty()
+        !self.copies.is_empty() || !self.of_uses.is_empty()
     }
 
     /// Rows in the task's own log.

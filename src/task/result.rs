@@ -16,7 +16,7 @@ use super::matching::Occurrences;
 use super::options::TaskOptions;
 use super::plan::{Plan, Run, Runs};
 use super::pool::{PoolQuestion, PoolRows};
-use super::recorded::RecordedRows;
+use super::recorded::{Copied, RecordedRows};
 use super::summary::{Ended, Summary};
 use crate::determinant::{BlockBuilder, Determinant, encode_results, encode_row_numbers, row_fingerprints};
 use crate::error::{DivergenceKind, Error, Result};
@@ -42,6 +42,8 @@ pub struct ResultTask {
     matcher: Matcher,
     /// Whether rows are looked for in logs of other partitions, too.
     has_pool: bool,
+    /// Whether it is to be asked how many rows there are, as some of them were taken before.
+    asks_count: bool,
     occurrences: Occurrences,
     builder: BlockBuilder,
     has_header: bool,
@@ -72,6 +74,7 @@ impl ResultTask {
         let of_several_stages = header::of_several_stages(&headers, &options);
         let same_stage = same_stage && header::of_this_stage(&headers, &options);
         let before_this_stage = header::before_this_stage(&headers, &options, recorded.own());
+        let asks_count = options.pooled && options.checks_ambiguity() && recorded.has_copies();
         Ok(Self {
             next_number: recorded.next_number(),
             matcher: Matcher::new(
@@ -84,6 +87,7 @@ impl ResultTask {
             value_type: options.value_type.clone(),
             // Any row may be there.
             has_pool: options.layout_changed || options.uncertain,
+            asks_count,
             options,
             same_stage,
             of_several_stages,
@@ -120,6 +124,7 @@ impl ResultTask {
             return misuse(format!("{} marks for {} rows", marks.len(), fingerprints.len()));
         }
         let keys = self.matcher.keys(&fingerprints, &marks);
+        self.ask_count(&fingerprints, &mut ask)?;
         if self.has_pool {
             self.ask_others(&fingerprints, &keys, &mut ask)?;
         }
@@ -265,7 +270,7 @@ impl ResultTask {
             true => ArrayRef::clone(values),
             false => take(values, &UInt32Array::from(kept), None)?,
         };
-        self.push(plan, Some(&rows), &values, &[])
+        self.push(plan, Some(&rows), &values, &Copied::default())
     }
 
     /// Gives a plan back whose rows were not decided, as the function raised; the next may come.
@@ -400,9 +405,8 @@ impl ResultTask {
         self.push(plan, rows.as_deref(), &values, &copied)
     }
 
-    /// Writes the values of some rows of a plan; `None`: of all. At the places `copied` among them are those that
-    /// others have recorded.
-    fn push(&mut self, plan: &Plan, rows: Option<&[u32]>, values: &ArrayRef, copied: &[u64]) -> Result<()> {
+    /// Writes the values of some rows of a plan; `None`: of all. Of those, others have recorded what was `copied`.
+    fn push(&mut self, plan: &Plan, rows: Option<&[u32]>, values: &ArrayRef, copied: &Copied) -> Result<()> {
         let arrow = encode_results(values)?;
         if !self.has_header {
             self.builder.push(&header::ours(&self.options))?;
@@ -432,9 +436,7 @@ impl ResultTask {
         if !plan.marks.is_empty() {
             self.builder.push(&Determinant::Marks { marks: &plan.encoded_marks(rows) })?;
         }
-        if !copied.is_empty() {
-            self.builder.push(&Determinant::Copies { places: &encode_row_numbers(copied) })?;
-        }
+        copied.state(&mut self.builder)?;
         self.builder.push_results(fingerprints.as_ref().unwrap_or(&plan.fingerprints), &arrow)
     }
 

@@ -6,6 +6,21 @@ use crate::task::header;
 use crate::task::pool::{PoolQuestion, PoolRows};
 
 impl ResultTask {
+    /// Asks how many rows others have recorded, once, where an attempt before has taken some of them: else this one, which
+    /// finds those in its own log, would not hear of it.
+    pub(super) fn ask_count(
+        &mut self,
+        fingerprints: &[u64],
+        ask: &mut impl FnMut(&[PoolQuestion], bool) -> Result<PoolRows>,
+    ) -> Result<()> {
+        if let Some(&fingerprint) = fingerprints.first().filter(|_| self.asks_count && !self.has_pool) {
+            let rows = ask(&[PoolQuestion { fingerprint, from: 0, wanted: 0 }], false)?;
+            self.matcher.hears_count(&rows);
+            self.asks_count = false;
+        }
+        Ok(())
+    }
+
     /// Asks for rows by their keys, if they have any, and for those that nobody knows by their arguments.
     pub(super) fn ask_others(
         &mut self,

@@ -64,6 +64,28 @@ struct Log {
     is_foreign: bool,
 }
 
+/// How many rows there are.
+#[derive(Debug, Clone, Copy, Default)]
+struct Count {
+    /// Those that are no copies.
+    own: u64,
+    /// Those that were copied from logs of other uses.
+    of_uses: u64,
+}
+
+impl Count {
+    const fn add(&mut self, rows: usize, copies: usize, of_uses: usize) {
+        self.own += rows.saturating_sub(copies + of_uses) as u64;
+        self.of_uses += of_uses as u64;
+    }
+
+    /// How many of them were recorded here, where logs of other uses are among these or not: what was copied from such a
+    /// log is counted there.
+    const fn known(self, has_other_uses: bool) -> u64 {
+        if has_other_uses { self.own } else { self.own + self.of_uses }
+    }
+}
+
 /// What a log may begin with, or go on with.
 struct Header {
     block: Bytes,
@@ -82,7 +104,7 @@ pub(in crate::edge) struct Builder {
     /// Of which columns marks are.
     columns: BTreeSet<u64>,
     /// Rows of all that are no copies.
-    count: u64,
+    count: Count,
     /// Whose tasks ask, so that what they take of each other's logs is a copy.
     operator: String,
     values: Arc<Scratch>,
@@ -108,7 +130,7 @@ impl Builder {
             headers: Vec::new(),
             kinds: Vec::new(),
             columns: BTreeSet::new(),
-            count: 0,
+            count: Count::default(),
             operator: String::new(),
             values: Arc::new(Scratch::create(dir)?),
             entries: Vec::new(),
@@ -170,7 +192,7 @@ impl Builder {
         headers: &mut Vec<usize>,
         is_foreign: &mut bool,
     ) -> Result<()> {
-        let (mut marked, mut copies) = (None, None);
+        let (mut marked, mut copies, mut of_uses) = (None, 0, 0);
         for determinant in BlockReader::new(block)? {
             if *is_foreign {
                 return Ok(());
@@ -195,7 +217,7 @@ impl Builder {
                         let what = format!("{} fingerprints but {} results", numbers.len(), values.len());
                         return Err(Error::CorruptLog { what });
                     }
-                    self.count += (numbers.len() as u64).saturating_sub(copies.take().unwrap_or_default());
+                    self.count.add(numbers.len(), std::mem::take(&mut copies), std::mem::take(&mut of_uses));
                     let marks: Vec<u64> = marked.take().unwrap_or_default();
                     for (first, numbers) in (0..).step_by(ROWS_AT_ONCE).zip(numbers.chunks(ROWS_AT_ONCE)) {
                         let marks = marks.get(first..).unwrap_or_default();
@@ -203,7 +225,8 @@ impl Builder {
                     }
                 }
                 Determinant::Marks { marks } => marked = Some(read_marks(marks)?),
-                Determinant::Copies { places } => copies = Some(row_numbers(places)?.len() as u64),
+                Determinant::Copies { places } => copies = row_numbers(places)?.len(),
+                Determinant::OfOtherUses { places } => of_uses = row_numbers(places)?.len(),
                 // Where rows came in their partition tells a task nothing that reads another.
                 Determinant::Rows { .. } | Determinant::EpochMark => {}
                 other => return Err(Error::CorruptLog { what: format!("{other:?} in a log of results") }),
@@ -348,14 +371,16 @@ impl Builder {
         let last: BTreeSet<usize> = self.logs.iter().flat_map(|log| &log.headers).copied().collect();
         let headers = last.into_iter().filter_map(|place| self.headers.get(place));
         let headers = headers.map(|header| header.block.clone()).collect();
+        let logs = self.logs();
+        let count = self.count.known(logs.siblings.len() < logs.all.len());
         Rows::new(
             run,
             Arc::clone(&self.values),
-            self.logs(),
+            logs,
             headers,
             self.kinds.clone(),
             self.columns.iter().copied().collect(),
-            self.count,
+            count,
         )
     }
 }

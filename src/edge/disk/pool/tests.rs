@@ -146,6 +146,26 @@ fn copies_do_not_count_again_and_who_takes_a_row_of_the_same_operator_has_one() 
 }
 
 #[test]
+fn what_was_copied_from_another_use_counts_once_be_that_among_the_logs_or_not() {
+    for (has_other, count) in [(false, 2), (true, 3)] {
+        let (_folder, dir) = folder();
+        let mut builder = Builder::new(&dir).unwrap().of("f");
+        let mut block = BlockBuilder::new();
+        block.push(&Determinant::OfOtherUses { places: &encode_row_numbers(&[0]) }).unwrap();
+        block.push_results(&[5, 6], &encode_results(&numbers(&[1, 2])).unwrap()).unwrap();
+        add(&mut builder, 1, &header());
+        add(&mut builder, 1, &block.finish());
+        if has_other {
+            let other = TaskId { operator: "f#2".into(), ..task(1) };
+            builder.add(&other, &header()).unwrap();
+            builder.add(&other, &results(&[5, 7], &numbers(&[1, 3]))).unwrap();
+        }
+        let answer = settled(&mut builder).answer(&task(2), &[ask(5, 0, 1)], false, 1 << 20).unwrap();
+        assert_eq!(answer.count, count);
+    }
+}
+
+#[test]
 fn a_full_message_answers_what_it_can_and_at_least_one_row() {
     let (_folder, dir) = folder();
     let mut builder = Builder::new(&dir).unwrap();

@@ -160,6 +160,7 @@ const fn name(determinant: &Determinant<'_>) -> &'static str {
         Determinant::Rows { .. } => "row numbers",
         Determinant::Marks { .. } => "row marks",
         Determinant::Copies { .. } => "copies",
+        Determinant::OfOtherUses { .. } => "copies of other uses",
         Determinant::Order { .. } => "order",
         Determinant::Output { .. } => "output",
         Determinant::TimeAgain { .. } => "time again",

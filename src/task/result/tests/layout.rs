@@ -111,6 +111,31 @@ fn a_batch_taken_whole_from_others_is_recorded_whole() {
 }
 
 #[test]
+fn rows_that_a_failed_attempt_took_of_another_use_are_counted_when_the_next_one_finds_them() {
+    let pooled = TaskOptions { pooled: true, ..result_options() };
+    let mut second = Attempt::with(pooled.clone(), Vec::new(), 100);
+    second.others = others(&["c", "d", "e"]);
+    assert_eq!(second.run(&words(&["c", "x", "d"])).unwrap(), [10, 100, 11]);
+    let mut third = Attempt::with(pooled.clone(), second.log, 200);
+    third.others = others(&["c", "d", "e"]);
+    assert_eq!(third.run(&words(&["c", "x"])).unwrap(), [10, 100]);
+    assert_eq!(third.run(&words(&["d"])).unwrap(), [11]);
+    assert_eq!(third.others.asked, 1, "how many there are");
+    let summary = third.finish().unwrap();
+    assert_eq!((summary.taken, summary.known, summary.from_pool), (2, 3, 0));
+}
+
+#[test]
+fn rows_of_the_own_log_that_another_stage_recorded_are_counted_though_nobody_asked_others() {
+    let pooled = TaskOptions { pooled: true, stage: 5, ..result_options() };
+    let mut second = Attempt::with(pooled, recorded(&[&["a", "b"]]), 100);
+    second.others = others(&["c"]);
+    assert_eq!(second.run(&words(&["a", "b"])).unwrap(), [1, 2]);
+    let summary = second.finish().unwrap();
+    assert_eq!((summary.taken, summary.known, second.others.asked), (2, 0, 0));
+}
+
+#[test]
 fn rows_that_other_code_recorded_are_refused() {
     let options = TaskOptions { code: 0xbeef, ..other_layout() };
     let mut second = Attempt::with(options, Vec::new(), 100);
