@@ -81,6 +81,8 @@ impl Registry {
                     }
                 }
             });
+            // Some of them may leave by now.
+            self.look_if_short(task);
         }
         Ok(())
     }
@@ -287,6 +289,16 @@ mod tests {
         assert!(registry.is_dead(AgentId(1), false, 60_000));
         let claimed = counting(&mut registry, 2).generation;
         registry.visible(&[(task(), claimed, beginning(8))], &[AgentId(2)]).unwrap();
+    }
+
+    #[test]
+    fn what_becomes_visible_is_copied_again_where_one_who_has_it_leaves() {
+        let mut registry = with_three();
+        let first = open(&mut registry, 1, 1);
+        registry.leaving(AgentId(3));
+        assert!(!registry.has_repairs(AgentId(2)));
+        registry.visible(&[(task(), first, beginning(5))], &[AgentId(2), AgentId(3)]).unwrap();
+        assert!(registry.has_repairs(AgentId(2)));
     }
 
     #[test]
