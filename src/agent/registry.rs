@@ -59,6 +59,15 @@ struct Opener {
     generation: Generation,
     /// Whether that was to disregard what agents have of the log.
     discards: bool,
+    /// Whether that attempt is over, so that its agent has heard of it.
+    is_over: bool,
+}
+
+impl Opener {
+    /// Whether a request comes when a later one was granted, or once more when what was granted to it is over.
+    fn is_late(&self, sent: Sent) -> bool {
+        sent.is_late(Some(self.sent)) || (sent == self.sent && self.is_over)
+    }
 }
 
 /// The attempt that asked for all that is recorded.
@@ -163,7 +172,8 @@ pub enum Granted {
     Yes(Box<Grant>),
     /// An attempt of another stage has the task open: ask again, or give up.
     Busy,
-    /// The task is of a run of the epoch that is over, or its opener has asked again since.
+    /// The task is of a run of the epoch that is over, its opener has asked again since or has been and gone, or its agent
+    /// was declared dead.
     Left,
 }
 
@@ -222,7 +232,8 @@ impl Registry {
     }
 
     /// An attempt wants to open its task's log: the next part of it, if it opened some before. A request that is repeated
-    /// is granted what it was granted; one that comes after another that its opener has sent later is granted nothing.
+    /// is granted what it was granted; one that comes after another that its opener has sent later, or when what it was
+    /// granted is over, is granted nothing.
     pub fn grant(
         &mut self,
         open: &OpenTask,
@@ -247,7 +258,7 @@ impl Registry {
             Layout { app: open.app, stage: open.stage, tasks, code: open.used.code, plan: named.plan };
         let first = TaskId { operator: named.operator, ..open.task.clone() };
         let (part, opener) = self.part(&first, open);
-        if opener.is_some_and(|opener| sent.is_late(Some(opener.sent))) {
+        if opener.is_some_and(|opener| opener.is_late(sent)) || self.agents.is_dead(sent.by) {
             return Granted::Left;
         }
         let task = part_of(&first, part);
@@ -276,9 +287,10 @@ impl Registry {
         let entry = self.tasks.entry(first).or_insert_with(|| Entry::new(layout));
         let openers = entry.attempts.entry((open.app, open.attempt)).or_default();
         let (worker, generation, discards) = (open.worker, grant.generation, grant.discarded);
+        let granted = Opener { worker, sent, generation, discards, is_over: false };
         match openers.get_mut(part) {
-            Some(opener) => *opener = Opener { worker, sent, generation, discards },
-            None => openers.push(Opener { worker, sent, generation, discards }),
+            Some(opener) => *opener = granted,
+            None => openers.push(granted),
         }
         if open.inside && grant.reopened {
             // Whoever consumed a frame of this task has absorbed its log.
@@ -425,6 +437,7 @@ impl Registry {
             self.totals.ran_replayed += u64::from(ending.recovery == Recovery::Replayed);
             self.totals.resent += u64::from(ending.recovery == Recovery::Resent);
         }
+        self.opener_is_over(task, generation);
         let Some(entry) = self.tasks.get_mut(task) else { return Ok(()) };
         let Some(uses) = self.uses.get_mut(&task.epoch_key()) else { return Ok(()) };
         entry.rows = entry.rows.max(summary.rows);

@@ -58,7 +58,7 @@ pub(crate) struct Session {
     pub(crate) absorbed: BTreeSet<TaskId>,
 }
 
-fn info(number: usize, lives: u64) -> AgentInfo {
+pub(crate) fn info(number: usize, lives: u64) -> AgentInfo {
     let id = AgentId(number as u64 + 1000 * lives);
     AgentInfo { id, addr: format!("{number}"), host: format!("h{number}"), driver: number == 0 }
 }

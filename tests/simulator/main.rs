@@ -72,7 +72,7 @@ pub(crate) enum Mutation {
     OldPeersCount,
     /// A log that is found is not gone on with.
     BeginsAnew,
-    /// Who was taken for dead goes on when it is back.
+    /// Who was taken for dead goes on when it is back, under another name.
     DeadGoesOn,
     /// Agents keep what was discarded.
     NobodyForgets,

@@ -6,7 +6,7 @@ use clonos::error::{Error, Result};
 use clonos::id::AgentId;
 
 use crate::Mutation;
-use crate::cluster::{Cluster, Host};
+use crate::cluster::{Cluster, Host, info};
 
 /// Who is cut off.
 #[derive(Debug, Clone, Copy)]
@@ -28,11 +28,21 @@ impl Cluster {
                 continue;
             }
             let standing = self.registry.heartbeat(self.hosts[number].info.id, 0, self.now).0;
-            if standing == AgentStanding::Dead && self.mutation != Mutation::DeadGoesOn {
-                dead = Some(number);
+            match standing {
+                AgentStanding::Dead if self.mutation == Mutation::DeadGoesOn => self.goes_on(number),
+                AgentStanding::Dead => dead = Some(number),
+                _ => {}
             }
         }
         dead
+    }
+
+    /// An agent that was taken for dead goes on with all that it has. Under its own name it is granted nothing.
+    fn goes_on(&mut self, number: usize) {
+        let host = &mut self.hosts[number];
+        host.lives += 1;
+        host.info = info(number, host.lives);
+        self.registry.register(host.info.clone(), "", self.now);
     }
 
     /// Hosts whose agents are not taken for dead.

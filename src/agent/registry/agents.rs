@@ -137,6 +137,11 @@ impl Agents {
         self.known.get(&id).is_some_and(|known| !known.is_silent)
     }
 
+    /// Whether somebody had to go on without its answer.
+    pub(super) fn is_dead(&self, id: AgentId) -> bool {
+        self.dead.contains(&id)
+    }
+
     /// Whether it can be asked to copy what it holds.
     pub(super) fn may_copy(&self, id: AgentId) -> bool {
         self.known.get(&id).is_some_and(|known| !known.is_silent && !known.is_going)
@@ -185,7 +190,7 @@ impl Registry {
 
     /// An agent says where it is, and beside which executor; empty if it has none of its own.
     pub fn register(&mut self, info: AgentInfo, executor: &str, now_ms: u64) {
-        if self.agents.dead.contains(&info.id) {
+        if self.agents.is_dead(info.id) {
             return;
         }
         // Two cannot listen on one address: what is asked of the one before would be answered by this one.
@@ -201,6 +206,7 @@ impl Registry {
     fn has_died(&mut self, agent: AgentId) {
         if self.agents.died(agent) {
             self.look_for_short();
+            self.break_off(agent);
             self.states.died(agent);
             self.waiting.died(agent);
         }

@@ -220,8 +220,9 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::protocol::Code;
-    use crate::id::Epoch;
+    use crate::agent::protocol::{AgentInfo, Code, Ending, Left, OpenTask, Sent, Use};
+    use crate::agent::registry::Granted;
+    use crate::id::{AgentId, Epoch};
 
     const STAGE: Layout = Layout { app: 1, stage: 3, tasks: Some(2), code: CODE, plan: None };
     const CODE: Code = Code { fingerprint: 7, python: 0x030b };
@@ -290,6 +291,40 @@ mod tests {
                 "of a stage that came to its end anybody may take"
             );
         }
+    }
+
+    #[test]
+    fn an_attempt_whose_agent_died_may_have_had_more_rows_than_the_one_before() {
+        let mut registry = Registry::new();
+        for id in [1, 2] {
+            let (addr, host) = (format!("{id}"), format!("{id}"));
+            registry.register(AgentInfo { id: AgentId(id), addr, host, driver: false }, "", 0);
+        }
+        let attempt = |registry: &mut Registry, number: u64, agent: u64, end: Option<(bool, u64)>| {
+            let (task, used, execution) = (task(0), Use::default(), None);
+            let (app, stage, inside, stamp) = (STAGE.app, STAGE.stage, false, 0);
+            let (attempt, worker) = (number, number);
+            let open = OpenTask { task, used, execution, app, stage, attempt, worker, inside, stamp };
+            let by = AgentId(agent);
+            let Granted::Yes(grant) = registry.grant(&open, Sent { by, number }, 0, Some(1), 0) else {
+                panic!("it is one stage");
+            };
+            let Some((done, rows)) = end else { return };
+            let (summary, ending) =
+                (Summary { rows, ..Summary::default() }, Ending { done, ..Ending::default() });
+            let left = Left { by, lost: false, end: None };
+            registry.closed(&grant.task, grant.generation, &summary, ending, left).unwrap();
+        };
+        let later = Layout { stage: 7, ..STAGE };
+        let is_whole = |registry: &mut Registry| registry.uses_of(&task(0)).moved.is_whole(&task(0), &later);
+        attempt(&mut registry, 1, 1, Some((true, 10)));
+        assert!(is_whole(&mut registry));
+        attempt(&mut registry, 2, 2, None);
+        assert!(registry.is_dead(AgentId(2), false, 60_000));
+        attempt(&mut registry, 3, 1, Some((false, 9)));
+        assert!(!is_whole(&mut registry));
+        attempt(&mut registry, 4, 1, Some((true, 20)));
+        assert!(is_whole(&mut registry));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::uses::Uses;
 use super::{Opener, Registry};
 use crate::agent::protocol::{OpenTask, Placed};
-use crate::id::{Epoch, EpochKey, IN_FLIGHT, Partition, TaskId};
+use crate::id::{Epoch, EpochKey, Generation, IN_FLIGHT, Partition, TaskId};
 
 impl Registry {
     /// Which part of the log this opener has, and what is known of it: the first that asks in an attempt has the first.
@@ -16,6 +16,16 @@ impl Registry {
         let openers = openers.map_or(&[][..], Vec::as_slice);
         let known = (0..).zip(openers).find(|(_, opener)| opener.worker == open.worker);
         known.map_or((openers.len(), None), |(part, opener)| (part, Some(*opener)))
+    }
+
+    /// An attempt is over, as its agent says.
+    pub(super) fn opener_is_over(&mut self, task: &TaskId, generation: Generation) {
+        let first = TaskId { operator: first_part(&task.operator).into(), ..task.clone() };
+        let Some(entry) = self.tasks.get_mut(&first) else { return };
+        let mut openers = entry.attempts.values_mut().flatten();
+        if let Some(opener) = openers.find(|opener| opener.generation == generation) {
+            opener.is_over = true;
+        }
     }
 
     pub(super) fn uses_of(&mut self, task: &TaskId) -> &mut Uses {
@@ -145,9 +155,10 @@ pub(crate) fn first_part(operator: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::protocol::{Execution, Grant, Sent, Use};
+    use crate::agent::protocol::{AgentInfo, Ending, Execution, Grant, Left, Sent, Use};
     use crate::agent::registry::Granted;
     use crate::id::AgentId;
+    use crate::task::Summary;
 
     const AGENT: AgentId = AgentId(1);
 
@@ -188,6 +199,34 @@ mod tests {
         let part = ask(4, 1, 9);
         assert!(part > again);
         assert_eq!((ask(3, 1, 1), ask(4, 1, 9)), (again, part));
+    }
+
+    #[test]
+    fn a_request_that_comes_once_more_opens_nothing_once_its_attempt_is_over() {
+        for has_ended in [true, false] {
+            let mut registry = Registry::new();
+            let first = asked(&mut registry, 1, 1, 1).unwrap();
+            if has_ended {
+                let left = Left { by: AGENT, lost: false, end: None };
+                let (summary, ending) = (Summary::default(), Ending::default());
+                registry.closed(&first.task, first.generation, &summary, ending, left).unwrap();
+            } else {
+                registry.over(AGENT, &[(first.task.clone(), first.generation)]);
+            }
+            assert!(asked(&mut registry, 1, 1, 1).is_none());
+            assert_eq!(registry.tasks[&first.task].generation, first.generation);
+            assert!(asked(&mut registry, 2, 1, 1).is_some());
+        }
+    }
+
+    #[test]
+    fn nothing_is_granted_at_an_agent_that_was_declared_dead() {
+        let mut registry = Registry::new();
+        let (addr, host) = (String::new(), String::new());
+        registry.register(AgentInfo { id: AGENT, addr, host, driver: false }, "", 0);
+        assert!(asked(&mut registry, 1, 1, 1).is_some());
+        assert!(registry.is_dead(AGENT, false, 60_000));
+        assert!(asked(&mut registry, 1, 1, 1).is_none() && asked(&mut registry, 2, 1, 1).is_none());
     }
 
     #[test]

@@ -42,6 +42,17 @@ impl Registry {
         some
     }
 
+    /// An agent is dead: how many rows had come to what it had open, nobody will hear.
+    pub(super) fn break_off(&mut self, agent: AgentId) {
+        let open = self.tasks.iter().filter_map(|(task, entry)| {
+            let live = entry.live.filter(|live| live.agent == agent && !live.is_over)?;
+            Some((task.clone(), live.layout))
+        });
+        for (task, layout) in open.collect::<Vec<_>>() {
+            self.uses_of(&task).moved.closed(&task, &layout, false, 0);
+        }
+    }
+
     /// These attempts are not at an agent that was asked for them, as it says.
     pub fn over(&mut self, agent: AgentId, attempts: &[(TaskId, Generation)]) {
         for (task, generation) in attempts {
@@ -52,6 +63,7 @@ impl Registry {
                 live.is_over = true;
                 let layout = live.layout;
                 self.uses_of(task).moved.closed(task, &layout, false, 0);
+                self.opener_is_over(task, *generation);
                 self.look_if_short(task);
             }
         }
