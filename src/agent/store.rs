@@ -45,6 +45,8 @@ struct Held {
     /// Changes whenever the log is replaced, so that an old place in the queue is not mistaken.
     version: u64,
     durable: Durable,
+    /// Blocks that it had when it was taken over, or copied from where it was.
+    found: u64,
     /// Whether it has all that its holder vouches for. A copy begun anew has not, until it was sent all.
     whole: bool,
     /// Whether all of it came with frames: it is a copy of another task's log.
@@ -65,12 +67,14 @@ impl Held {
     fn new(log: CausalLog, task: &TaskId, generation: Generation, layout: Layout, version: u64) -> Self {
         let (durable, in_flight) = (Durable::default(), task.is_in_flight());
         let (whole, absorbed, born, depended_on) = (false, false, Generation::NONE, LogOffset::START);
+        let found = 0;
         Self {
             log,
             generation,
             layout,
             version,
             durable,
+            found,
             whole,
             absorbed,
             born,
@@ -79,6 +83,11 @@ impl Held {
             depended_on,
             vouched: (Generation::NONE, LogOffset::START),
         }
+    }
+
+    /// Whether it is being taken over, or copied: what comes was recorded before.
+    const fn is_being_found(&self) -> bool {
+        !self.whole && !self.absorbed && !self.in_flight
     }
 }
 
@@ -136,6 +145,8 @@ pub struct Store {
     versions_of: HashMap<u64, TaskId>,
     /// How many blocks all logs have, be they in memory or on disk.
     blocks: u64,
+    /// Those that were found.
+    found: u64,
     /// What each takes besides its bytes, what more it takes in memory, and what more there if some stand in segments.
     besides: (u64, u64, u64),
     has_places: bool,
@@ -166,6 +177,7 @@ impl Store {
             queue: VecDeque::new(),
             versions_of: HashMap::new(),
             blocks: 0,
+            found: 0,
             besides: (LISTED, QUEUED, PLACED),
             has_places: false,
             memory_bytes: 0,
@@ -226,8 +238,11 @@ impl Store {
         self.remove(task);
         let version = self.next_version(task);
         let log = CausalLog::from_spilled(blocks);
-        self.blocks += log.count() as u64;
+        let found = log.count() as u64;
+        self.blocks += found;
+        self.found += found;
         let mut held = Held::new(log, task, generation, layout, version);
+        held.found = found;
         held.whole = true;
         self.held.insert(task.clone(), held);
     }
@@ -276,7 +291,8 @@ impl Store {
             return Err(fenced(task, held.generation, generation));
         }
         let (bytes, is_new) = (block.len() as u64, from == held.log.end());
-        if is_new && self.list_bytes() > self.list_bytes_max() {
+        let is_found = held.is_being_found();
+        if is_new && !is_found && self.recorded_list_bytes() > self.list_bytes_max() {
             return Err(Error::ListBudget { blocks: self.blocks, limit: self.memory_bytes_all });
         }
         if is_new && self.memory_bytes.saturating_add(bytes) > self.room_for(bytes) {
@@ -290,6 +306,8 @@ impl Store {
             self.in_flight_bytes += if held.in_flight { new_bytes } else { 0 };
             self.queue.push_back((held.version, index));
             self.blocks += 1;
+            held.found += u64::from(is_found);
+            self.found += u64::from(is_found);
         }
         Ok(Absorbed::At(index))
     }
@@ -345,6 +363,7 @@ impl Store {
         if let Some(held) = self.held.remove(task) {
             self.versions_of.remove(&held.version);
             self.blocks -= held.log.count() as u64;
+            self.found -= held.found;
             self.freed(held.log.memory_bytes(), held.in_flight);
         }
     }

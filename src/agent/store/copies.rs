@@ -269,6 +269,8 @@ impl Store {
         held.log.cut(same);
         let (left, end) = (held.log.memory_bytes(), held.log.end());
         self.blocks -= (count - held.log.count()) as u64;
+        let found = held.found.min(held.log.count() as u64);
+        self.found -= std::mem::replace(&mut held.found, found) - found;
         self.freed(before - left, in_flight);
         if end == LogOffset::START {
             self.remove(task);

@@ -42,6 +42,12 @@ impl Store {
         self.blocks * listed + self.queue.len() as u64 * queued
     }
 
+    /// The same without those of blocks that were found: these took as much where they were recorded.
+    pub(super) fn recorded_list_bytes(&self) -> u64 {
+        let (listed, ..) = self.besides;
+        self.list_bytes().saturating_sub(self.found * listed)
+    }
+
     /// How much they may: with the least room that there is for blocks, all.
     pub(super) fn list_bytes_max(&self) -> u64 {
         (self.memory_bytes_all - self.memory_bytes_all / 8).max(LISTS_MIN)

@@ -135,6 +135,7 @@ fn lists_of_blocks_take_no_more_than_all_there_is() {
         let mut store = Store { besides: (MIB, 0, 0), ..Store::new(memory * MIB) };
         let up = task("up", 1, 0);
         store.begin(&up, Generation(1), LAYOUT).unwrap();
+        store.complete(&up, Generation(1));
         let mut add = |at: u64| store.absorb(&up, Generation(1), LogOffset(8 * at), &block(7, 8));
         assert!((0..=most).all(|at| add(at).is_ok()));
         let refused = add(most + 1).unwrap_err();
@@ -142,6 +143,38 @@ fn lists_of_blocks_take_no_more_than_all_there_is() {
         assert!(add(most).is_ok(), "it is here already");
         check(&store, &[]);
     }
+}
+
+#[test]
+fn what_is_found_of_a_log_is_taken_over_however_many_blocks_there_are() {
+    const MIB: u64 = 1 << 20;
+    let mut store = Store { besides: (MIB, 0, 0), ..Store::new(8 * MIB) };
+    let (up, found, live) = (task("up", 1, 0), task("up", 1, 1), task("up", 1, 2));
+    let hold = |store: &mut Store, task: &TaskId| {
+        let from = store.end(task).unwrap();
+        store.absorb(task, Generation(1), from, &block(7, 8))
+    };
+    for task in [&up, &found] {
+        store.begin(task, Generation(1), LAYOUT).unwrap();
+        (0..40).for_each(|_| drop(hold(&mut store, task).unwrap()));
+        store.complete(task, Generation(1));
+    }
+    // They keep nothing else from being recorded, as they did where they were.
+    store.begin(&live, Generation(1), LAYOUT).unwrap();
+    store.complete(&live, Generation(1));
+    assert!((0..=32).all(|_| hold(&mut store, &live).is_ok()));
+    for task in [&live, &up] {
+        assert!(matches!(hold(&mut store, task), Err(Error::ListBudget { .. })));
+    }
+    check(&store, &[]);
+    store.commit(&epoch(1), Generation(2));
+    store.begin(&live, Generation(3), LAYOUT).unwrap();
+    store.complete(&live, Generation(3));
+    let add = |store: &mut Store| {
+        let from = store.end(&live).unwrap();
+        store.absorb(&live, Generation(3), from, &block(7, 8)).is_ok()
+    };
+    assert_eq!((0..40).filter(|_| add(&mut store)).count(), 33);
 }
 
 #[test]
