@@ -1,14 +1,18 @@
 //! Who does not answer is not dead, a copy that is being made is none, and who was declared dead stays so.
 
 use std::net::TcpListener;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use clonos::agent::protocol::{AgentInfo, AgentStanding, Code, Layout, OpenTask, Reply, Request, Sent};
 use clonos::agent::registry::AGENT_SILENCE_MS_MAX;
+use clonos::config::SessionConfig;
+use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::error::Error;
 use clonos::frame::Group;
 use clonos::id::{AgentId, Generation, LogOffset, Partition, TaskId};
 
+use crate::line::line;
 use crate::world::{APP, Peer, World, append, close, eventually, open, opening, task, text};
 
 /// An agent that beats, and answers nobody.
@@ -193,6 +197,25 @@ fn what_comes_late_takes_nothing_back() {
     }
     drop(peer);
     holder.kill();
+}
+
+#[test]
+fn an_open_that_the_driver_never_answers_fails_though_it_hears_the_agent() {
+    let world = World::with(|config, _| (config.io_timeout_ms, config.network_timeout_ms) = (400, 2_500));
+    let driver_addr =
+        line(world.driver.addr(), |_, request| !matches!(request, Request::Grant { .. }), |_| true);
+    let session = SessionConfig { driver_addr, ..world.config.clone() };
+    let socket = world.folder.path().join("unheard.sock");
+    let agent =
+        Agent::start(AgentConfig { session, role: Role::Executor { id: "unheard".into() }, socket }).unwrap();
+    let mut worker = world.worker_of(&agent);
+    let (tell, told) = channel();
+    std::thread::spawn(move || drop(tell.send(worker.open(opening(&task(0), 1, 1)))));
+    let opened = told.recv_timeout(Duration::from_secs(20)).expect("it is asked for ever");
+    let refused = opened.unwrap_err();
+    assert!(matches!(refused, Error::Timeout { millis: 2_500, .. }), "{refused}");
+    assert!(refused.to_string().contains("the driver"), "{refused}");
+    assert!(!agent.driver_gone());
 }
 
 #[test]

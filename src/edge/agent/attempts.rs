@@ -4,6 +4,7 @@
 //! been told in vain; so the registry says with a beat which ones are waited for, and hears of those that are not here.
 
 use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
 
 use super::handler::Handler;
 use crate::agent::protocol::{OpenTask, Request};
@@ -16,9 +17,14 @@ type Attempt = (TaskId, Generation);
 /// Where an attempt will be that is asked for: the registry gives it a log of its own choosing.
 type Place = (EpochKey, Partition);
 
+/// Who opens a task: application, attempt and worker.
+type Opener = (u64, u64, u64);
+
 /// The attempts here.
 #[derive(Default)]
 pub(super) struct Attempts {
+    /// Those who ask in vain, as the driver is silent, and since when.
+    unanswered: HashMap<Opener, Instant>,
     /// How many are being asked for.
     asked: HashMap<Place, usize>,
     opening: HashSet<Attempt>,
@@ -53,6 +59,17 @@ impl Attempts {
         }
     }
 
+    /// The driver was silent to who opens a task; for how long by now. Who has not asked for some `patience` is gone.
+    pub(super) fn silence(&mut self, open: &OpenTask, patience: Duration) -> Duration {
+        self.unanswered.retain(|_, since| since.elapsed() < 2 * patience);
+        self.unanswered.entry(opener(open)).or_insert_with(Instant::now).elapsed()
+    }
+
+    /// It has answered, or is not waited for any more.
+    pub(super) fn heard(&mut self, open: &OpenTask) {
+        self.unanswered.remove(&opener(open));
+    }
+
     /// One has ended.
     pub(super) fn over(&mut self, attempt: &Attempt) {
         self.open.remove(attempt);
@@ -68,6 +85,10 @@ impl Attempts {
         let is_here = self.opening.contains(attempt) || self.open.contains(attempt);
         !is_here && !self.asked.contains_key(&place(&attempt.0))
     }
+}
+
+const fn opener(open: &OpenTask) -> Opener {
+    (open.app, open.attempt, open.worker)
 }
 
 fn place(task: &TaskId) -> Place {

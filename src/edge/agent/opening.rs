@@ -103,7 +103,7 @@ impl Handler {
     }
 
     /// `None` if whoever asks is to ask again: the driver reads what it has of the epoch, or is slow. If it has ended, so
-    /// will this agent.
+    /// will this agent. If it is silent to this alone for as long as Spark bears the silence of anybody, it fails.
     fn granted(&self, open: &OpenTask) -> Result<Option<Grant>> {
         let deadline = Instant::now() + BUSY_PATIENCE;
         loop {
@@ -113,13 +113,28 @@ impl Handler {
                 Ok(Asked::Busy) => return Err(Error::OperatorUsedTwice { task: open.task.clone() }),
                 Ok(Asked::NotYet) => return Ok(None),
                 Err(error) if error.is_silence() => {
-                    tracing::info!(task = %open.task, %error, "the driver does not answer an open");
+                    self.bear_silence(open, &error)?;
                     sleep(SILENCE_PAUSE);
                     return Ok(None);
                 }
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// The driver has not answered an open.
+    fn bear_silence(&self, open: &OpenTask, error: &Error) -> Result<()> {
+        let millis = self.config.network_timeout_ms;
+        let patience = Duration::from_millis(millis);
+        let mut attempts = locked(&self.attempts);
+        let silence = attempts.silence(open, patience);
+        tracing::warn!(task = %open.task, ?silence, %error, "the driver does not answer an open");
+        if silence < patience {
+            return Ok(());
+        }
+        attempts.heard(open);
+        let what = format!("the driver's answer to the opening of {}", open.task);
+        Err(Error::Timeout { what, millis })
     }
 
     /// The grant of an attempt, which is being opened from then on.
@@ -132,6 +147,9 @@ impl Handler {
             attempts.opens((grant.task.clone(), grant.generation));
         }
         attempts.answered(open);
+        if !granted.as_ref().is_err_and(Error::is_silence) {
+            attempts.heard(open);
+        }
         granted
     }
 
