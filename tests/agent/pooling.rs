@@ -22,7 +22,7 @@ use crate::world::{
 };
 
 /// A log's block: rows of these fingerprints, each with a value that says where it was recorded.
-fn rows(keys: Range<u64>, value: &str) -> Bytes {
+pub fn rows(keys: Range<u64>, value: &str) -> Bytes {
     let options = TaskOptions::new(task(0), TaskMode::Result, 7);
     let header = values_header(&options).unwrap();
     let mut builder = BlockBuilder::new();
@@ -101,7 +101,7 @@ fn rows_may_be_missing_where_some_attempt_never_came_to_its_end() {
 }
 
 /// The opening of a task in a stage of another application.
-fn opening_of(app: u64, partition: u32, stage: u32) -> OpenTask {
+pub fn opening_of(app: u64, partition: u32, stage: u32) -> OpenTask {
     OpenTask { app, ..opening(&task(partition), stage, app) }
 }
 
@@ -325,13 +325,13 @@ fn rows_for_which_the_disk_has_no_room_do_not_keep_logs_from_it() {
 }
 
 /// An open task that asks for rows of others, one step at a time.
-struct Asking {
+pub struct Asking {
     connection: Connection,
     session: u64,
 }
 
 impl Asking {
-    fn of(world: &World, stage: u32) -> Self {
+    pub fn of(world: &World, stage: u32) -> Self {
         let mut connection =
             Connection::unix(world.driver.socket(), &world.config.secret, Duration::from_secs(20)).unwrap();
         connection.write(&Request::Open(opening(&task(0), stage, 900 + u64::from(stage)))).unwrap();
@@ -339,14 +339,14 @@ impl Asking {
         Self { connection, session }
     }
 
-    fn step(&mut self) -> Reply {
+    pub fn step(&mut self) -> Reply {
         let questions = PoolQuestions::new(&[PoolQuestion { fingerprint: 1, from: 0, wanted: 1 }]);
         let pool = Request::Pool { session: self.session, questions, checks_ambiguity: false };
         self.connection.write(&pool).unwrap();
         self.connection.read().unwrap()
     }
 
-    fn all(&mut self) -> Reply {
+    pub fn all(&mut self) -> Reply {
         let began = Instant::now();
         loop {
             match self.step() {

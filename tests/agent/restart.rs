@@ -3,10 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use clonos::agent::protocol::Reply;
 use clonos::config::SessionConfig;
 use clonos::edge::net::client::Client;
+use clonos::error::Error;
 use clonos::id::{Epoch, TaskId};
 
+use crate::pooling::{Asking, opening_of, rows};
 use crate::world::{
     APP, World, append, close, eventually, numbered, open, restarted, start_driver, task, task_in, text,
 };
@@ -333,4 +336,31 @@ fn what_an_application_left_that_is_gone_is_removed_by_one_that_attaches_a_week_
     age(&root, 8 * DAY);
     let (_driver, _) = start_driver(config, world.folder.path().join("fourth.sock"));
     assert_eq!(segments(&root), 1, "what has a name may be run again at any time");
+}
+
+/// What nobody of this application has written is not on its way to this application's registry.
+#[test]
+fn a_log_with_which_another_application_has_gone_on_is_not_waited_for() {
+    let world = World::with(|config, folder| {
+        config.sharing_depth = 0;
+        config.checkpoint_dir = Some(folder.path().join("checkpoint").display().to_string());
+    });
+    let one = world.process("one");
+    let mut worker = Client::connect(&world.config, &one.socket).unwrap();
+    let recorded = open(&mut worker, &task(9), 110, 1);
+    append(&mut worker, recorded.session, &rows(5..6, "recorded")).unwrap();
+    close(&mut worker, recorded.session);
+    let mut asking = Asking::of(&world, 102);
+    assert!(matches!(asking.step(), Reply::NotYet));
+    one.kill();
+    let mut config = world.config.clone();
+    config.app_id = "app-next".into();
+    config.driver_addr.clear();
+    let (next, config) = start_driver(config, world.folder.path().join("next.sock"));
+    let mut other = Client::connect(&config, next.socket()).unwrap();
+    let taken = other.open(opening_of(APP + 1, 9, 110)).unwrap();
+    assert_eq!(taken.prior, [rows(5..6, "recorded")]);
+    append(&mut other, taken.session, &rows(1..2, "by another application")).unwrap();
+    let answer = asking.all();
+    assert!(matches!(answer, Reply::Failed(Error::Fenced { .. })), "{answer:?}");
 }

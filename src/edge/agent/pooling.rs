@@ -99,6 +99,14 @@ impl Reading {
     }
 }
 
+/// A piece of a log, as somebody has it.
+enum Piece {
+    /// None at its end.
+    Blocks(Vec<Bytes>),
+    /// A later attempt than was told of has opened it; in which generation it has recorded, where that was read.
+    Later(Option<Generation>),
+}
+
 /// What came of one step.
 enum Step {
     Some,
@@ -282,9 +290,10 @@ impl Handler {
         }
         let blocks = match self.pooled(entry, from, &mut reading.rescued) {
             // What a later attempt adds is not of another layout, and the registry is about to say from where on.
-            Ok(None) => {
+            Ok(Piece::Later(generation)) => {
                 sleep(TAKING_OVER_PAUSE);
                 let now = self.entries_behind(session, reading.before.clone())?;
+                check_is_ours(&now, &entry.task, generation)?;
                 reading.goes_on_with(now);
                 return Ok(Step::Some);
             }
@@ -301,7 +310,8 @@ impl Handler {
                 reading.lost.push(task);
                 Vec::new()
             }
-            read => read?.unwrap_or_default(),
+            Ok(Piece::Blocks(blocks)) => blocks,
+            Err(error) => return Err(error),
         };
         for block in &blocks {
             builder.add(&entry.task, block)?;
@@ -320,26 +330,26 @@ impl Handler {
         self.registrar.pool(&self.connections, &session.task, session.grant.layout, last)
     }
 
-    /// One piece of a log, from whoever has it; none at its end. `None` if an attempt was opened since it was told of.
+    /// One piece of a log, from whoever has it.
     fn pooled(
         &self,
         entry: &PoolEntry,
         from: LogOffset,
         rescued: &mut Option<(TaskId, Rescued)>,
-    ) -> Result<Option<Vec<Bytes>>> {
+    ) -> Result<Piece> {
         if from >= entry.until {
-            return Ok(Some(Vec::new()));
+            return Ok(Piece::Blocks(Vec::new()));
         }
         let mut blocks = match rescued {
             Some((task, rescued)) if *task == entry.task => rescued.piece(from)?,
             _ => match self.read_anywhere(entry, from)? {
                 Some(Some(blocks)) => blocks,
-                Some(None) => return Ok(None),
+                Some(None) => return Ok(Piece::Later(None)),
                 None => {
                     let lost = || Error::CausalLogLost { task: entry.task.clone() };
                     let found = self.disk.rescue(&entry.task)?.ok_or_else(lost)?;
                     if found.generation > entry.newest {
-                        return Ok(None);
+                        return Ok(Piece::Later(Some(found.generation)));
                     }
                     rescued.insert((entry.task.clone(), found)).1.piece(from)?
                 }
@@ -351,7 +361,7 @@ impl Handler {
             at = at.plus(block.len() as u64);
             is_meant
         });
-        Ok(Some(blocks))
+        Ok(Piece::Blocks(blocks))
     }
 
     /// One piece of a log from one of its holders, this agent before others and who did not answer lately last; `None`
@@ -373,5 +383,18 @@ impl Handler {
                 _ => Err(unexpected()),
             }
         })
+    }
+}
+
+/// Checks that what was found of a log in the checkpoint folder may be of an attempt of this application: the registry knows
+/// of those by `now`, and of no later one than that which is taking the log over.
+///
+/// # Errors
+/// [`Error::Fenced`] if another application has gone on with it, whose epoch it is.
+fn check_is_ours(now: &[PoolEntry], task: &TaskId, found: Option<Generation>) -> Result<()> {
+    let known = now.first().filter(|now| now.task == *task).map(|now| now.newest);
+    match known.zip(found).filter(|(known, found)| *found > known.next()) {
+        Some((ours, newer)) => Err(Error::Fenced { task: task.clone(), newer, ours }),
+        None => Ok(()),
     }
 }
