@@ -45,8 +45,8 @@ pub(in crate::edge) struct Claims {
     renewed: Mutex<Option<Instant>>,
     /// Held by whoever claims or commits.
     turn: Mutex<()>,
-    /// Epochs that are being claimed for tasks that are to be opened; their uses.
-    being_read: Works<EpochKey, u64>,
+    /// Epochs that are being claimed for tasks that are to be opened, in which run of them; their uses.
+    being_read: Works<(EpochKey, u64), u64>,
 }
 
 impl Claims {
@@ -106,7 +106,7 @@ impl Handler {
             return Ok(true);
         }
         let (handler, key) = (Arc::clone(self), epoch.clone());
-        let attended = self.claims.being_read.wait(&epoch, self.peer_patience(), move || {
+        let attended = self.claims.being_read.wait(&(epoch, stamp), self.peer_patience(), move || {
             let Registrar::Here(local) = &handler.registrar else { return Err(unexpected()) };
             handler.attend(local, &key)
         });
@@ -233,7 +233,7 @@ pub(super) fn check_run(local: &LocalRegistry, key: &EpochKey, stamp: u64) -> Re
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::fs;
     use std::path::PathBuf;
     use std::time::SystemTime;
@@ -250,7 +250,7 @@ mod tests {
         all.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "claim"))
     }
 
-    fn driver(config: SessionConfig) -> Handler {
+    pub(in crate::edge::agent) fn driver(config: SessionConfig) -> Handler {
         let disk = Disk::open(&config, AgentId(1), 1).unwrap();
         disk.own(disk.attach().unwrap());
         let info = AgentInfo { id: AgentId(1), addr: String::new(), host: "h".into(), driver: true };

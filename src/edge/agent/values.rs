@@ -58,9 +58,9 @@ struct Log {
 #[derive(Default)]
 pub(in crate::edge) struct Tables {
     open: Mutex<HashMap<TableId, Arc<Table>>>,
-    /// Those that are being opened, their logs read. Another lock than that of those that are open, as that may find
-    /// out that an epoch was committed, and tables are forgotten then.
-    opening: Works<TableId, Arc<Table>>,
+    /// Those that are being opened, their logs read, in which run of their epoch. Another lock than that of those that are
+    /// open, as that may find out that an epoch was committed, and tables are forgotten then.
+    opening: Works<(TableId, u64), Arc<Table>>,
     openers: AtomicU64,
 }
 
@@ -176,7 +176,7 @@ impl Handler {
             return Ok(Some(table));
         }
         let (handler, meant) = (Arc::clone(self), id.clone());
-        self.tables.opening.wait(id, patience, move || match handler.known_table(&meant) {
+        self.tables.opening.wait(&(id.clone(), stamp), patience, move || match handler.known_table(&meant) {
             Some(table) => Ok(table),
             None => handler.keep_table(&meant, stamp),
         })
@@ -188,13 +188,18 @@ impl Handler {
 
     fn keep_table(&self, id: &TableId, stamp: u64) -> Result<Arc<Table>> {
         let table = Arc::new(self.open_table(id, stamp)?);
-        locked(&self.tables.open).insert(id.clone(), Arc::clone(&table));
+        self.show_table(id, &table)?;
+        Ok(table)
+    }
+
+    /// Lets others find a table, unless a newer one was opened or its epoch committed meanwhile.
+    fn show_table(&self, id: &TableId, table: &Arc<Table>) -> Result<()> {
         let Registrar::Here(local) = &self.registrar else { return Err(unexpected()) };
-        let newest = locked(&local.registry).is_newest(&table.task, table.generation);
-        // If its epoch was committed meanwhile, tables of that were forgotten before this one was there.
-        newest.map(|()| Arc::clone(&table)).inspect_err(|_| {
-            locked(&self.tables.open).remove(id);
-        })
+        // Held throughout: a commit that comes after that forgets this one, too.
+        let mut open = locked(&self.tables.open);
+        locked(&local.registry).is_newest(&table.task, table.generation)?;
+        open.insert(id.clone(), Arc::clone(table));
+        Ok(())
     }
 
     fn open_table(&self, id: &TableId, stamp: u64) -> Result<Table> {
@@ -411,5 +416,28 @@ fn table_task(id: &TableId) -> TaskId {
         operator: format!("{}{TABLE}{TABLE}{code:016x}", id.operator).into(),
         epoch: id.epoch.clone(),
         partition: Partition(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::SessionConfig;
+    use crate::edge::agent::claiming::tests::driver;
+    use crate::id::Epoch;
+
+    #[test]
+    fn a_table_that_was_opened_since_by_another_is_not_shown_and_takes_nobodys_place() {
+        let driver = driver(SessionConfig::new("app", [7; 32]));
+        let (query, operator, python, label) = ("q".into(), "f".into(), "3.11".into(), "f".into());
+        let (epoch, named, allow_code_change) = (Epoch::Batch(1), true, false);
+        let (code, shape, app) = (1, 2, 3);
+        let id =
+            TableId { query, epoch, operator, named, code, shape, python, label, allow_code_change, app };
+        let older = Arc::new(driver.open_table(&id, 0).unwrap());
+        let newer = driver.keep_table(&id, 0).unwrap();
+        let refused = driver.show_table(&id, &older).unwrap_err();
+        assert!(matches!(refused, Error::Fenced { .. }), "{refused}");
+        assert!(driver.known_table(&id).is_some_and(|known| Arc::ptr_eq(&known, &newer)));
     }
 }

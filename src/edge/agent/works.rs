@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::edge::locked;
 use crate::error::{Error, Result};
@@ -13,24 +13,30 @@ use crate::error::{Error, Result};
 pub(super) struct Works<K, T> {
     under_way: UnderWay<K, T>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// How long a failure is kept for who asks again.
+    kept: Duration,
 }
+
+/// Who waits asks again at once.
+const KEPT: Duration = Duration::from_secs(10);
 
 type UnderWay<K, T> = Arc<Mutex<HashMap<K, Arc<Work<T>>>>>;
 
 struct Work<T> {
     outcome: Mutex<Option<Result<T>>>,
     ended: Condvar,
+    ended_at: OnceLock<Instant>,
 }
 
 impl<K, T> Default for Works<K, T> {
     fn default() -> Self {
-        Self { under_way: Arc::default(), threads: Mutex::default() }
+        Self { under_way: Arc::default(), threads: Mutex::default(), kept: KEPT }
     }
 }
 
 impl<K: Clone + Eq + Hash + Send + 'static, T: Clone + Send + 'static> Works<K, T> {
     /// What comes of the work for this thing, begun now unless it is under way. `None` if that is not known in time: who
-    /// asks again is told. What came of it is told to those who wait then; a failure, if nobody does, to the next.
+    /// asks again is told. What came of it is told to those who wait then; a failure, if nobody does, to the next who asks soon.
     pub(super) fn wait(
         &self,
         thing: &K,
@@ -50,10 +56,12 @@ impl<K: Clone + Eq + Hash + Send + 'static, T: Clone + Send + 'static> Works<K, 
 
     fn begun(&self, thing: &K, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<Arc<Work<T>>> {
         let mut all = locked(&self.under_way);
+        all.retain(|_, work| work.ended_at.get().is_none_or(|at| at.elapsed() < self.kept));
         if let Some(known) = all.get(thing) {
             return Ok(Arc::clone(known));
         }
-        let begun = Arc::new(Work { outcome: Mutex::default(), ended: Condvar::new() });
+        let (outcome, ended, ended_at) = (Mutex::default(), Condvar::new(), OnceLock::new());
+        let begun = Arc::new(Work { outcome, ended, ended_at });
         let doing =
             Doing { under_way: Arc::clone(&self.under_way), thing: thing.clone(), work: Arc::clone(&begun) };
         let thread = Builder::new().name("clonos-work".to_owned()).spawn(move || doing.end(work()));
@@ -99,6 +107,7 @@ impl<K: Eq + Hash, T> Doing<K, T> {
             forget(&self.under_way, &self.thing, &self.work);
         }
         locked(&self.work.outcome).get_or_insert(outcome);
+        self.work.ended_at.get_or_init(Instant::now);
         self.work.ended.notify_all();
     }
 }
@@ -146,6 +155,24 @@ mod tests {
         assert_eq!(times.load(Ordering::Relaxed), 1);
         assert!(locked(&works.under_way).is_empty());
         assert_eq!(works.wait(&"a", LONG, || Ok(9)).unwrap(), Some(9), "what was done is not kept here");
+    }
+
+    #[test]
+    fn a_failure_that_nobody_asks_about_is_not_kept() {
+        let works: Works<u8, u8> = Works { kept: SHORT, ..Works::default() };
+        for thing in 0..3 {
+            let (go, wait) = channel::<()>();
+            let work = move || {
+                wait.recv_timeout(LONG).unwrap();
+                Err(failed())
+            };
+            assert_eq!(works.wait(&thing, Duration::ZERO, work).unwrap(), None);
+            go.send(()).unwrap();
+            works.finish();
+        }
+        std::thread::sleep(2 * SHORT);
+        assert_eq!(works.wait(&2, LONG, || Ok(2)).unwrap(), Some(2));
+        assert!(locked(&works.under_way).is_empty());
     }
 
     #[test]
