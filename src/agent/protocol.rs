@@ -30,7 +30,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::{PoolQuestions, PoolRows, Summary};
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 25;
+pub const PROTOCOL_VERSION: u32 = 26;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 1 << 20;
 
@@ -238,6 +238,13 @@ pub enum Request {
         /// The task.
         task: TaskId,
         /// Generation of the attempt that found out.
+        generation: Generation,
+    },
+    /// Agent to registry: no agent has anything any more of a log that was discarded.
+    Forgotten {
+        /// The task.
+        task: TaskId,
+        /// Up to which attempt.
         generation: Generation,
     },
     /// Agent to registry: tasks of the stage that ran this operator in this epoch.

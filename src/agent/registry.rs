@@ -57,8 +57,6 @@ struct Opener {
     /// Its last request that was granted, and the attempt.
     sent: Sent,
     generation: Generation,
-    /// Whether that was to disregard what agents have of the log.
-    discards: bool,
     /// Whether that attempt is over, so that its agent has heard of it.
     is_over: bool,
 }
@@ -115,8 +113,8 @@ struct Entry {
     lost: u64,
     /// Who holds all frames of the last attempt that came to its end, and how its tasks were cut.
     frames: Option<(AgentId, Layout)>,
-    /// Whether what agents have of the log is to be disregarded.
-    discarded: bool,
+    /// Up to which attempt what agents have of the log is to be disregarded, until nobody has it any more.
+    discarded: Option<Generation>,
     /// Where all that is recorded was asked for last.
     came_back: Option<CameBack>,
     ended: Ended,
@@ -270,7 +268,6 @@ impl Registry {
         (entry.pooled, entry.uncertain, entry.changed) = (named.others, named.uncertain, named.changed);
         // What it was granted last it has not heard of, or it would not ask.
         let unheard = opener.filter(|opener| opener.generation == entry.granted);
-        entry.discarded |= unheard.is_some_and(|opener| opener.discards);
         let live = Live { agent: sent.by, layout, is_over: false };
         if open.inside && self.is_superseded(&task, &layout) {
             self.change(&task, Entry::begin_anew);
@@ -286,8 +283,7 @@ impl Registry {
         let mut grant = self.granted(task, live, given, commits_seen);
         let entry = self.tasks.entry(first).or_insert_with(|| Entry::new(layout));
         let openers = entry.attempts.entry((open.app, open.attempt)).or_default();
-        let (worker, generation, discards) = (open.worker, grant.generation, grant.discarded);
-        let granted = Opener { worker, sent, generation, discards, is_over: false };
+        let granted = Opener { worker: open.worker, sent, generation: grant.generation, is_over: false };
         match openers.get_mut(part) {
             Some(opener) => *opener = granted,
             None => openers.push(granted),
@@ -324,8 +320,7 @@ impl Registry {
         // Of tasks that are cut otherwise they have other rows.
         let is_of_others = |cut: &Layout| cut.has_another_number(&layout) || cut.has_other_borders(&layout);
         let frames = entry.frames.filter(|(_, cut)| !is_of_others(cut)).and_then(|(at, _)| alive(&at));
-        entry.discarded = false;
-        if discarded {
+        if discarded.is_some() {
             entry.attempted.clear();
         }
         if !entry.ended_in.same_stage(&layout) {

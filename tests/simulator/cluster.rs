@@ -156,7 +156,9 @@ impl Cluster {
         let mut best: Option<(LogOffset, AgentId)> = None;
         let mut silent = false;
         let mut copies = Vec::new();
-        if !grant.discarded {
+        if let Some(generation) = grant.discarded {
+            self.forget_everywhere(task, generation, host, &grant)?;
+        } else {
             for holder in grant.holders.clone() {
                 self.count.agent += 1;
                 if !self.reaches(host, holder.id) {
@@ -207,7 +209,7 @@ impl Cluster {
         }
         let anew = self.mutation == Mutation::BeginsAnew;
         let best = best.filter(|(length, _)| *length > LogOffset::START && !anew);
-        let lost = best.is_none() && grant.published && !grant.discarded;
+        let lost = best.is_none() && grant.published && grant.discarded.is_none();
         let lost = lost && self.mutation != Mutation::LostIsNew;
         let prior = match best {
             Some((_, holder)) => self.log(holder, task),
@@ -439,6 +441,30 @@ impl Cluster {
             let (task, generation) = (session.task.clone(), session.grant.generation);
             self.carry_out(Some(to), Request::Forget { task, generation })
         })
+    }
+
+    /// As `Handler::forget_everywhere`.
+    fn forget_everywhere(
+        &mut self,
+        task: &TaskId,
+        generation: Generation,
+        host: usize,
+        grant: &Grant,
+    ) -> Result<()> {
+        for holder in &grant.holders {
+            self.count.agent += 1;
+            if self.reaches(host, holder.id) {
+                if self.mutation != Mutation::NobodyForgets {
+                    let task = task.clone();
+                    self.carry_out(Some(holder.id), Request::Forget { task, generation })?;
+                }
+            } else if !self.is_dead(host, holder.id) {
+                return Err(Error::Timeout { what: "an agent's answer".into(), millis: 0 });
+            }
+        }
+        self.count.registry += 1;
+        self.registry_of(host)?.forgotten(task, generation);
+        Ok(())
     }
 
     pub(crate) fn close(&mut self, session: &Session, ending: Ending) -> Result<()> {

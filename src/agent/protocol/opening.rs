@@ -178,8 +178,9 @@ pub struct Grant {
     pub has_several: bool,
     /// Whether an attempt opened the task before this one: any agent may have absorbed its log.
     pub reopened: bool,
-    /// Whether what agents have of the log is to be disregarded: it belongs to inputs that are gone.
-    pub discarded: bool,
+    /// Up to which attempt what agents have of the log belongs to inputs that are gone: before anything is recorded they
+    /// are to forget it.
+    pub discarded: Option<Generation>,
     /// Who holds all frames of an earlier attempt.
     pub frames: Option<AgentInfo>,
     /// Number of the last change of who is alive, of whom peers are chosen.

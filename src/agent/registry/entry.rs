@@ -83,7 +83,7 @@ impl Entry {
             live_rows: 0,
             lost: 0,
             frames: None,
-            discarded: false,
+            discarded: None,
             came_back: None,
             ended: Ended::Never,
             ended_before: Ended::Never,

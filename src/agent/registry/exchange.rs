@@ -33,7 +33,7 @@ impl Entry {
 
     /// What agents have of it is to be disregarded.
     pub(super) fn begin_anew(&mut self) {
-        self.discarded = true;
+        self.discarded = Some(self.generation);
         self.holders.clear();
         self.frames = None;
         self.used.clear();
@@ -169,6 +169,13 @@ impl Registry {
         entry.begin_anew();
         self.totals.discarded += 1;
         Ok(())
+    }
+
+    /// No agent has anything any more of a log that was discarded up to this attempt.
+    pub fn forgotten(&mut self, task: &TaskId, generation: Generation) {
+        if let Some(entry) = self.tasks.get_mut(task).filter(|entry| entry.discarded == Some(generation)) {
+            entry.discarded = None;
+        }
     }
 
     /// Tasks of the stage that ran an operator in an epoch, where known.

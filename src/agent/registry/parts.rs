@@ -230,17 +230,25 @@ mod tests {
     }
 
     #[test]
-    fn who_did_not_hear_that_a_log_is_to_be_disregarded_is_told_again() {
+    fn that_a_log_is_to_be_disregarded_is_told_until_nobody_has_it_any_more() {
         let mut registry = Registry::new();
         let first = asked(&mut registry, 1, 1, 1).unwrap();
-        assert!(!first.reopened && !first.discarded);
+        assert!(!first.reopened && first.discarded.is_none());
         registry.discarded(&first.task, first.generation).unwrap();
-        let mut ask = |number, worker| {
-            let grant = asked(&mut registry, number, worker, worker).unwrap();
-            (grant.reopened, grant.discarded)
+        let ask = |registry: &mut Registry, number, worker| {
+            let grant = asked(registry, number, worker, worker).unwrap();
+            assert!(grant.reopened);
+            grant.discarded
         };
-        assert_eq!((ask(2, 2), ask(2, 2), ask(3, 2)), ((true, true), (true, true), (true, true)));
-        assert_eq!(ask(4, 3), (true, false));
+        let discarded = Some(first.generation);
+        // It may be that none of them has heard of it.
+        for (number, worker) in [(2, 2), (2, 2), (3, 2), (4, 3)] {
+            assert_eq!(ask(&mut registry, number, worker), discarded);
+        }
+        registry.forgotten(&first.task, Generation(first.generation.0 - 1));
+        assert_eq!(ask(&mut registry, 5, 3), discarded);
+        registry.forgotten(&first.task, first.generation);
+        assert_eq!(ask(&mut registry, 6, 4), None);
     }
 
     #[test]

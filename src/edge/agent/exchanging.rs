@@ -233,11 +233,28 @@ impl Handler {
             }
             let forget = Request::Forget { task: task.clone(), generation };
             if let Err(error) = self.connections.call(agent, &forget) {
-                // The next open disregards its copy, and a consumer that meets it drops it.
+                // The next open sees to it, and a consumer that meets it drops it.
                 tracing::info!(%task, agent = %agent.addr, %error, "a discarded log could not be dropped");
             }
         }
         Ok(())
+    }
+
+    /// Sees that nobody has anything any more of a log that was discarded up to this attempt, before the next one records:
+    /// what that has recorded may then be told from it by nobody.
+    pub(super) fn forget_everywhere(
+        &self,
+        task: &TaskId,
+        generation: Generation,
+        agents: &[AgentInfo],
+    ) -> Result<()> {
+        let forget = Request::Forget { task: task.clone(), generation };
+        let ask = |agent: &AgentInfo| match agent.id == self.info.id {
+            true => Ok(self.dropped(task, generation)),
+            false => self.connections.call(agent, &forget),
+        };
+        self.ask_all(agents, ask, |_| false)?;
+        self.registrar.tell(&self.connections, Request::Forgotten { task: task.clone(), generation })
     }
 
     /// Drops what is here of a discarded log.

@@ -70,8 +70,11 @@ impl Handler {
         self.heard(&grant.committed, grant.commits);
         let task = grant.task.clone();
         let (found, copies) = match grant.discarded {
-            true => (Found::Nothing, Copies::new()),
-            false => self.gather(&task, &grant, open.inside && grant.reopened)?,
+            Some(generation) => {
+                self.forget_everywhere(&task, generation, &grant.holders)?;
+                (Found::Nothing, Copies::new())
+            }
+            None => self.gather(&task, &grant, open.inside && grant.reopened)?,
         };
         let lost = matches!(found, Found::Lost);
         let has_frames = self.reach_frames(&mut grant);

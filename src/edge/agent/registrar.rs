@@ -241,6 +241,10 @@ impl LocalRegistry {
             Request::Discarded { task, generation } => {
                 registry.discarded(task, *generation).map(|()| Reply::Done)
             }
+            Request::Forgotten { task, generation } => {
+                registry.forgotten(task, *generation);
+                Ok(Reply::Done)
+            }
             Request::TasksOf { task, token } => Ok(Reply::Tasks(registry.tasks_of(task, *token))),
             Request::Repairs { agent } => {
                 Ok(Reply::RepairsAre(registry.repairs(*agent, self.copies, self.patience_ms, now_ms)))
