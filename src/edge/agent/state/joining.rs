@@ -1,6 +1,7 @@
 //! Making ranges this agent's own, in the background: one that has them gives them as they were at one version, and
 //! what is decided from then on is sent here by the tasks.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use crate::agent::state::messages::Clock;
 use crate::edge::locked;
 use crate::edge::net::server::Server;
 use crate::error::{Error, Result};
-use crate::id::Generation;
+use crate::id::{AgentId, Generation};
 use crate::state::{CommitPoint, DeltaPart, Page, Range, RangeSet, StateId, Version};
 
 /// How soon a stopping agent is noticed.
@@ -72,6 +73,7 @@ impl Handler {
     fn join_all(&self, server: &Server) -> Result<()> {
         self.tell_given_up()?;
         let Own { joins, bases, .. } = self.forget_others()?;
+        keep_passed_over(&mut locked(&self.states.passed_over), &joins);
         for join in joins {
             if server.is_stopping() {
                 break;
@@ -313,6 +315,13 @@ fn by_source(
     sources
 }
 
+/// Who was asked in vain is remembered as long as something is to be had from it.
+fn keep_passed_over(passed_over: &mut HashSet<(StateId, AgentId)>, joins: &[Join]) {
+    let is_source = |join: &Join, agent| join.sources.iter().any(|holding| holding.agent.id == agent);
+    passed_over
+        .retain(|(state, agent)| joins.iter().any(|join| join.state == *state && is_source(join, *agent)));
+}
+
 /// The state as whoever copies it asks for it.
 fn located(join: &Join) -> Located {
     Located {
@@ -325,5 +334,33 @@ fn located(join: &Join) -> Located {
         catalog: Bytes::new(),
         done: None,
         has_timers: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_asked_in_vain_is_forgotten_once_nothing_is_to_be_had_from_it() {
+        let state = |operator: &str| StateId { query: "q".into(), operator: operator.into() };
+        let info =
+            |id| AgentInfo { id: AgentId(id), addr: String::new(), host: String::new(), driver: false };
+        let holding = |id| Holding { agent: info(id), ready: RangeSet::ALL, joining: RangeSet::EMPTY };
+        let join = Join {
+            number: 1,
+            state: state("f"),
+            life: 1,
+            version: Version::NONE,
+            ranges: RangeSet::ALL,
+            sources: vec![holding(1), holding(2)],
+            as_of: 1,
+            pending: Vec::new(),
+        };
+        // One is left, the second is dead, and nothing is to be copied of the last.
+        let mut passed_over =
+            HashSet::from([("f", 1), ("f", 3), ("g", 1)].map(|(of, id)| (state(of), AgentId(id))));
+        keep_passed_over(&mut passed_over, &[join]);
+        assert_eq!(passed_over, HashSet::from([(state("f"), AgentId(1))]));
     }
 }
