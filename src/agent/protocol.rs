@@ -272,6 +272,8 @@ pub enum Request {
         layout: Layout,
         /// The last one it knows of.
         after: Option<TaskId>,
+        /// Whether it waits for the next one, which a later attempt than it was told of has opened.
+        waits: bool,
     },
     /// Agent to agent: raise the fence and tell how long the log is.
     Fence {

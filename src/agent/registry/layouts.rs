@@ -90,7 +90,8 @@ impl Registry {
     }
 
     /// Logs of a task's operator that were recorded under another layout than `layout`, its own among them: the
-    /// next [`POOL_PAGE`] behind `after`, in an order to which others are only added.
+    /// next [`POOL_PAGE`] behind `after`, in an order to which others are only added. `waits`: whoever asks goes on once the
+    /// first of them is not being taken over any more.
     ///
     /// # Errors
     /// [`Error::Misuse`] if `after` is none of them: what is behind it is not known then.
@@ -99,9 +100,22 @@ impl Registry {
         task: &TaskId,
         layout: &Layout,
         after: Option<&TaskId>,
+        waits: bool,
         now_ms: u64,
     ) -> Result<Vec<PoolEntry>> {
-        self.look_for_takers(task, layout, now_ms);
+        if waits && let Some(first) = self.pool_behind(task, layout, after, 1)?.first() {
+            self.look_for_taker(&first.task, layout, now_ms);
+        }
+        self.pool_behind(task, layout, after, POOL_PAGE)
+    }
+
+    fn pool_behind(
+        &self,
+        task: &TaskId,
+        layout: &Layout,
+        after: Option<&TaskId>,
+        count: usize,
+    ) -> Result<Vec<PoolEntry>> {
         let other = |(_, entry): &(&TaskId, &Entry)| {
             entry.published && (!entry.layout.same_stage(layout) || entry.before_layout > LogOffset::START)
         };
@@ -126,7 +140,7 @@ impl Registry {
             return Err(Error::Misuse { what: format!("{after} is in no pool of {task} any more") });
         }
         let page = logs
-            .take(POOL_PAGE)
+            .take(count)
             .map(|(id, entry, until, may_lack_rows)| PoolEntry {
                 task: id.clone(),
                 holders: self.infos(&entry.holders),
@@ -150,15 +164,12 @@ impl Registry {
         taker(entry, layout).is_some_and(|agent| self.agents.info(agent).is_some())
     }
 
-    /// Nobody waits in vain for those who take over logs of a task's operator: they are asked whether they are at it, and
-    /// who is silent is dead, as it is gone on without.
-    fn look_for_takers(&mut self, task: &TaskId, layout: &Layout, now_ms: u64) {
-        let taker = |(id, entry): (&TaskId, &Entry)| Some((id.clone(), taker(entry, layout)?));
-        let taken: Vec<(TaskId, AgentId)> = self.siblings(task).filter_map(taker).collect();
-        for (task, agent) in taken {
-            if !self.is_dead(agent, false, now_ms) {
-                self.waits_for(&task);
-            }
+    /// Nobody waits in vain for who takes over a log: it is asked whether it is at it, and if it is silent it is dead, as it
+    /// is gone on without.
+    fn look_for_taker(&mut self, log: &TaskId, layout: &Layout, now_ms: u64) {
+        let agent = self.tasks.get(log).and_then(|entry| taker(entry, layout));
+        if agent.is_some_and(|agent| !self.is_dead(agent, false, now_ms)) {
+            self.waits_for(log);
         }
     }
 
@@ -228,5 +239,79 @@ impl Registry {
         // A partition is the last part of a task's order.
         let at = |partition| TaskId { partition: Partition(partition), ..task.clone() };
         self.tasks.range(at(0)..=at(u32::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::protocol::{AgentInfo, AgentStanding, OpenTask, Sent, Use};
+    use crate::agent::registry::Granted;
+    use crate::id::Epoch;
+
+    fn task(partition: u32) -> TaskId {
+        let (query, operator) = ("q".into(), "f".into());
+        TaskId { query, operator, epoch: Epoch::Batch(1), partition: Partition(partition) }
+    }
+
+    /// An attempt of a stage of so many tasks opens a log; with `tells`, it says that it has it.
+    fn opens(
+        registry: &mut Registry,
+        (stage, tasks): (u32, u32),
+        partition: u32,
+        agent: u64,
+        tells: bool,
+    ) -> Layout {
+        let attempt = u64::from(100 * stage + partition);
+        let open = OpenTask {
+            task: task(partition),
+            used: Use::default(),
+            execution: None,
+            app: 1,
+            stage,
+            attempt,
+            worker: attempt,
+            inside: false,
+            stamp: 0,
+        };
+        let (by, number) = (AgentId(agent), attempt);
+        let Granted::Yes(grant) = registry.grant(&open, Sent { by, number }, 0, Some(tasks), 0) else {
+            panic!("nobody is in the way");
+        };
+        if tells {
+            let sent = Sent { by, number };
+            let adopted = Some((LogOffset(5), grant.layout));
+            registry.holding(&grant.task, grant.generation, &[by], adopted, true, sent).unwrap();
+            registry.over(by, &[(grant.task.clone(), grant.generation)]);
+        }
+        grant.layout
+    }
+
+    #[test]
+    fn a_silent_agent_is_dead_only_if_the_log_that_it_takes_over_is_waited_for() {
+        let mut registry = Registry::new();
+        for id in [1, 2, 3] {
+            let (addr, host) = (format!("{id}"), format!("{id}"));
+            registry.register(AgentInfo { id: AgentId(id), addr, host, driver: false }, "", 0);
+        }
+        for partition in 0..2 {
+            opens(&mut registry, (1, 4), partition, 1, true);
+        }
+        opens(&mut registry, (2, 2), 0, 2, false);
+        let layout = opens(&mut registry, (2, 2), 1, 3, true);
+        let mut now_ms = 0;
+        for (after, waits, standing) in [
+            (None, false, AgentStanding::Alive),
+            (Some(task(0)), true, AgentStanding::Alive),
+            (None, true, AgentStanding::Dead),
+        ] {
+            for _ in 0..20 {
+                now_ms += 500;
+                registry.look_at_clock(now_ms);
+            }
+            let page = registry.pool(&task(1), &layout, after.as_ref(), waits, now_ms).unwrap();
+            assert!(!page.is_empty());
+            assert_eq!(registry.heartbeat(AgentId(2), 0, now_ms).0, standing);
+        }
     }
 }

@@ -278,7 +278,7 @@ impl Handler {
             if reading.is_whole {
                 return Ok(Step::All);
             }
-            let next = self.entries_behind(session, reading.last.clone())?;
+            let next = self.entries_behind(session, reading.last.clone(), false)?;
             reading.is_whole = next.is_empty();
             reading.goes_on_with(next);
             return Ok(Step::Some);
@@ -292,14 +292,14 @@ impl Handler {
             // What a later attempt adds is not of another layout, and the registry is about to say from where on.
             Ok(Piece::Later(generation)) => {
                 sleep(TAKING_OVER_PAUSE);
-                let now = self.entries_behind(session, reading.before.clone())?;
+                let now = self.entries_behind(session, reading.before.clone(), true)?;
                 check_is_ours(&now, &entry.task, generation)?;
                 reading.goes_on_with(now);
                 return Ok(Step::Some);
             }
             Err(Error::CausalLogLost { task }) => {
                 // It may be elsewhere since the registry told of it.
-                let now = self.entries_behind(session, reading.before.clone())?;
+                let now = self.entries_behind(session, reading.before.clone(), false)?;
                 let is_elsewhere = now.first().is_some_and(|now| {
                     now.task == task && now.holders.iter().any(|holder| !entry.holders.contains(holder))
                 });
@@ -325,9 +325,9 @@ impl Handler {
         Ok(Step::Some)
     }
 
-    /// The next logs that the registry tells of.
-    fn entries_behind(&self, session: &Session, last: Option<TaskId>) -> Result<Vec<PoolEntry>> {
-        self.registrar.pool(&self.connections, &session.task, session.grant.layout, last)
+    /// The next logs that the registry tells of, of which the first is waited for or not.
+    fn entries_behind(&self, session: &Session, last: Option<TaskId>, waits: bool) -> Result<Vec<PoolEntry>> {
+        self.registrar.pool(&self.connections, &session.task, session.grant.layout, last, waits)
     }
 
     /// One piece of a log, from whoever has it.

@@ -250,8 +250,8 @@ impl LocalRegistry {
                 Ok(Reply::RepairsAre(registry.repairs(*agent, self.copies, self.patience_ms, now_ms)))
             }
             Request::Agents { seen } => Ok(Reply::AgentsAre(registry.news(*seen, now_ms))),
-            Request::PoolOf { task, layout, after } => {
-                registry.pool(task, layout, after.as_ref(), now_ms).map(Reply::PoolIs)
+            Request::PoolOf { task, layout, after, waits } => {
+                registry.pool(task, layout, after.as_ref(), *waits, now_ms).map(Reply::PoolIs)
             }
             _ => return None,
         })
@@ -362,15 +362,16 @@ impl Registrar {
         }
     }
 
-    /// Logs of another layout, those behind `after`; none at their end.
+    /// Logs of another layout, those behind `after`; none at their end. `waits`: for the first of them.
     pub(in crate::edge) fn pool(
         &self,
         connections: &Connections,
         task: &TaskId,
         layout: Layout,
         after: Option<TaskId>,
+        waits: bool,
     ) -> Result<Vec<PoolEntry>> {
-        match self.ask(connections, &Request::PoolOf { task: task.clone(), layout, after })? {
+        match self.ask(connections, &Request::PoolOf { task: task.clone(), layout, after, waits })? {
             Reply::PoolIs(pool) => Ok(pool),
             _ => Err(unexpected()),
         }
