@@ -269,10 +269,6 @@ impl Registry {
         // What it was granted last it has not heard of, or it would not ask.
         let unheard = opener.filter(|opener| opener.generation == entry.granted);
         let live = Live { agent: sent.by, layout, is_over: false };
-        if open.inside && self.is_superseded(&task, &layout) {
-            self.change(&task, Entry::begin_anew);
-        }
-        self.uses_of(&task).moved.opened(&task, &layout);
         // Unless it was withdrawn, is over, or something newer stands in its place.
         let stands = self.tasks.get(&task).is_some_and(|entry| {
             let is_last = entry.attempted.back().is_some_and(|last| *last == (entry.granted, sent.by));
@@ -280,6 +276,10 @@ impl Registry {
             entry.generation == entry.granted && is_last && is_live
         });
         let given = unheard.filter(|opener| stands && opener.sent == sent).map(|opener| opener.generation);
+        if given.is_none() && open.inside && self.is_superseded(&task, &layout) {
+            self.change(&task, Entry::begin_anew);
+        }
+        self.uses_of(&task).moved.opened(&task, &layout);
         let mut grant = self.granted(task, live, given, commits_seen);
         let entry = self.tasks.entry(first).or_insert_with(|| Entry::new(layout));
         let openers = entry.attempts.entry((open.app, open.attempt)).or_default();
@@ -433,6 +433,9 @@ impl Registry {
             self.totals.resent += u64::from(ending.recovery == Recovery::Resent);
         }
         self.opener_is_over(task, generation);
+        // Others may have gone on without an agent that was declared dead, and the attempt is told that it has failed.
+        let standing = if ending.done { self.is_not_dead(left.by) } else { Ok(()) };
+        let ending = Ending { done: ending.done && standing.is_ok(), ..ending };
         let Some(entry) = self.tasks.get_mut(task) else { return Ok(()) };
         let Some(uses) = self.uses.get_mut(&task.epoch_key()) else { return Ok(()) };
         entry.rows = entry.rows.max(summary.rows);
@@ -459,9 +462,7 @@ impl Registry {
             self.change(task, |entry| entry.ended_at(left.end));
         }
         self.look_if_short(task);
-        if ending_done {
-            self.is_not_dead(left.by)?;
-        }
+        standing?;
         let Some(uses) = self.uses.get(&task.epoch_key()) else { return Ok(()) };
         // Also if the end is told again, as its answer was lost.
         if is_current && ending_done { uses.moved.check(task) } else { Ok(()) }

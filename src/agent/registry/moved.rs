@@ -296,10 +296,19 @@ mod tests {
     #[test]
     fn an_attempt_whose_agent_died_may_have_had_more_rows_than_the_one_before() {
         let mut registry = Registry::new();
-        for id in [1, 2] {
+        let info = |id: u64| {
             let (addr, host) = (format!("{id}"), format!("{id}"));
-            registry.register(AgentInfo { id: AgentId(id), addr, host, driver: false }, "", 0);
+            AgentInfo { id: AgentId(id), addr, host, driver: false }
+        };
+        for id in [1, 2] {
+            registry.register(info(id), "", 0);
         }
+        let closes = |registry: &mut Registry, generation, agent: u64, done, rows| {
+            let summary = Summary { rows, ..Summary::default() };
+            let ending = Ending { done, ..Ending::default() };
+            let left = Left { by: AgentId(agent), lost: false, end: None };
+            registry.closed(&task(0), generation, &summary, ending, left)
+        };
         let attempt = |registry: &mut Registry, number: u64, agent: u64, end: Option<(bool, u64)>| {
             let (task, used, execution) = (task(0), Use::default(), None);
             let (app, stage, inside, stamp) = (STAGE.app, STAGE.stage, false, 0);
@@ -309,11 +318,10 @@ mod tests {
             let Granted::Yes(grant) = registry.grant(&open, Sent { by, number }, 0, Some(1), 0) else {
                 panic!("it is one stage");
             };
-            let Some((done, rows)) = end else { return };
-            let (summary, ending) =
-                (Summary { rows, ..Summary::default() }, Ending { done, ..Ending::default() });
-            let left = Left { by, lost: false, end: None };
-            registry.closed(&grant.task, grant.generation, &summary, ending, left).unwrap();
+            if let Some((done, rows)) = end {
+                closes(registry, grant.generation, agent, done, rows).unwrap();
+            }
+            grant.generation
         };
         let later = Layout { stage: 7, ..STAGE };
         let is_whole = |registry: &mut Registry| registry.uses_of(&task(0)).moved.is_whole(&task(0), &later);
@@ -325,6 +333,12 @@ mod tests {
         assert!(!is_whole(&mut registry));
         attempt(&mut registry, 4, 1, Some((true, 20)));
         assert!(is_whole(&mut registry));
+        // That one came to its end is told too late.
+        registry.register(info(3), "", 60_000);
+        let late = attempt(&mut registry, 5, 3, None);
+        assert!(registry.is_dead(AgentId(3), false, 120_000));
+        assert!(closes(&mut registry, late, 3, true, 30).is_err());
+        assert!(!is_whole(&mut registry));
     }
 
     #[test]
