@@ -380,10 +380,11 @@ def test_a_run_that_asks_again_as_its_function_changed_says_what_of_it(
     same, other = lambda: answers("one"), lambda: answers("two")
     first, second = again(session, same, same)
     assert first == second
-    assert not caplog.messages
+    # Workers of sessions before may knock at the agent's door besides.
+    assert not [m for m in caplog.messages if "of which this changed" in m]
     first, second = again(session, same, other)
     assert first != second
-    (message,) = [m for m in caplog.messages if "again" in m]
+    (message,) = [m for m in caplog.messages if "of which this changed" in m]
     assert "look_up" in message
     assert message.count("of which this changed: variable run") == 1
 

@@ -25,8 +25,8 @@ from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark import Broadcast
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark import Broadcast, SparkContext
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import StructType
 
@@ -44,15 +44,15 @@ OUTPUT_MODES = ("append", "complete", "update")
 class StatefulStage:
     """What runs in the tasks: a processor over the rows that an exchange brought together."""
 
-    def __init__(self, program: Program, spark: SparkSession) -> None:
+    def __init__(self, program: Program, context: SparkContext | None) -> None:
         pickled = _pickled(program)
         self._program: Program | None = program
         self._broadcast: Broadcast[bytes] | None = None
-        # A plan of Spark Connect's has all of it.
-        if len(pickled) > LARGE_BYTES and not is_client(spark):
+        # A plan of Spark Connect's, which has no context, holds all of it in any case.
+        if len(pickled) > LARGE_BYTES and context is not None:
             # Spark would send all of it apart from the plan, and the mark with it by which the
             # plan's order tells this use from another: their states would be taken for each other.
-            self._program, self._broadcast = None, spark.sparkContext.broadcast(pickled)
+            self._program, self._broadcast = None, context.broadcast(pickled)
 
     def sent(self) -> Program:
         """What was sent, here or in a worker."""
@@ -236,7 +236,8 @@ def stateful(  # noqa: PLR0917  # the order of Spark's
     )
     if state_from is not None:
         program = _started(program, parse_location("state_from", state_from))
-    stage = StatefulStage(program, df.sparkSession)
+    is_classic = not is_client(df.sparkSession)
+    stage = StatefulStage(program, df.sparkSession.sparkContext if is_classic else None)
     timers = _timers(df, processor, mode, spec.name)
     exchanged = exchange_with(timers, rows, count, *places)
     result = map_stage(exchanged, stage, output, uid, spec)
