@@ -57,6 +57,7 @@ struct Opener {
     /// Its last request that was granted, and the attempt.
     sent: Sent,
     generation: Generation,
+    layout: Layout,
     /// Whether that attempt is over, so that its agent has heard of it.
     is_over: bool,
 }
@@ -283,7 +284,8 @@ impl Registry {
         let mut grant = self.granted(task, live, given, commits_seen);
         let entry = self.tasks.entry(first).or_insert_with(|| Entry::new(layout));
         let openers = entry.attempts.entry((open.app, open.attempt)).or_default();
-        let granted = Opener { worker: open.worker, sent, generation: grant.generation, is_over: false };
+        let granted =
+            Opener { worker: open.worker, sent, generation: grant.generation, layout, is_over: false };
         match openers.get_mut(part) {
             Some(opener) => *opener = granted,
             None => openers.push(granted),
@@ -432,7 +434,7 @@ impl Registry {
             self.totals.ran_replayed += u64::from(ending.recovery == Recovery::Replayed);
             self.totals.resent += u64::from(ending.recovery == Recovery::Resent);
         }
-        self.opener_is_over(task, generation);
+        let opener = self.opener_is_over(task, generation);
         // Others may have gone on without an agent that was declared dead, and the attempt is told that it has failed.
         let standing = if ending.done { self.is_not_dead(left.by) } else { Ok(()) };
         let ending = Ending { done: ending.done && standing.is_ok(), ..ending };
@@ -442,8 +444,8 @@ impl Registry {
         entry.replayed += summary.replayed;
         entry.live_rows += summary.live;
         entry.lost += u64::from(left.lost);
-        let (is_current, ending_done) = (entry.generation == generation, ending.done);
-        if is_current {
+        let ending_done = ending.done;
+        if entry.generation == generation {
             let live = entry.live.take().map(|live| live.layout);
             if let Some(layout) = live {
                 uses.moved.closed(task, &layout, ending.done, summary.rows);
@@ -460,12 +462,22 @@ impl Registry {
                 entry.ended(ending, (left.by, layout), summary.input);
             }
             self.change(task, |entry| entry.ended_at(left.end));
+        } else if let Some(Opener { layout, is_over, .. }) = opener.filter(|_| ending_done) {
+            // Spark tries one twice at the same time, and takes what comes to its end first: not always the newest.
+            uses.moved.done_beside(task, &layout, summary.rows);
+            if uses.is_again {
+                uses.moved.ended(task, &layout, summary);
+            }
+            uses.moved.took(task, &layout, summary, &entry.pooled);
+            if !is_over && entry.ended_in.same_stage(&layout) {
+                entry.ended(ending, (left.by, layout), summary.input);
+            }
         }
         self.look_if_short(task);
         standing?;
         let Some(uses) = self.uses.get(&task.epoch_key()) else { return Ok(()) };
         // Also if the end is told again, as its answer was lost.
-        if is_current && ending_done { uses.moved.check(task) } else { Ok(()) }
+        if ending_done { uses.moved.check(task) } else { Ok(()) }
     }
 
     /// Sums since the start.

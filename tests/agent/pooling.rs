@@ -185,6 +185,26 @@ fn rows_of_a_log_that_is_lost_are_not_taken_for_new_ones() {
 }
 
 #[test]
+fn what_is_recorded_in_the_place_of_a_lost_log_does_not_pass_for_it() {
+    let world = World::with(|config, _| config.sharing_depth = 0);
+    let holder = world.process("a");
+    let mut worker = Client::connect(&world.config, &holder.socket).unwrap();
+    let lost = open(&mut worker, &task(1), 110, 1);
+    append(&mut worker, lost.session, &rows(1..2, "lost")).unwrap();
+    holder.kill();
+    let mut worker = world.worker();
+    let kept = open(&mut worker, &task(8), 110, 2);
+    append(&mut worker, kept.session, &rows(2..3, "kept")).unwrap();
+    // By a stage with another number of tasks.
+    let own = open(&mut worker, &task(1), 102, 20);
+    assert!(own.lost);
+    append(&mut worker, own.session, &rows(1..2, "of the new layout")).unwrap();
+    close(&mut worker, own.session);
+    open(&mut worker, &task(0), 102, 21);
+    assert_eq!(found(&mut worker, 0, 1..3).unwrap(), told(&[(2, "kept")]));
+}
+
+#[test]
 fn a_log_that_was_begun_anew_since_it_was_read_is_read_anew() {
     let world = World::with(|config, _| config.sharing_depth = 0);
     let holder = world.process("a");

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 from shown import OUTPUT, PROVIDER, ROCKS_DB, Folder, at
+from versions import since_42
 
 import clonos
 import random_processors
@@ -96,7 +97,8 @@ def run(df: Any, checkpoint: Path) -> list[dict[str, list[str]]]:
     return [output for _, output in sorted(found.items()) if output]
 
 
-@pytest.mark.parametrize("mode", ["None", "EventTime"])
+# Timers have batches of their own since Spark 4.2 alone.
+@pytest.mark.parametrize("mode", ["None", pytest.param("EventTime", marks=since_42)])
 @pytest.mark.parametrize("pandas", [False, True], ids=["rows", "frames"])
 @given(
     story=st.tuples(

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger("clonos")
+# What tells a task of which batch it is, and the functions of its stream where they run.
+LEAST_VERSION = (4, 3)
 START_SECONDS = 120.0
 POLL_SECONDS = 0.1
 RETRIES = 3
@@ -54,8 +56,12 @@ def attach_client(spark: SparkSession, asked: dict[str, Any]) -> ConnectSession:
     ------
     ConfigError
         If a setting is out of range or cannot be had there, or the server takes no jar, plans
-        Python data sources elsewhere, or has no Clonos or another version.
+        Python data sources elsewhere, has no Clonos or another version, or is older than 4.3.
     """
+    major, minor = (int(part) for part in spark.version.split(".")[:2])
+    if (major, minor) < LEAST_VERSION:
+        message = f"over Spark Connect Clonos needs Spark 4.3, and the server has {spark.version}"
+        raise ConfigError(message, "CONFIG")
     if asked["adopt"]:
         refuse("attach(adopt=...)", "write @causal above each function")
     before = _attached.latest()

@@ -205,6 +205,7 @@ impl Registry {
 
     fn has_died(&mut self, agent: AgentId) {
         if self.agents.died(agent) {
+            self.short.of_dead(agent);
             self.look_for_short();
             self.break_off(agent);
             self.states.died(agent);

@@ -131,6 +131,12 @@ impl Moved {
         }
     }
 
+    /// An attempt came to its end when a newer one was granted: what that comes to does not undo it.
+    pub(super) fn done_beside(&mut self, task: &TaskId, layout: &Layout, rows: u64) {
+        let part = self.part(task, layout);
+        (part.is_done, part.rows) = (true, part.rows.max(rows));
+    }
+
     /// Whether some other stage than that of a task has recorded all of its operator's rows.
     pub(super) fn is_whole(&self, task: &TaskId, layout: &Layout) -> bool {
         let operator = first_part(&task.operator);
@@ -339,6 +345,42 @@ mod tests {
         assert!(registry.is_dead(AgentId(3), false, 120_000));
         assert!(closes(&mut registry, late, 3, true, 30).is_err());
         assert!(!is_whole(&mut registry));
+    }
+
+    #[test]
+    fn an_attempt_that_ends_beside_a_newer_one_counts() {
+        let mut registry = Registry::new();
+        let by = AgentId(1);
+        let info = AgentInfo { id: by, addr: "a".into(), host: "a".into(), driver: false };
+        registry.register(info, "", 0);
+        let attempt = |registry: &mut Registry, number: u64, partition: u32| {
+            let (used, execution, inside, stamp) = (Use::default(), None, false, 0);
+            let (app, stage, attempt, worker) = (STAGE.app, STAGE.stage, number, number);
+            let task = task(partition);
+            let open = OpenTask { task, used, execution, app, stage, attempt, worker, inside, stamp };
+            let Granted::Yes(grant) = registry.grant(&open, Sent { by, number }, 0, Some(2), 0) else {
+                panic!("it is one stage");
+            };
+            grant.generation
+        };
+        let closes = |registry: &mut Registry, partition, generation, summary: Summary, done| {
+            let (ending, left) = (Ending { done, ..Ending::default() }, Left { by, lost: false, end: None });
+            registry.closed(&task(partition), generation, &summary, ending, left)
+        };
+        // The epoch was recorded, and is begun again.
+        for partition in 0..2 {
+            let generation = attempt(&mut registry, u64::from(partition), partition);
+            closes(&mut registry, partition, generation, Summary::default(), true).unwrap();
+        }
+        registry.begin_run("q", Some(&Epoch::Batch(0)));
+        let older = attempt(&mut registry, 10, 0);
+        let newer = attempt(&mut registry, 11, 0);
+        let unasked = Summary { rows: 4, unasked: 1, ..Summary::default() };
+        closes(&mut registry, 0, older, unasked, true).unwrap();
+        closes(&mut registry, 0, newer, Summary { rows: 2, ..Summary::default() }, false).unwrap();
+        let live = Summary { rows: 6, live: 1, ..Summary::default() };
+        let other = attempt(&mut registry, 12, 1);
+        assert!(closes(&mut registry, 1, other, live, true).is_err());
     }
 
     #[test]

@@ -18,14 +18,14 @@ impl Registry {
         known.map_or((openers.len(), None), |(part, opener)| (part, Some(*opener)))
     }
 
-    /// An attempt is over, as its agent says.
-    pub(super) fn opener_is_over(&mut self, task: &TaskId, generation: Generation) {
+    /// An attempt is over, as its agent says; what was known of who opened it.
+    pub(super) fn opener_is_over(&mut self, task: &TaskId, generation: Generation) -> Option<Opener> {
         let first = TaskId { operator: first_part(&task.operator).into(), ..task.clone() };
-        let Some(entry) = self.tasks.get_mut(&first) else { return };
-        let mut openers = entry.attempts.values_mut().flatten();
-        if let Some(opener) = openers.find(|opener| opener.generation == generation) {
-            opener.is_over = true;
-        }
+        let openers = self.tasks.get_mut(&first)?.attempts.values_mut().flatten();
+        let opener = openers.into_iter().find(|opener| opener.generation == generation)?;
+        let known = *opener;
+        opener.is_over = true;
+        Some(known)
     }
 
     pub(super) fn uses_of(&mut self, task: &TaskId) -> &mut Uses {

@@ -18,6 +18,13 @@ const REPAIRS_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Short(BTreeMap<AgentId, BTreeSet<TaskId>>);
 
+impl Short {
+    /// An agent makes no copies any more: others are told to.
+    pub(super) fn of_dead(&mut self, agent: AgentId) {
+        self.0.remove(&agent);
+    }
+}
+
 impl Registry {
     /// Whether `agent` may have copies to make.
     #[must_use]

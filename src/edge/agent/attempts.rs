@@ -23,8 +23,8 @@ type Opener = (u64, u64, u64);
 /// The attempts here.
 #[derive(Default)]
 pub(super) struct Attempts {
-    /// Those who ask in vain, as the driver is silent, and since when.
-    unanswered: HashMap<Opener, Instant>,
+    /// Those who ask in vain, as the driver is silent: since when, and when they asked last.
+    unanswered: HashMap<Opener, (Instant, Instant)>,
     /// How many are being asked for.
     asked: HashMap<Place, usize>,
     opening: HashSet<Attempt>,
@@ -59,10 +59,14 @@ impl Attempts {
         }
     }
 
-    /// The driver was silent to who opens a task; for how long by now. Who has not asked for some `patience` is gone.
+    /// The driver was silent to who opens a task; for how long by now. Who has not asked for half of that `patience` is
+    /// gone, or was as silent as the driver: a pause of this agent is none of the driver's.
     pub(super) fn silence(&mut self, open: &OpenTask, patience: Duration) -> Duration {
-        self.unanswered.retain(|_, since| since.elapsed() < 2 * patience);
-        self.unanswered.entry(opener(open)).or_insert_with(Instant::now).elapsed()
+        self.unanswered.retain(|_, (_, last)| 2 * last.elapsed() < patience);
+        let now = Instant::now();
+        let (since, last) = self.unanswered.entry(opener(open)).or_insert((now, now));
+        *last = now;
+        now.duration_since(*since)
     }
 
     /// It has answered, or is not waited for any more.

@@ -52,8 +52,10 @@ impl Handler {
         let is_alone = session.peers.is_empty() && self.disk.has_segments();
         if moved || !session.published || is_alone {
             locked(&self.store).complete(&session.task, session.grant.generation);
+            // Of a log that is lost there is nothing but this layout's: its rows must not pass for those of the one before.
+            let anew = (session.lost && !session.published).then_some(LogOffset::START);
             // Refused if a newer attempt has opened the task: then this block is not acknowledged.
-            self.tell_holders(session, None)?;
+            self.tell_holders(session, anew)?;
             session.published = true;
         }
         Ok(())
