@@ -22,6 +22,7 @@ mod lost_answers;
 mod memory;
 mod naming;
 mod pooling;
+mod pooling_lost;
 mod process;
 mod reopened;
 mod restart;

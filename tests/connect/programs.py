@@ -19,11 +19,9 @@ from typing import Any
 import pandas as pd
 import pytest
 from pyspark import InheritableThread, cloudpickle
-from pyspark.errors import IllegalArgumentException
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.functions import pandas_udf, udtf
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import clonos
 from clonos import causal
@@ -201,112 +199,6 @@ def streams(spark: SparkSession, folder: Path) -> Any:
     return {"twice": len(asked_for) - len(set(asked_for)), "rows": len(values)}
 
 
-class Counting(StatefulProcessor):
-    """Counts the rows of a key, and fails once."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def init(self, handle: Any) -> None:
-        self._handle = handle
-        self._seen = handle.getValueState("seen", "n long, x double")
-
-    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
-        del key, timerValues
-        self._seen.update((initialState.n, 0.0))
-
-    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
-        values = [row.value for row in rows]
-        n, x = self._seen.get() or (0, 0.0)
-        # Asked before it fails: what was answered is kept.
-        n, x = n + len(values), x + clonos.call(note, self._folder + "/calls.txt", values[0])
-        if 150 in values and not Path(self._folder, "mended").exists():
-            message = "on purpose"
-            raise ValueError(message)
-        self._seen.update((n, x))
-        if not list(self._handle.listTimers()):
-            self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 500)
-        yield Row(k=key[0], n=n, x=x)
-
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
-        del timerValues, expiredTimerInfo
-        yield Row(k=key[0], n=-1, x=0.0)
-
-
-def state(spark: SparkSession, folder: Path) -> Any:
-    """Keyed state of a stream that begins with rows, has timers, fails and is started again."""
-    session = clonos.attach(spark, checkpoint_dir=folder / "checkpoint")
-    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100)
-    frame = source.option("numPartitions", 2).load()
-    grouped = frame.groupBy((sf.col("value") % 5).alias("k"))
-    begins = spark.createDataFrame([(1, 1000), (2, 2000)], "k long, n long").groupBy("k")
-    schema, processor = "k long, n long, x double", Counting(str(folder))
-    kept = clonos.transform_with_state(
-        *(grouped, processor, schema, "append", "processingTime", begins), partitions=3, uid="count"
-    )
-
-    def start() -> Any:
-        writer = kept.writeStream.format("clonos-files").option("path", str(folder / "out"))
-        return writer.option("checkpointLocation", str(folder / "spark")).start()
-
-    query = start()
-    with pytest.raises(Exception, match="on purpose"):
-        query.awaitTermination(60)
-    (folder / "mended").touch()
-    query = start()
-    while (query.lastProgress or {}).get("batchId", 0) < 6:
-        assert query.exception() is None
-        time.sleep(0.2)
-    query.stop()
-    session.savepoint(query, folder / "saved")
-    reader = spark.read.format("clonos-state").option("path", str(folder / "saved"))
-    saved = {
-        row.key.k: row.value.n for row in reader.option("stateVarName", "seen").load().collect()
-    }
-    out = spark.read.parquet(str(folder / "out")).collect()
-    counted = {k: max(row.n for row in out if row.k == k) for k in range(5)}
-    assert {k: n % 1000 for k, n in counted.items()} == dict.fromkeys(range(5), counted[0])
-    asked = (folder / "calls.txt").read_text().splitlines()
-    return {
-        "counted": counted,
-        "saved": saved,
-        "timers": sum(row.n == -1 for row in out),
-        "twice": len(asked) - len(set(asked)),
-        "calls": len(asked),
-    }
-
-
-def state_of_batches(spark: SparkSession, folder: Path) -> Any:
-    """The same operator over a table, keys of other kinds, and what it refuses."""
-    clonos.attach(spark, checkpoint_dir=folder / "checkpoint")
-    (folder / "mended").touch()
-    frame = spark.range(20).select((sf.col("id") % 3).alias("a b"), sf.col("id").alias("value"))
-    schema, processor = "k long, n long, x double", Counting(str(folder))
-    found = []
-    for grouped in (
-        frame.groupBy("a b"),
-        frame.groupBy(frame["a b"]),
-        (frame, ["a b"]),
-        frame.groupBy((sf.col("a b") * 1).alias("k")),
-    ):
-        kept = clonos.transform_with_state(
-            *(grouped, processor, schema, "update", "processingTime"), partitions=2
-        )
-        found.append({row.k: row.n for row in kept.collect() if row.n > 0})
-    refused = []
-    for asked in (
-        (frame.groupBy("a b"), "sometimes", "none"),
-        (frame.groupBy("a b"), "update", "never"),
-        (frame.rollup("a b"), "update", "none"),
-        (frame, "update", "none"),
-    ):
-        try:
-            clonos.transform_with_state(asked[0], processor, schema, *asked[1:])
-        except (clonos.errors.ClonosError, IllegalArgumentException) as error:
-            refused.append(str(error))
-    return {"found": found, "refused": refused}
-
-
 def table_functions(spark: SparkSession, folder: Path) -> Any:
     """Table functions over constants, beside rows, over a table, and by name in SQL."""
 
@@ -355,6 +247,7 @@ def batch_functions(spark: SparkSession, folder: Path) -> Any:
     in_query = causal("double", uid="in query")(lambda row: note(file, 1_000_000 + row))
     in_batch = causal("double", uid="in batch", flush="call")(lambda row: note(file, row))
     shared = causal("double", uid="shared", per="value")(lambda row: random.random() + row)
+    in_other = causal("double", uid="in another session")(lambda _row: random.random())
 
     def write_of(first: int) -> Any:
         def write(batch: Any, number: int) -> None:
@@ -363,6 +256,10 @@ def batch_functions(spark: SparkSession, folder: Path) -> Any:
             twice = batch.withColumn("a", in_batch(sf.col("value") + first))
             twice = twice.withColumn("b", in_batch(sf.col("value") + first + 10_000))
             twice = twice.withColumn("c", shared("value"))
+            other = batch.sparkSession.newSession()
+            elsewhere = other.range(3).select(in_other("id").alias("x")).collect()
+            seen_there = str(sorted(row.x for row in elsewhere))
+            (folder / f"other-{first}-{number}-{mended.exists()}").write_text(seen_there)
             found = twice.withColumn("drawn", sf.lit(drawn)).withColumn("asked", sf.lit(asked))
             if number == 1 and not mended.exists():
                 before = str(sorted(map(tuple, found.collect())))
@@ -400,6 +297,8 @@ def batch_functions(spark: SparkSession, folder: Path) -> Any:
     return {
         "same": [
             (folder / f"before-{first}").read_text() == (folder / f"after-{first}").read_text()
+            and (folder / f"other-{first}-1-False").read_text()
+            == (folder / f"other-{first}-1-True").read_text()
             for first in firsts
         ],
         "twice": len(asked) - len(set(asked)),
@@ -466,6 +365,10 @@ def threads_and_names(spark: SparkSession, folder: Path) -> Any:
         )
         thread.start()
         thread.join()
+        other = spark.newSession()
+        found.append(rows(numbers(other).select("id", drawn("id"))))
+        spark.clearTags()
+        found.append(rows(numbers(spark).select("id", drawn(sf.col("id") + 1))))
         query = "select id, shared(id) a, shared(id + 1) b, plus(id, 2) c, plus(id) d from range(9)"
         return [*found, rows(spark.sql(query))]
 
@@ -476,12 +379,19 @@ def threads_and_names(spark: SparkSession, folder: Path) -> Any:
         raise Failed
     with session.epoch("named"):
         assert run() == first
-    _, (*named, _) = first
+    (*named, _) = first[-1]
     assert all(row[2] == named[at + 1][1] for at, row in enumerate(named[:-1]))
     with pytest.raises(Exception, match="called with nothing"):
         spark.sql("select shared() from range(1)").collect()
     assert clonos.time() > 0
-    return {"replayed": session.stats().totals.replayed}
+    replayed = session.stats().totals.replayed
+    # A name is of the session that is attached, not of that in which it was registered.
+    other = clonos.attach(spark, memory="64MiB")
+    with other.epoch("by name"):
+        assert spark.sql("select shared(id) from range(9)").count() == 9
+        spark.sql("select shared(id) from range(9)").collect()
+    assert other.stats().totals.live == 9
+    return {"replayed": replayed}
 
 
 def where(spark: SparkSession, folder: Path) -> Any:
@@ -491,6 +401,9 @@ def where(spark: SparkSession, folder: Path) -> Any:
 
 
 if __name__ == "__main__":
+    import stateful
+
     name, url, folder = sys.argv[1:]
-    told = globals()[name](SparkSession.builder.remote(url).getOrCreate(), Path(folder))
+    program = getattr(stateful, name, None) or globals()[name]
+    told = program(SparkSession.builder.remote(url).getOrCreate(), Path(folder))
     sys.stdout.write(json.dumps(told) + "\n")

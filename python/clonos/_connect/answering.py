@@ -11,6 +11,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ LOCK, GATEWAY, SOCKET, FAILED, STARTED, LOG = (
 )
 # Longer than the host process keeps a request that is not done.
 TIMEOUT_SECONDS = 20.0
+# Before a request comes again that nobody has answered.
+PAUSE_SECONDS = 0.2
 _FOLDER_HASH = 16
 
 
@@ -51,16 +54,16 @@ def pass_on(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
         connection.settimeout(TIMEOUT_SECONDS)
         try:
             connection.connect(str(folder / SOCKET))
-        except OSError as error:
-            return {"gone": f"{type(error).__name__}: {error}"}
-        try:
             with connection.makefile("rw", encoding="utf-8") as lines:
                 lines.write(json.dumps(request) + "\n")
                 lines.flush()
                 answered: dict[str, Any] = json.loads(lines.readline())
                 return answered
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            return {"gone": f"{type(error).__name__}: {error}"}
         except (OSError, ValueError):
-            # It may have heard. If it is gone, that is seen when this comes again.
+            # It is slow, or may have heard. If it is gone, that is seen when this comes again.
+            time.sleep(PAUSE_SECONDS)
             return {"later": True}
 
 

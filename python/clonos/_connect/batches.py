@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clonos import _attached, _core
+from clonos._connect.names import know_registered
 from clonos._connect.requests import HostProcess
+from clonos._connect.tags import tagged
 from clonos._operators.foreach_batch import BatchFunction, CausalBatch
 from clonos._worker.place import batch_tag
 
@@ -36,12 +38,9 @@ class ServerBatch:
         names = spark.client._user_id or "", spark.session_id, frame._plan._relation_id
         query, execution, attempt = self._host.ask_here("batch", *names)
         _attached.set_current(BatchSession(spark, config))
-        tag = batch_tag(query, number, execution)
-        spark.addTag(tag)
-        try:
+        know_registered()
+        with tagged(spark, batch_tag(query, number, execution)):
             self._causal.run(config, self._check, (query, attempt), batch, number)
-        finally:
-            spark.removeTag(tag)
 
     def _check(self, query: str, batch: int) -> None:
         self._host.ask_here("check", query, batch)

@@ -227,8 +227,12 @@ def _listen(folder: Path, host: Host) -> None:
 
     def accept() -> None:
         while True:
-            connection, _ = listener.accept()
-            threading.Thread(target=_converse, args=(connection, host), daemon=True).start()
+            # No more files or threads, for now: who asks comes again.
+            try:
+                connection, _ = listener.accept()
+                threading.Thread(target=_converse, args=(connection, host), daemon=True).start()
+            except (OSError, RuntimeError):
+                time.sleep(POLL_SECONDS)
 
     threading.Thread(target=accept, name="clonos-host", daemon=True).start()
 
@@ -239,7 +243,12 @@ def _converse(connection: socket.socket, host: Host) -> None:
         connection,
         connection.makefile("rw", encoding="utf-8") as lines,
     ):
-        lines.write(json.dumps(host.answer(json.loads(lines.readline()))) + "\n")
+        request = json.loads(lines.readline())
+        try:
+            answered = host.answer(request)
+        except Exception as error:  # noqa: BLE001, it is the client's
+            answered = _told(error)
+        lines.write(json.dumps(answered) + "\n")
         lines.flush()
 
 

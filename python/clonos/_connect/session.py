@@ -21,11 +21,11 @@ from clonos import _attached, _core, errors
 from clonos._connect.asking import HostSource, ask
 from clonos._connect.batches import ServerBatch
 from clonos._connect.gateway import open_gateway
+from clonos._connect.names import know_registered, register_again
 from clonos._connect.requests import HostProcess, raise_told
+from clonos._connect.tags import tagged
 from clonos._epochs import BATCH_BYTES, BATCH_BYTES_SETTING, STAMP_BITS, check_epoch_name
-from clonos._operators.columns import intercept
 from clonos._operators.foreach_batch import BatchFunction
-from clonos._operators.udf import CausalUDF
 from clonos._stats import Stats
 from clonos._worker.place import epoch_tag
 from clonos.errors import ConfigError
@@ -67,18 +67,20 @@ def attach_client(spark: SparkSession, asked: dict[str, Any]) -> ConnectSession:
     before = _attached.latest()
     same = isinstance(before, ConnectSession) and before.spark is spark and before.asked == asked
     if isinstance(before, ConnectSession) and same and before.is_active:
-        return before
+        if before.is_answered():
+            return before
+        before.stop()
     _attached.check_replaceable()
     host = _started(spark, _settings(asked))
     # Only now: a setting that is refused stops nothing.
     if before is not None:
         before.stop()
-    from pyspark.sql.connect.udf import UDFRegistration
-
-    # Spark would register the plain function, which nothing records.
-    intercept(UDFRegistration, CausalUDF, lambda of, name, fn: fn.register(of, name))
     session = ConnectSession(spark, host, asked)
     _attached.set_current(session)
+    know_registered()
+    # Files of pipelines may register nothing, and have not.
+    with contextlib.suppress(PySparkException):
+        register_again(spark)
     return session
 
 
@@ -198,6 +200,14 @@ class ConnectSession:
         """Ask the host process, for as long as it takes."""
         return self._host.ask(functools.partial(_asked, self.spark), what, *arguments)
 
+    def is_answered(self) -> bool:
+        """Whether the process beside the driver is still there."""
+        try:
+            self._ask("config")
+        except errors.AgentError:
+            return False
+        return True
+
     @contextlib.contextmanager
     def epoch(self, name: str) -> Iterator[None]:
         """Make everything this thread runs on Spark one epoch, called `name`.
@@ -225,17 +235,9 @@ class ConnectSession:
             message = f"no epoch can begin in {self!r}: use what clonos.attach(spark) returned last"
             raise ConfigError(message, "CONFIG")
         stamp = self._enter(name)
-        tag = epoch_tag(name, stamp)
-        is_outermost = tag not in self.spark.getTags()
         try:
-            if is_outermost:
-                self.spark.addTag(tag)
-            try:
+            with tagged(self.spark, epoch_tag(name, stamp)):
                 yield
-            finally:
-                spark: Any = self.spark
-                if is_outermost and not spark.is_stopped:
-                    self.spark.removeTag(tag)
         except BaseException:
             self._leave(name, has_ended=False)
             raise
