@@ -394,6 +394,24 @@ def threads_and_names(spark: SparkSession, folder: Path) -> Any:
     return {"replayed": replayed}
 
 
+def loses_the_process(spark: SparkSession, folder: Path) -> Any:
+    """The process beside the driver is killed, and another attach starts one."""
+    settings = {"checkpoint_dir": folder / "checkpoint", "memory": "65MiB"}
+    session = clonos.attach(spark, **settings)
+    pid = int(session._host.process.split()[0])
+    drawn = causal("double", uid="drawn")(lambda _row: random.random())
+    with contextlib.suppress(Failed), session.epoch("lost"):
+        first = rows(numbers(spark).select("id", drawn("id")))
+        raise Failed
+    os.kill(pid, 9)
+    with pytest.raises(clonos.errors.AgentError, match="attach"):
+        session.stats()
+    again = clonos.attach(spark, **settings)
+    with again.epoch("lost"):
+        assert rows(numbers(spark).select("id", drawn("id"))) == first
+    return again is not session
+
+
 def where(spark: SparkSession, folder: Path) -> Any:
     """Whose agents there are."""
     one = clonos.attach(spark).config.driver_addr

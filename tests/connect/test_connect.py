@@ -123,6 +123,10 @@ def test_threads_and_names_in_sql_are_recorded_too(server: Server, tmp_path: Pat
     assert client("threads_and_names", server, tmp_path)["replayed"] > 400
 
 
+def test_a_process_that_is_killed_is_started_again(server: Server, tmp_path: Path) -> None:
+    assert client("loses_the_process", server, tmp_path)
+
+
 def test_a_client_with_a_server_of_its_own_is_a_client(tmp_path: Path) -> None:
     assert client("threads_and_names", InProcess(), tmp_path)["replayed"] > 400
 

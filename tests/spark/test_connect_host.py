@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 import clonos
+from clonos._connect import answering
 from clonos._connect import host as hosts
 from clonos._connect.host import Host
 
@@ -44,6 +47,20 @@ def test_a_request_that_comes_again_is_done_once(ask: Any) -> None:
     ask("begin", "day", 1)
     for _ in range(2):
         assert ask("leave", "day", 1, True, id="left") == {"answer": None}
+
+
+def test_a_process_that_takes_no_connection_is_slow_and_not_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answering, "TIMEOUT_SECONDS", 0.2)
+    request = {"what": "config"}
+    assert "gone" in answering.pass_on(tmp_path, request)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / answering.SOCKET))
+        assert "gone" in answering.pass_on(tmp_path, request)
+        listener.listen(1)
+        # It accepts none, and its queue is full soon.
+        assert [answering.pass_on(tmp_path, request) for _ in range(5)] == [{"later": True}] * 5
 
 
 def test_what_was_asked_of_the_process_before_is_not_answered(ask: Any) -> None:
