@@ -16,7 +16,6 @@ use clonos::task::{PoolQuestion, PoolQuestions, TaskMode, TaskOptions, values_he
 
 use crate::memory::{block, given};
 use crate::reopened::fail;
-use crate::silence::{replicated, says};
 use crate::world::{
     APP, Peer, World, append, close, eventually, open, opening, restarted, start_driver, task,
 };
