@@ -355,7 +355,8 @@ def threads_and_names(spark: SparkSession, folder: Path) -> Any:
     with pytest.raises(clonos.errors.ConfigError, match="after clonos"):
         spark.udf.register("shared", shared)
     session = clonos.attach(spark, checkpoint_dir=folder / "checkpoint")
-    spark.udf.register("shared", shared)
+    # As `spark.udf.register` does.
+    shared.register(spark, "shared")
     spark.udf.register("plus", causal(sf.udf(lambda x, y=1: x + y + random.random(), "double")))
 
     def run() -> Any:

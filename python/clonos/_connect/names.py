@@ -39,8 +39,9 @@ def _remembering(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
         made = original(self, name, f, *args, **kwargs)
         known = _named.setdefault(self.sparkSession, {})
         known.pop((kind, name), None)
-        if isinstance(f, CausalUDF) or hasattr(f, "_handler"):
-            known[kind, name] = f
+        causal = getattr(f, "causal", f)
+        if isinstance(causal, CausalUDF) or hasattr(causal, "_handler"):
+            known[kind, name] = causal
         return made
 
     register._clonos_named = True  # type: ignore[attr-defined]

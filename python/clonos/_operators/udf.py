@@ -247,7 +247,10 @@ class CausalUDF(Generic[P, R]):
 
         named = self._copy(__name__=name)
         if is_client(spark):
-            spark.udf.register(name, named._of_any_place())
+            shown = named._of_any_place()
+            # By which the next attach knows what it has to register anew.
+            shown.causal = self
+            spark.udf.register(name, shown)
             return named
         made: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 
