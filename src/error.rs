@@ -210,8 +210,8 @@ pub enum Error {
         /// Generation of this attempt.
         ours: Generation,
     },
-    /// One operator is used twice in one task.
-    #[error("operator {:?} is used twice in partition {} of epoch {}: give each use a uid of its own with .with_uid(...)", task.operator, task.partition, task.epoch)]
+    /// Another stage has the operator under way, and does not come to an end.
+    #[error("another stage that computes {:?} in epoch {} is at work for too long for partition {} of this one to go on: let one action end before the other begins, or give each use a uid of its own with .with_uid(...)", task.operator, task.epoch, task.partition)]
     OperatorUsedTwice {
         /// The task.
         task: TaskId,

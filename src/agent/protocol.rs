@@ -30,7 +30,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::{PoolQuestions, PoolRows, Summary};
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 26;
+pub const PROTOCOL_VERSION: u32 = 27;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 1 << 20;
 
@@ -163,6 +163,12 @@ pub enum Request {
         agent: AgentId,
         /// Whether nobody listens where it was.
         refused: bool,
+    },
+    /// Agent to registry: which of these wrote to the checkpoint folder and are dead, or have been silent for so long that
+    /// they are from now on?
+    DeadAmong {
+        /// Some agents.
+        agents: Vec<AgentId>,
     },
     /// The driver's agent to all others: it ends, and the application with it.
     Farewell,
@@ -397,6 +403,8 @@ pub enum Reply {
     },
     /// To `Silent`: then it stays so, and is told with its next beat.
     IsDead(bool),
+    /// To `DeadAmong`: these.
+    AreDead(Vec<AgentId>),
     /// To `Leaving`: whether there are logs that it is to copy before.
     IsNeeded(bool),
     /// To `Agents`.

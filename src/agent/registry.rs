@@ -261,8 +261,7 @@ impl Registry {
             return Granted::Left;
         }
         let task = part_of(&first, part);
-        if self.in_use(&task, |live| live.layout.app == open.app && live.layout.stage != open.stage) {
-            self.waits_for(&task);
+        if self.is_busy(&task, &layout, now_ms) {
             return Granted::Busy;
         }
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
@@ -297,9 +296,15 @@ impl Registry {
         Granted::Yes(Box::new(grant))
     }
 
-    fn in_use(&self, task: &TaskId, by: impl Fn(&Live) -> bool) -> bool {
+    /// Whether another stage of the application has the task open, or one that is cut otherwise any of them.
+    fn is_busy(&mut self, task: &TaskId, layout: &Layout, now_ms: u64) -> bool {
         let live = self.tasks.get(task).and_then(|entry| entry.live.as_ref());
-        live.is_some_and(|live| !live.is_over && self.agents.is_alive(live.agent) && by(live))
+        let of_another = live.filter(|live| live.layout.app == layout.app && !live.layout.same_stage(layout));
+        if of_another.is_some_and(|live| !live.is_over && self.agents.is_alive(live.agent)) {
+            self.waits_for(task);
+            return true;
+        }
+        self.is_beside_others(task, layout, now_ms)
     }
 
     /// A new attempt, or the last one, if that was `given` to this request.
@@ -312,7 +317,10 @@ impl Registry {
         let layout_changed = self.recorded_otherwise(&task, &layout);
         let other_borders = self.has_other_borders(&task, &layout);
         let run = self.uses_of(&task).run;
-        self.change(&task, |entry| entry.layout = if entry.published { entry.layout } else { layout });
+        self.change(&task, |entry| {
+            entry.layout = if entry.published { entry.layout } else { layout };
+            entry.live = Some(live);
+        });
         let agents = &self.agents;
         let alive = |id: &AgentId| agents.info(*id).filter(|_| agents.is_alive(*id)).cloned();
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
@@ -331,7 +339,6 @@ impl Registry {
         (entry.generation, entry.granted) = (generation, generation);
         let ended_before = entry.ended_before;
         entry.opens = opens + 1;
-        entry.live = Some(live);
         entry.attempted.retain(|(known, _)| *known != generation);
         entry.attempted.push_back((generation, live.agent));
         if entry.attempted.len() > ATTEMPTED_MAX {
@@ -349,8 +356,7 @@ impl Registry {
             ended: entry.ended,
             run,
         };
-        let (published, holders) = (entry.published, entry.holders.clone());
-        let pooled = entry.pooled.clone();
+        let (published, holders, pooled) = (entry.published, entry.holders.clone(), entry.pooled.clone());
         let whole = entry.whole.then(|| holders.iter().copied().collect());
         Grant {
             task,
@@ -438,15 +444,18 @@ impl Registry {
         // Others may have gone on without an agent that was declared dead, and the attempt is told that it has failed.
         let standing = if ending.done { self.is_not_dead(left.by) } else { Ok(()) };
         let ending = Ending { done: ending.done && standing.is_ok(), ..ending };
+        let live = self.change(task, |entry| {
+            entry.rows = entry.rows.max(summary.rows);
+            entry.replayed += summary.replayed;
+            entry.live_rows += summary.live;
+            entry.lost += u64::from(left.lost);
+            if entry.generation == generation { entry.live.take() } else { None }
+        });
         let Some(entry) = self.tasks.get_mut(task) else { return Ok(()) };
         let Some(uses) = self.uses.get_mut(&task.epoch_key()) else { return Ok(()) };
-        entry.rows = entry.rows.max(summary.rows);
-        entry.replayed += summary.replayed;
-        entry.live_rows += summary.live;
-        entry.lost += u64::from(left.lost);
         let ending_done = ending.done;
         if entry.generation == generation {
-            let live = entry.live.take().map(|live| live.layout);
+            let live = live.flatten().map(|live| live.layout);
             if let Some(layout) = live {
                 uses.moved.closed(task, &layout, ending.done, summary.rows);
             }

@@ -1,17 +1,21 @@
 //! What becomes of attempts at an agent that was declared dead, be it that it was killed or stood still for long.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clonos::agent::protocol::{Ending, OpenTask, Reply, Request};
 use clonos::agent::registry::AGENT_SILENCE_MS_MAX;
 use clonos::edge::agent::Agent;
 use clonos::edge::net::client::Client;
+use clonos::error::Error;
 use clonos::frame::Group;
 use clonos::id::{AgentId, LogOffset, TaskId};
 use clonos::task::Summary;
 
 use super::leaving::has;
+use super::line::line;
 use super::world::*;
 
 /// Stops an agent's process until others hold it for dead.
@@ -139,4 +143,33 @@ fn what_is_absorbed_on_the_senders_host_is_on_another_one() {
         found.is_some()
     });
     assert_eq!(found.unwrap().prior, [text("rides")]);
+}
+
+/// A task at an agent that is cut off from the driver together with the holder of its copies, as others are not.
+#[test]
+fn who_is_cut_off_with_its_peers_has_nothing_acknowledged_once_others_have_read_the_folder() {
+    let mut world = World::with(|config, folder| {
+        config.io_timeout_ms = 1_000;
+        config.checkpoint_dir = Some(folder.path().join("checkpoint").display().to_string());
+    });
+    let is_cut = Arc::new(AtomicBool::new(false));
+    let (driver, cut) = (world.config.driver_addr.clone(), Arc::clone(&is_cut));
+    world.config.driver_addr = line(&driver, move |_, _| !cut.load(Ordering::SeqCst), |_| true);
+    let (own, peer) = (world.executor("own"), world.executor("peer"));
+    world.config.driver_addr = driver;
+    let both = [world.id_of(&own), world.id_of(&peer)];
+    let mut worker = world.worker_of(&own);
+    let session = open(&mut worker, &task(0), 1, 1).session;
+    append(&mut worker, session, &text("recorded")).unwrap();
+    is_cut.store(true, Ordering::SeqCst);
+    for agent in both {
+        is_dead(&world, agent);
+    }
+    // The two have all that is asked of them, and nobody else has gone on so far.
+    append(&mut worker, session, &text("meanwhile")).unwrap();
+    let third = world.executor("third");
+    assert_eq!(found_at(&world, &third), [text("recorded"), text("meanwhile")]);
+    let late = append(&mut worker, session, &text("late")).unwrap_err();
+    assert!(matches!(late, Error::Fenced { .. }), "{late}");
+    assert_eq!(open(&mut world.worker_of(&third), &task(0), 1, 3).prior.len(), 2);
 }

@@ -362,12 +362,15 @@ fn who_writes_again_what_an_earlier_job_lost_has_lost_what_that_recorded() {
     // In the same epoch it is there.
     let known = open(&mut worker, &task(0), rest, 2);
     assert!(!known.lost && known.prior == [text("one")]);
+    close(&mut worker, known.session);
     for attempt in [3, 4] {
         let lost = open(&mut worker, &task(1), rest, attempt);
         assert!(lost.lost, "also when it is tried again");
         close(&mut worker, lost.session);
     }
-    assert!(!open(&mut worker, &task(2), rest, 5).lost, "it was never written");
+    let never = open(&mut worker, &task(2), rest, 5);
+    assert!(!never.lost, "it was never written");
+    close(&mut worker, never.session);
     assert!(!open(&mut worker, &task(3), stage, 6).lost);
 }
 

@@ -135,7 +135,7 @@ fn rows_of_another_number_of_tasks_are_found_when_the_last_number_comes_again() 
 fn rows_that_were_recorded_meanwhile_are_found_by_who_opens_later() {
     let world = World::new();
     let mut worker = world.worker();
-    let old = open(&mut worker, &task(9), 110, 1);
+    let old = worker.open(opening_of(APP + 1, 9, 110)).unwrap();
     append(&mut worker, old.session, &rows(1..2, "first")).unwrap();
     let mut other = world.worker();
     open(&mut other, &task(0), 102, 20);
@@ -151,12 +151,12 @@ fn rows_that_were_recorded_meanwhile_are_found_by_who_opens_later() {
 fn a_log_that_another_attempt_went_on_with_is_read_anew_and_once() {
     let world = World::new();
     let mut worker = world.worker();
-    let first = open(&mut worker, &task(9), 110, 1);
+    let first = worker.open(opening_of(APP + 1, 9, 110)).unwrap();
     append(&mut worker, first.session, &rows(1..2, "of the first attempt")).unwrap();
     let mut other = world.worker();
     open(&mut other, &task(0), 102, 20);
     assert_eq!(found(&mut other, 0, 1..3).unwrap(), told(&[(1, "of the first attempt")]));
-    let second = open(&mut worker, &task(9), 110, 2);
+    let second = worker.open(opening_of(APP + 2, 9, 110)).unwrap();
     append(&mut worker, second.session, &rows(2..3, "of the second")).unwrap();
     open(&mut other, &task(1), 102, 21);
     let both = told(&[(1, "of the first attempt"), (2, "of the second")]);
@@ -260,9 +260,10 @@ fn rows_for_which_the_disk_has_no_room_do_not_keep_logs_from_it() {
         }
         close(&mut worker, opened.session);
     }
-    open(&mut worker, &task(0), 102, 50);
+    let asking = open(&mut worker, &task(0), 102, 50);
     let refused = found(&mut worker, 0, 0..10).unwrap_err();
     assert_eq!(refused.condition(), "DISK_BUDGET");
+    fail(&mut worker, asking.session);
     let mut other = world.worker();
     let opened = open(&mut other, &task(30), 120, 60);
     for part in 0..3 {

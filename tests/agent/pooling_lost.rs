@@ -4,9 +4,10 @@ use clonos::agent::protocol::Reply;
 use clonos::edge::net::client::Client;
 use clonos::error::Error;
 
-use crate::pooling::{found, rows, told};
+use crate::pooling::{found, opening_of, rows, told};
+use crate::reopened::fail;
 use crate::silence::{replicated, says};
-use crate::world::{Peer, World, append, close, open, task};
+use crate::world::{APP, Peer, World, append, close, open, task};
 
 #[test]
 fn rows_of_a_log_that_is_lost_are_not_taken_for_new_ones() {
@@ -19,6 +20,7 @@ fn rows_of_a_log_that_is_lost_are_not_taken_for_new_ones() {
     let mut worker = world.worker();
     let kept = open(&mut worker, &task(8), 110, 2);
     append(&mut worker, kept.session, &rows(2..3, "kept")).unwrap();
+    fail(&mut worker, kept.session);
     open(&mut worker, &task(0), 102, 20);
     for _ in 0..2 {
         let error = found(&mut worker, 0, 1..3).unwrap_err();
@@ -41,6 +43,7 @@ fn what_is_recorded_in_the_place_of_a_lost_log_does_not_pass_for_it() {
     let mut worker = world.worker();
     let kept = open(&mut worker, &task(8), 110, 2);
     append(&mut worker, kept.session, &rows(2..3, "kept")).unwrap();
+    fail(&mut worker, kept.session);
     // By a stage with another number of tasks.
     let own = open(&mut worker, &task(1), 102, 20);
     assert!(own.lost);
@@ -55,14 +58,14 @@ fn a_log_that_was_begun_anew_since_it_was_read_is_read_anew() {
     let world = World::with(|config, _| config.sharing_depth = 0);
     let holder = world.process("a");
     let mut worker = Client::connect(&world.config, &holder.socket).unwrap();
-    let first = open(&mut worker, &task(9), 110, 1);
+    let first = worker.open(opening_of(APP + 1, 9, 110)).unwrap();
     append(&mut worker, first.session, &rows(1..2, "lost")).unwrap();
     let mut other = world.worker();
     open(&mut other, &task(0), 102, 20);
     assert_eq!(found(&mut other, 0, 1..2).unwrap(), told(&[(1, "lost")]));
     holder.kill();
     let mut worker = world.worker();
-    let second = open(&mut worker, &task(9), 110, 2);
+    let second = worker.open(opening_of(APP + 2, 9, 110)).unwrap();
     assert!(second.lost);
     // It is as long as what was read.
     append(&mut worker, second.session, &rows(1..2, "anew")).unwrap();

@@ -27,6 +27,14 @@ struct Named {
     gone: HashSet<(i64, i64)>,
 }
 
+/// A stage of a run: which rows its partitions have, which of them are left, and what the others said.
+struct Stage {
+    number: u32,
+    parts: Vec<Vec<i64>>,
+    left: Vec<usize>,
+    out: HashMap<i64, i64>,
+}
+
 /// How an attempt or a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
@@ -39,6 +47,8 @@ enum Ended {
 
 pub(crate) struct Story {
     dice: Dice,
+    /// Says which stages have others beside them, so that what else happens is as it was without.
+    beside: Dice,
     folder: TempDir,
     names: [Named; NAMES.len()],
     lives: u64,
@@ -59,6 +69,7 @@ impl Story {
     pub(crate) fn new(seed: u64) -> Self {
         let mut story = Self {
             dice: Dice::new(seed),
+            beside: Dice::new(!seed),
             folder: tempfile::tempdir().unwrap(),
             names: Default::default(),
             lives: 0,
@@ -138,14 +149,38 @@ impl Story {
         Ok(())
     }
 
-    /// One run of the program's job over an epoch; failed tasks are tried again.
+    /// One run of the program's job over an epoch, in which a second action may be under way over the same rows, cut
+    /// otherwise; failed tasks are tried again.
     fn run(&mut self, life: &Life, name: usize, may_die: bool) -> Told<Ended> {
+        life.driver.begin_run("batch", Some(&Epoch::Named(NAMES[name].into())));
+        let mut stages = vec![self.stage(life, name)];
+        if self.beside.chance(25) {
+            stages.push(self.stage(life, name));
+        }
+        while !stages.iter().all(|stage| stage.left.is_empty()) {
+            let at = self.beside.below(stages.len());
+            let stage = &mut stages[at];
+            if stage.left.is_empty() {
+                continue;
+            }
+            let at = self.dice.below(stage.left.len());
+            match self.attempt(life, name, stage, stage.left[at], may_die)? {
+                Ended::Done => drop(stage.left.swap_remove(at)),
+                Ended::Failed => {}
+                Ended::Died => return Ok(Ended::Died),
+            }
+        }
+        let rows = &self.names[name].rows;
+        let missing = rows.iter().find(|row| stages.iter().any(|stage| !stage.out.contains_key(*row)));
+        missing.map_or(Ok(Ended::Done), |row| Err(format!("row {row} is missing")))
+    }
+
+    fn stage(&mut self, life: &Life, name: usize) -> Stage {
         let partitions = self.dice.between(1, 5);
         self.stages += 1;
-        let stage = self.stages;
-        life.has_stage(stage, partitions as u32);
-        life.driver.begin_run("batch", Some(&Epoch::Named(NAMES[name].into())));
-        self.trace.push(format!("{}: stage {stage} of {partitions} in life {}", NAMES[name], life.number));
+        let number = self.stages;
+        life.has_stage(number, partitions as u32);
+        self.trace.push(format!("{}: stage {number} of {partitions} in life {}", NAMES[name], life.number));
         let mut parts = vec![Vec::new(); partitions];
         // As many partitions have the same rows, as Spark's have; in which order they come does not matter.
         let mut rows = self.names[name].rows.clone();
@@ -155,40 +190,22 @@ impl Story {
         for row in rows {
             parts[Dice::new(row as u64).below(partitions)].push(row);
         }
-        let mut left: Vec<usize> = (0..partitions).collect();
-        let mut out = HashMap::new();
-        while !left.is_empty() {
-            let at = self.dice.below(left.len());
-            let partition = left[at];
-            match self.attempt(life, name, stage, partition, &parts[partition], may_die, &mut out)? {
-                Ended::Done => drop(left.swap_remove(at)),
-                Ended::Failed => {}
-                Ended::Died => return Ok(Ended::Died),
-            }
-        }
-        let rows = &self.names[name].rows;
-        if let Some(row) = rows.iter().find(|row| !out.contains_key(*row)) {
-            return Err(format!("row {row} is missing"));
-        }
-        Ok(Ended::Done)
+        Stage { number, parts, left: (0..partitions).collect(), out: HashMap::new() }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "all of a task")]
     fn attempt(
         &mut self,
         life: &Life,
         name: usize,
-        stage: u32,
+        stage: &mut Stage,
         partition: usize,
-        rows: &[i64],
         may_die: bool,
-        out: &mut HashMap<i64, i64>,
     ) -> Told<Ended> {
         self.attempts += 1;
-        let opened = Attempt::open(life, NAMES[name], stage, partition as u32, self.attempts);
+        let opened = Attempt::open(life, NAMES[name], stage.number, partition as u32, self.attempts);
         let mut attempt = opened.map_err(|e| error(&e))?;
         let size = self.dice.between(1, 30);
-        for batch in rows.chunks(size) {
+        for batch in stage.parts[partition].chunks(size) {
             let sudden = may_die && self.dice.chance(2);
             let ask = || {
                 self.answers += 1;
@@ -201,7 +218,7 @@ impl Story {
             }
             for (row, answer) in batch.iter().zip(answers) {
                 self.see(name, *row, answer, life)?;
-                out.insert(*row, answer);
+                stage.out.insert(*row, answer);
             }
             if may_die && self.dice.chance(2) {
                 self.trace.push(format!("dies in partition {partition}"));

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from pyspark import TaskContext
+from pyspark import InheritableThread, TaskContext
 from pyspark.sql.functions import pandas_udf
 from pyspark.sql.types import LongType
 
@@ -220,3 +221,30 @@ def test_a_query_with_another_number_in_it_finds_its_rows_behind_a_shuffle(
         again = answers(2)
     assert calls.value == len(before) == 120
     assert again == before
+
+
+def test_two_actions_at_a_time_that_cut_rows_otherwise_see_the_same_answers(
+    session: Any, spark: Any
+) -> None:
+    def ask(row: int) -> int:
+        # The second partition is at work when the second action begins, which has all in one.
+        time.sleep(0.05 if row >= 50 else 0)
+        return random.SystemRandom().randrange(2**31)
+
+    answer = causal("long", uid="beside", per="row")(ask)
+    frame = spark.range(0, 100, 1, 2).select("id", answer("id").alias("answer"))
+    seen: list[dict[int, int]] = []
+
+    def act(partitions: int) -> None:
+        seen.append({row.id: row.answer for row in frame.coalesce(partitions).collect()})
+
+    with session.epoch("two actions"):
+        threads = [InheritableThread(target=act, args=(partitions,)) for partitions in (2, 1)]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.2)
+        for thread in threads:
+            thread.join()
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
+    assert len(seen[0]) == 100

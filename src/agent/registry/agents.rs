@@ -286,6 +286,11 @@ impl Registry {
         true
     }
 
+    /// [`Self::is_dead`] of some, none of which has refused.
+    pub fn dead_among(&mut self, agents: &[AgentId], now_ms: u64) -> Vec<AgentId> {
+        agents.iter().copied().filter(|agent| self.is_dead(*agent, false, now_ms)).collect()
+    }
+
     /// Whether an agent is dead, or has been silent for longer than that and is taken for dead from now on. Of one whose
     /// executor Spark has given up, any silence will do.
     pub(super) fn is_gone(&mut self, agent: AgentId, patience_ms: u64, now_ms: u64) -> bool {

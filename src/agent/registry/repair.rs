@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Entry, Registry};
+use super::{Entry, Live, Registry};
 use crate::agent::protocol::Repair;
 use crate::id::{AgentId, TaskId};
 
@@ -65,11 +65,12 @@ impl Registry {
         if !entry.whole || !self.is_gone(live.agent, patience_ms, now_ms) {
             return false;
         }
-        let Some(entry) = self.tasks.get_mut(task) else { return false };
-        let Some(live) = entry.live.as_mut() else { return false };
-        live.is_over = true;
         self.newest = self.newest.next();
-        entry.generation = self.newest;
+        let generation = self.newest;
+        self.change(task, |entry| {
+            entry.live = entry.live.map(|live| Live { is_over: true, ..live });
+            entry.generation = generation;
+        });
         true
     }
 

@@ -56,12 +56,13 @@ impl Registry {
     /// These attempts are not at an agent that was asked for them, as it says.
     pub fn over(&mut self, agent: AgentId, attempts: &[(TaskId, Generation)]) {
         for (task, generation) in attempts {
-            let entry = self.tasks.get_mut(task).filter(|entry| entry.granted == *generation);
-            if let Some(live) = entry.and_then(|entry| entry.live.as_mut())
-                && live.agent == agent
-            {
+            let layout = self.change(task, |entry| {
+                let live = entry.live.as_mut().filter(|live| live.agent == agent);
+                let live = live.filter(|_| entry.granted == *generation)?;
                 live.is_over = true;
-                let layout = live.layout;
+                Some(live.layout)
+            });
+            if let Some(layout) = layout.flatten() {
                 self.uses_of(task).moved.closed(task, &layout, false, 0);
                 self.opener_is_over(task, *generation);
                 self.look_if_short(task);

@@ -267,7 +267,7 @@ impl Handler {
     /// Compares a log with what stands in the checkpoint folder: nobody else has it any more.
     fn compare_with_folder(&self, log: &Shared, has_all: bool) -> Result<Compared> {
         let lost = || Error::CausalLogLost { task: log.task.clone() };
-        let rescued = self.disk.rescue(&log.task)?.ok_or_else(lost)?;
+        let rescued = self.rescue(&log.task)?.ok_or_else(lost)?;
         let mut ours = Ours::default();
         let mut from = LogOffset::START;
         loop {

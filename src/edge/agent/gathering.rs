@@ -71,11 +71,17 @@ impl Handler {
             _ if !grant.published => Found::Nothing,
             _ => {
                 let shown = if is_absorbed { grant.shown.end } else { LogOffset::START };
-                let rescued = self.disk.rescue(task)?.filter(|rescued| rescued.end() >= shown);
+                let rescued = self.rescue(task)?.filter(|rescued| rescued.end() >= shown);
                 rescued.map_or(Found::Lost, Found::Rescued)
             }
         };
         Ok((found, copies))
+    }
+
+    /// Finds a log in the checkpoint folder, to which agents add nothing that counts of which the driver says that they
+    /// are dead.
+    pub(super) fn rescue(&self, task: &TaskId) -> Result<Option<Rescued>> {
+        self.disk.rescue(task, |agents| self.registrar.dead_among(&self.connections, agents))
     }
 
     /// One piece of an agent's copy.

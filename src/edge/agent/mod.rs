@@ -57,6 +57,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -177,6 +178,8 @@ impl Agent {
         let disk = Disk::open(&session, id, app)?;
         if let Registrar::Here(local) = &registrar {
             local.attached(disk.attach()?);
+        } else {
+            disk.beaten(Instant::now());
         }
         let handler = Arc::new(Handler::new(session, info.clone(), disk, registrar, executor.clone()));
         let server = Server::new(Arc::clone(&handler));

@@ -347,7 +347,7 @@ impl Handler {
                 Some(None) => return Ok(Piece::Later(None)),
                 None => {
                     let lost = || Error::CausalLogLost { task: entry.task.clone() };
-                    let found = self.disk.rescue(&entry.task)?.ok_or_else(lost)?;
+                    let found = self.rescue(&entry.task)?.ok_or_else(lost)?;
                     if found.generation > entry.newest {
                         return Ok(Piece::Later(Some(found.generation)));
                     }

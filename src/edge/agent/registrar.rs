@@ -218,6 +218,7 @@ impl LocalRegistry {
             Request::Silent { agent, refused } => {
                 Ok(Reply::IsDead(registry.is_dead(*agent, *refused, now_ms)))
             }
+            Request::DeadAmong { agents } => Ok(Reply::AreDead(registry.dead_among(agents, now_ms))),
             Request::Holding { task, generation, holders, adopted, whole, sent } => {
                 let held = registry.holding(task, *generation, holders, *adopted, *whole, *sent);
                 held.map(|()| Reply::Done)
@@ -380,6 +381,18 @@ impl Registrar {
     /// Whether an agent that did not answer is dead, and is from now on; not if that cannot be asked.
     pub(in crate::edge) fn is_dead(&self, connections: &Connections, agent: AgentId, refused: bool) -> bool {
         matches!(self.ask(connections, &Request::Silent { agent, refused }), Ok(Reply::IsDead(true)))
+    }
+
+    /// Those of some agents that are dead; one that was silent for long is from now on.
+    pub(in crate::edge) fn dead_among(
+        &self,
+        connections: &Connections,
+        agents: Vec<AgentId>,
+    ) -> Result<Vec<AgentId>> {
+        match self.ask(connections, &Request::DeadAmong { agents })? {
+            Reply::AreDead(dead) => Ok(dead),
+            _ => Err(unexpected()),
+        }
     }
 
     /// What is news to an agent that knows the first `seen` changes of who is alive.

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -23,7 +23,7 @@ pub use self::location::Location;
 use self::recovery::{RecoveredFiles, RecoveredTask, recover_claimed, recover_epoch};
 use self::segment::claim::{self, Claim};
 use self::segment::store::{self, Store};
-use self::segment::{DiskWriter, Pending, SegmentRecord, rubbish};
+use self::segment::{DiskWriter, Pending, SegmentRecord, dead, layout, rubbish};
 use self::spill::SpillDir;
 use self::state::StateFolder;
 use crate::agent::store::one_piece;
@@ -48,6 +48,7 @@ pub(super) struct Disk {
     /// Spark's id of the application, for whoever it takes an epoch over from, and its hash.
     app_id: String,
     app: u64,
+    agent: AgentId,
     incarnation: AtomicU64,
 }
 
@@ -93,7 +94,7 @@ impl Disk {
         let states = store.as_ref().map(|store| StateFolder::new(Arc::clone(store), agent));
         let (recovered, incarnation) = (Mutex::default(), AtomicU64::new(0));
         let app_id = config.app_id.clone();
-        Ok(Self { spill, segments, states, store, recovered, app_id, app, incarnation })
+        Ok(Self { spill, segments, states, store, recovered, app_id, app, agent, incarnation })
     }
 
     /// In the driver: the application's number among those that attached to the checkpoint folder.
@@ -116,6 +117,13 @@ impl Disk {
         self.incarnation.store(incarnation, Ordering::Release);
         if let Some(segments) = &self.segments {
             segments.own(incarnation);
+        }
+    }
+
+    /// In an executor's agent: the driver has answered a beat that was sent then.
+    pub(super) fn beaten(&self, sent: Instant) {
+        if let Some(segments) = &self.segments {
+            segments.beaten(sent);
         }
     }
 
@@ -145,11 +153,20 @@ impl Disk {
         Ok(Some((used, found.tasks)))
     }
 
-    /// Finds one task's log in the checkpoint folder, whoever wrote it, and the newest attempt that did.
-    pub(super) fn rescue(&self, task: &TaskId) -> Result<Option<Rescued>> {
+    /// Finds one task's log in the checkpoint folder, whoever wrote it, and the newest attempt that did. Nothing more is
+    /// acknowledged to writers that are dead, as `dead_among` says of some.
+    pub(super) fn rescue(
+        &self,
+        task: &TaskId,
+        dead_among: impl FnOnce(Vec<AgentId>) -> Result<Vec<AgentId>>,
+    ) -> Result<Option<Rescued>> {
         let Some(store) = &self.store else { return Ok(None) };
         let key = task.epoch_key();
         let Some(Claim { used, .. }) = claim::newest(store.as_ref(), &key)? else { return Ok(None) };
+        let writers = layout::writers(store.as_ref(), &key, used, self.app);
+        let mut writers = writers.map_err(|e| Error::io(format!("listing what was written in {key}"), &e))?;
+        writers.remove(&self.agent);
+        dead::mark(store.as_ref(), writers, dead_among)?;
         let found = recover_epoch(store, &key, used)?;
         let log = found.tasks.into_iter().find(|log| log.task == *task && !log.blocks.is_empty());
         let rescued = |log: RecoveredTask| {

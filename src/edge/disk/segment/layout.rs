@@ -1,5 +1,6 @@
 //! Where segments lie.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -102,6 +103,21 @@ fn is_of(file: &Path, used: u64) -> bool {
 /// Hash of the application that wrote a segment, by its name.
 pub(in crate::edge::disk) fn app_of(file: &Path) -> Option<&str> {
     file.file_stem()?.to_str()?.split('-').nth(2)
+}
+
+/// The agents of the application with hash `app` that wrote in one use of an epoch.
+pub(in crate::edge::disk) fn writers(
+    store: &dyn Store,
+    key: &EpochKey,
+    used: u64,
+    app: u64,
+) -> io::Result<HashSet<AgentId>> {
+    let agent_of = |file: &PathBuf| {
+        let agent = file.file_stem()?.to_str()?.split('-').nth(1)?;
+        u64::from_str_radix(agent, 16).ok().map(AgentId)
+    };
+    let files = epoch_files(store, key, used)?;
+    Ok(files.iter().filter(|file| is_by(file, app)).filter_map(agent_of).collect())
 }
 
 /// Whether a segment was written by the application with hash `app`, by its name.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::claim::is_claim;
+use super::dead;
 use super::layout::{self, folders_in, is_segment};
 use super::seal::is_seal;
 use super::store::Store;
@@ -14,12 +15,12 @@ use crate::id::application_query;
 pub(in crate::edge) const RUBBISH_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Removes what applications recorded outside of named epochs and streams, which is never run again, and
-/// segments that nobody claims. How many files that were.
+/// segments that nobody claims; also the marks of agents that are long dead. How many files that were.
 ///
 /// # Errors
 /// Of the system; the rest is left to the next application.
 pub(in crate::edge) fn prune(store: &dyn Store, age: Duration) -> io::Result<usize> {
-    let mut removed = 0;
+    let mut removed = remove_old_marks(store, age)?;
     for query in folders_in(store, store.root())?.into_iter().filter(|path| is_query(path)) {
         let epochs = folders_in(store, &query)?;
         let claims = claims_in(store, &query)?;
@@ -39,6 +40,19 @@ pub(in crate::edge) fn prune(store: &dyn Store, age: Duration) -> io::Result<usi
         }
     }
     Ok(removed)
+}
+
+/// Removes the marks of agents that died long ago.
+fn remove_old_marks(store: &dyn Store, age: Duration) -> io::Result<usize> {
+    let marks: Vec<PathBuf> =
+        dead::marks(store)?.into_iter().filter(|mark| is_old(store, mark, age)).collect();
+    store.discard(&marks, &[])?;
+    Ok(marks.len())
+}
+
+fn is_old(store: &dyn Store, path: &Path, age: Duration) -> bool {
+    let at = store.modified(path);
+    at.is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|since| since >= age))
 }
 
 /// Whether this is a folder of ours; sources and the user may have others beside it.
@@ -66,12 +80,7 @@ fn remove_old(store: &dyn Store, dir: &Path, below: &[PathBuf], age: Duration) -
         let ours = |path: &PathBuf| is_claim(path) || is_segment(path) || is_seal(path);
         files.extend(store.entries(dir)?.into_iter().map(|entry| entry.path).filter(ours));
     }
-    let old = |path: &PathBuf| {
-        store
-            .modified(path)
-            .is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|since| since >= age))
-    };
-    if !files.iter().all(old) {
+    if !files.iter().all(|path| is_old(store, path, age)) {
         return Ok(0);
     }
     // Claims last: what they claim must not be left to look like rubbish that is young.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::SETTING;
 use super::claim::{self, Claim};
+use super::dead::{self, Trust};
 use super::disk::{FileTable, write_error};
 use super::file::{SegmentFile, Unsynced};
 use super::format::SegmentHeader;
@@ -37,6 +38,8 @@ pub(super) struct Writer {
     pub(super) poison: Option<Error>,
     /// Set with it, for others to see.
     pub(super) failed: Arc<AtomicBool>,
+    /// Whether the driver was heard of lately.
+    pub(super) trust: Arc<Trust>,
     /// Least time from one group to the next.
     pub(super) interval: Duration,
 }
@@ -88,11 +91,11 @@ impl Writer {
             }
         }
         for (key, unsynced) in written {
-            // In this order: what is acknowledged was on disk before anybody took the epoch over, or
-            // committed it.
+            // In this order: what is acknowledged was on disk before anybody took the epoch over, committed it, or read
+            // it without this agent.
             let synced = self.sync(&key);
             let claimed = match (&synced, self.files.get(&key)) {
-                (Ok(_), Some(file)) => file.is_claimed(self.store.as_ref(), &key),
+                (Ok(_), Some(file)) => self.is_ours(file, &key),
                 (Ok(_), None) => Ok(true),
                 (Err(error), _) => Err(error.clone()),
             };
@@ -105,6 +108,12 @@ impl Writer {
                 });
             }
         }
+    }
+
+    /// Whether what was written counts for who reads it from now on.
+    fn is_ours(&self, file: &SegmentFile, key: &EpochKey) -> Result<bool> {
+        let store = self.store.as_ref();
+        Ok(file.is_claimed(store, key)? && !dead::is_given_up(store, self.agent, &self.trust)?)
     }
 
     fn write(&mut self, key: &EpochKey, group: Vec<Append>) -> Result<Vec<Unsynced>> {

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use super::SegmentRecord;
+use super::dead::Trust;
 use super::disk::FileTable;
 use super::queue::{self, Append, Message, Pending};
 use super::scan::read_block;
@@ -33,6 +34,7 @@ pub struct DiskWriter {
     table: Arc<FileTable>,
     incarnation: Arc<AtomicU64>,
     failed: Arc<AtomicBool>,
+    trust: Arc<Trust>,
 }
 
 impl DiskWriter {
@@ -57,6 +59,7 @@ impl DiskWriter {
     ) -> Result<Self> {
         let table = Arc::new(FileTable::default());
         let (incarnation, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let trust = Arc::new(Trust::default());
         let writer = Writer {
             store: Arc::clone(&store),
             agent,
@@ -66,6 +69,7 @@ impl DiskWriter {
             incarnation: Arc::clone(&incarnation),
             poison: None,
             failed: Arc::clone(&failed),
+            trust: Arc::clone(&trust),
             interval,
         };
         let (queue, requests) = sync_channel(QUEUE);
@@ -74,13 +78,19 @@ impl DiskWriter {
             .spawn(move || writer.run(&requests))
             .map_err(|e| Error::io("starting the writer of segments", &e))?;
         let (queue, thread) = (Some(queue), Some(thread));
-        Ok(Self { store, queue, thread, table, incarnation, failed })
+        Ok(Self { store, queue, thread, table, incarnation, failed, trust })
     }
 
     /// From now on the writer writes for one of the applications that share the folder, and only in epochs
     /// that are that application's.
     pub(in crate::edge) fn own(&self, incarnation: u64) {
         self.incarnation.store(incarnation, Ordering::Release);
+    }
+
+    /// The driver has answered a beat that was sent then: so far others have not gone on without this agent. Who never
+    /// says so is asked for none.
+    pub(in crate::edge) fn beaten(&self, sent: Instant) {
+        self.trust.beaten(sent);
     }
 
     /// Whether a sync has failed: nothing more is taken.
