@@ -210,8 +210,8 @@ pub enum Error {
         /// Generation of this attempt.
         ours: Generation,
     },
-    /// Another stage has the operator under way, and does not come to an end.
-    #[error("another stage that computes {:?} in epoch {} is at work for too long for partition {} of this one to go on: let one action end before the other begins, or give each use a uid of its own with .with_uid(...)", task.operator, task.epoch, task.partition)]
+    /// Another stage has the operator under way, and waits for what this task has.
+    #[error("two stages of epoch {} compute {:?} and another column, and each has one under way for which the other waits: let one action end before the other begins (this is partition {})", task.epoch, task.operator, task.partition)]
     OperatorUsedTwice {
         /// The task.
         task: TaskId,

@@ -122,7 +122,7 @@ class SinkUnreachable(ClonosError, ConnectionError):
 
 
 class OperatorUsedTwice(ClonosError):
-    """Another stage has had this column of this partition under way for too long."""
+    """Two stages compute two columns in another order each, and each waits for the other."""
 
 
 class SourceInUse(ClonosError):

@@ -382,11 +382,11 @@ pub enum Reply {
     Withdrawn,
     /// To `Pool`.
     Pool(PoolRows),
-    /// To `Open`, `Grant`, `Pool` and `State`: what is recorded is still being read; ask again.
+    /// To `Open`, `Grant`, `Pool` and `State`: what is recorded is still being read, or another stage is at work; ask again.
     NotYet,
     /// To `Grant`.
     Granted(Box<Grant>),
-    /// To `Grant`: an attempt of another stage has the task open; ask again.
+    /// To `Grant`: another stage is at work that may answer rows of the task; ask again.
     Busy,
     /// To `Heartbeat`: epochs committed since, and the number of commits so far.
     Beat {

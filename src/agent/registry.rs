@@ -4,6 +4,7 @@
 
 mod agents;
 mod commits;
+mod crossing;
 mod entry;
 mod exchange;
 mod figures;
@@ -39,6 +40,9 @@ use waiting::Waiting;
 /// Attempts of a task that are known by their agents: far more than Spark makes. Many in a row may come to nothing, and
 /// the one before counts.
 const ATTEMPTED_MAX: usize = 1_024;
+
+/// Why an agent is not listened to.
+const DEAD: &str = "it was declared dead";
 
 /// The attempt that has a task open.
 #[derive(Debug, Clone, Copy)]
@@ -169,8 +173,10 @@ pub struct Recorded {
 pub enum Granted {
     /// Go ahead.
     Yes(Box<Grant>),
-    /// An attempt of another stage has the task open: ask again, or give up.
+    /// Another stage is at work in which rows of the task may be answered: ask again.
     Busy,
+    /// The same, and that stage waits for what this attempt has open.
+    Crossed,
     /// The task is of a run of the epoch that is over, its opener has asked again since or has been and gone, or its agent
     /// was declared dead.
     Left,
@@ -261,8 +267,8 @@ impl Registry {
             return Granted::Left;
         }
         let task = part_of(&first, part);
-        if self.is_busy(&task, &layout, now_ms) {
-            return Granted::Busy;
+        if let Some(waits) = self.waits_for_others(&task, &layout, open.attempt, now_ms) {
+            return waits;
         }
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
         (entry.pooled, entry.uncertain, entry.changed) = (named.others, named.uncertain, named.changed);
@@ -294,17 +300,6 @@ impl Registry {
             grant.holders = self.agents.known().cloned().collect();
         }
         Granted::Yes(Box::new(grant))
-    }
-
-    /// Whether another stage of the application has the task open, or one that is cut otherwise any of them.
-    fn is_busy(&mut self, task: &TaskId, layout: &Layout, now_ms: u64) -> bool {
-        let live = self.tasks.get(task).and_then(|entry| entry.live.as_ref());
-        let of_another = live.filter(|live| live.layout.app == layout.app && !live.layout.same_stage(layout));
-        if of_another.is_some_and(|live| !live.is_over && self.agents.is_alive(live.agent)) {
-            self.waits_for(task);
-            return true;
-        }
-        self.is_beside_others(task, layout, now_ms)
     }
 
     /// A new attempt, or the last one, if that was `given` to this request.
@@ -395,7 +390,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`Error::Fenced`] if a newer attempt has opened the task, or the epoch is committed: what the older
-    /// one published after that must not be acknowledged.
+    /// one published after that must not be acknowledged. [`Error::AgentUnreachable`] if its agent was declared dead.
     pub fn holding(
         &mut self,
         task: &TaskId,
@@ -405,6 +400,9 @@ impl Registry {
         whole: bool,
         sent: Sent,
     ) -> Result<()> {
+        if self.agents.is_dead(sent.by) {
+            return Err(Error::AgentUnreachable { agent: sent.by.to_string(), reason: DEAD.to_owned() });
+        }
         let newer = self.tasks.get(task).map_or(Generation::NONE, |entry| entry.generation);
         if newer != generation || !self.tasks.contains_key(task) {
             return Err(Error::Fenced { task: task.clone(), newer, ours: generation });

@@ -16,6 +16,7 @@ use clonos::task::Summary;
 
 use super::leaving::has;
 use super::line::line;
+use super::pooling::{found, rows, told};
 use super::world::*;
 
 /// Stops an agent's process until others hold it for dead.
@@ -145,6 +146,23 @@ fn what_is_absorbed_on_the_senders_host_is_on_another_one() {
     assert_eq!(found.unwrap().prior, [text("rides")]);
 }
 
+/// Executors' agents on a line to the driver, which is cut when the flag is set.
+fn on_a_line<const N: usize>(
+    world: &mut World,
+    names: [&str; N],
+) -> ([(Agent, AgentId); N], Arc<AtomicBool>) {
+    let is_cut = Arc::new(AtomicBool::new(false));
+    let (driver, cut) = (world.config.driver_addr.clone(), Arc::clone(&is_cut));
+    world.config.driver_addr = line(&driver, move |_, _| !cut.load(Ordering::SeqCst), |_| true);
+    let agents = names.map(|name| world.executor(name));
+    world.config.driver_addr = driver;
+    let known = agents.map(|agent| {
+        let id = world.id_of(&agent);
+        (agent, id)
+    });
+    (known, is_cut)
+}
+
 /// A task at an agent that is cut off from the driver together with the holder of its copies, as others are not.
 #[test]
 fn who_is_cut_off_with_its_peers_has_nothing_acknowledged_once_others_have_read_the_folder() {
@@ -152,17 +170,12 @@ fn who_is_cut_off_with_its_peers_has_nothing_acknowledged_once_others_have_read_
         config.io_timeout_ms = 1_000;
         config.checkpoint_dir = Some(folder.path().join("checkpoint").display().to_string());
     });
-    let is_cut = Arc::new(AtomicBool::new(false));
-    let (driver, cut) = (world.config.driver_addr.clone(), Arc::clone(&is_cut));
-    world.config.driver_addr = line(&driver, move |_, _| !cut.load(Ordering::SeqCst), |_| true);
-    let (own, peer) = (world.executor("own"), world.executor("peer"));
-    world.config.driver_addr = driver;
-    let both = [world.id_of(&own), world.id_of(&peer)];
+    let ([(own, id), (_peer, peer)], is_cut) = on_a_line(&mut world, ["own", "peer"]);
     let mut worker = world.worker_of(&own);
     let session = open(&mut worker, &task(0), 1, 1).session;
     append(&mut worker, session, &text("recorded")).unwrap();
     is_cut.store(true, Ordering::SeqCst);
-    for agent in both {
+    for agent in [id, peer] {
         is_dead(&world, agent);
     }
     // The two have all that is asked of them, and nobody else has gone on so far.
@@ -171,5 +184,26 @@ fn who_is_cut_off_with_its_peers_has_nothing_acknowledged_once_others_have_read_
     assert_eq!(found_at(&world, &third), [text("recorded"), text("meanwhile")]);
     let late = append(&mut worker, session, &text("late")).unwrap_err();
     assert!(matches!(late, Error::Fenced { .. }), "{late}");
+    assert!(own.check_disk().is_err(), "it is of no use any more, and ends");
     assert_eq!(open(&mut world.worker_of(&third), &task(0), 1, 3).prior.len(), 2);
+}
+
+/// The same of an agent that is cut off alone, whose log another stage reads where its copy is.
+#[test]
+fn who_is_cut_off_has_nothing_acknowledged_once_another_stage_has_read_its_log() {
+    let mut world = World::with(|config, _| config.io_timeout_ms = 1_000);
+    let _peer = world.executor("peer");
+    let ([(own, id)], is_cut) = on_a_line(&mut world, ["own"]);
+    let mut worker = world.worker_of(&own);
+    let session = open(&mut worker, &task(3), 104, 1).session;
+    append(&mut worker, session, &rows(1..2, "recorded")).unwrap();
+    let third = world.executor("third");
+    is_cut.store(true, Ordering::SeqCst);
+    is_dead(&world, id);
+    append(&mut worker, session, &rows(2..3, "meanwhile")).unwrap();
+    let mut other = world.worker_of(&third);
+    open(&mut other, &task(0), 102, 20);
+    assert_eq!(found(&mut other, 0, 1..4).unwrap(), told(&[(1, "recorded"), (2, "meanwhile")]));
+    let late = append(&mut worker, session, &rows(3..4, "late")).unwrap_err();
+    assert!(matches!(late, Error::Fenced { .. }), "{late}");
 }

@@ -8,7 +8,7 @@ use clonos::error::Error;
 use clonos::id::{Epoch, LogOffset, TaskId};
 use clonos::task::{Ended, Summary};
 
-use crate::world::{World, append, close, eventually, numbered, open, opening, task, task_in, text};
+use crate::world::{World, append, close, eventually, numbered, open, open_as, opening, task, task_in, text};
 
 #[test]
 fn what_was_published_is_there_at_the_next_open() {
@@ -195,14 +195,23 @@ fn another_stage_waits_for_the_one_that_has_the_task_open() {
 }
 
 #[test]
-fn two_stages_at_once_are_two_uses() {
+fn of_two_stages_at_once_that_wait_for_each_other_one_is_refused_and_the_other_goes_on() {
     let world = World::new();
-    let mut first = world.worker();
+    let g = TaskId { operator: "g".into(), ..task(0) };
+    let (mut first, mut second) = (world.worker(), world.worker());
     let opened = open(&mut first, &task(0), 1, 1);
     append(&mut first, opened.session, &text("a")).unwrap();
-    let refused = world.worker().open(opening(&task(0), 2, 2)).unwrap_err();
-    assert_eq!(refused.condition(), "OPERATOR_USED_TWICE");
-    append(&mut first, opened.session, &text("b")).unwrap();
+    let other = open(&mut second, &g, 2, 2);
+    append(&mut second, other.session, &text("b")).unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| open(&mut first, &g, 1, 1));
+        let refused = open_as(&mut second, &task(0), 2, 2).unwrap_err();
+        assert_eq!(refused.condition(), "OPERATOR_USED_TWICE");
+        assert!(!waits.is_finished());
+        close(&mut second, other.session);
+        assert_eq!(waits.join().unwrap().prior, [text("b")]);
+    });
+    append(&mut first, opened.session, &text("c")).unwrap();
 }
 
 #[test]

@@ -7,7 +7,6 @@ the connection is made at the first causal task, and kept for the process that m
 from __future__ import annotations
 
 import os
-import time
 import zlib
 from typing import Any, TypeVar
 
@@ -16,12 +15,9 @@ from clonos._code import PYTHON_VERSION
 from clonos._uses import Use
 from clonos._worker import agents
 from clonos._worker.place import Place
-from clonos.errors import AgentError, OperatorUsedTwice
+from clonos.errors import AgentError
 
 Task = TypeVar("Task", _core.ResultTask, _core.ServiceTask)
-
-# How long a task waits for another stage that computes the same column for the same partition.
-OTHER_STAGE_SECONDS = 3600.0
 
 _client: tuple[int, bytes, _core.Client] | None = None
 
@@ -43,25 +39,14 @@ def open_task(kind: type[Task], config: _core.SessionConfig, arguments: dict[str
     """Open a task's log at the agent of this executor.
 
     A connection kept from an earlier task may lead to an agent that has died since; then the task
-    is opened at the one that is started in its place. Another stage may compute the same column for
-    the same partition at this moment, as on the two sides of a join: then this waits until its
-    answers are there.
+    is opened at the one that is started in its place. Another stage may compute the same column at
+    this moment, as on the two sides of a join: then this waits until its answers are there.
 
     Raises
     ------
     OperatorUsedTwice
-        If the other stage did not get on with its task for `OTHER_STAGE_SECONDS`.
+        If that stage waits for a column that this task has under way.
     """
-    deadline = time.monotonic() + OTHER_STAGE_SECONDS
-    while True:
-        try:
-            return _open(kind, config, arguments)
-        except OperatorUsedTwice:
-            if time.monotonic() > deadline:
-                raise
-
-
-def _open(kind: type[Task], config: _core.SessionConfig, arguments: dict[str, Any]) -> Task:
     try:
         return kind.open(client(config), config, **arguments)
     except AgentError:

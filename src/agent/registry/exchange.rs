@@ -105,7 +105,7 @@ impl Registry {
         if self.agents.info(agent).is_some() {
             return Ok(());
         }
-        let reason = "it was declared dead".to_owned();
+        let reason = super::DEAD.to_owned();
         Err(Error::AgentUnreachable { agent: agent.to_string(), reason })
     }
 

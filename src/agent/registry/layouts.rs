@@ -24,7 +24,7 @@ pub(super) struct Cuts {
     /// Logs whose borders were others before.
     moved: usize,
     /// Logs that are open, by the layouts of those who have them open.
-    open: HashMap<Layout, HashSet<TaskId>>,
+    pub(super) open: HashMap<Layout, HashSet<TaskId>>,
 }
 
 /// What one log adds to that.
@@ -188,28 +188,6 @@ impl Registry {
         }
     }
 
-    /// Whether another stage of the application, whose tasks are cut otherwise, has one of them open: it may be about to
-    /// record rows of the task, in a log that this one would not look at again. Nobody waits in vain: an agent that is
-    /// silent is dead.
-    pub(super) fn is_beside_others(&mut self, task: &TaskId, layout: &Layout, now_ms: u64) -> bool {
-        let is_other = |open: &Layout| {
-            open.app == layout.app
-                && !open.same_stage(layout)
-                && (open.has_another_number(layout) || open.has_other_borders(layout))
-        };
-        let open = self.cuts(task).into_iter().flat_map(|cuts| &cuts.open);
-        let of_others = open.filter(|(open, _)| is_other(open)).flat_map(|(_, logs)| logs);
-        for log in of_others.cloned().collect::<Vec<_>>() {
-            let agent = self.tasks.get(&log).and_then(|entry| entry.live.as_ref()).map(|live| live.agent);
-            let known = agent.filter(|agent| self.agents.info(*agent).is_some());
-            if known.is_some_and(|agent| !self.is_dead(agent, false, now_ms)) {
-                self.waits_for(&log);
-                return true;
-            }
-        }
-        false
-    }
-
     /// Whether rows may be missing in the operator's logs of other layouts than `layout`: no stage of this application came to its
     /// end. Of what an earlier one left nobody knows.
     fn has_gaps(&self, task: &TaskId, layout: &Layout) -> bool {
@@ -282,10 +260,9 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::protocol::{AgentInfo, AgentStanding, Ending, Left, OpenTask, Sent, Use};
+    use crate::agent::protocol::{AgentInfo, AgentStanding, OpenTask, Sent, Use};
     use crate::agent::registry::Granted;
     use crate::id::Epoch;
-    use crate::task::Summary;
 
     fn task(partition: u32) -> TaskId {
         let (query, operator) = ("q".into(), "f".into());
@@ -351,56 +328,5 @@ mod tests {
             assert!(!page.is_empty());
             assert_eq!(registry.heartbeat(AgentId(2), 0, now_ms).0, standing);
         }
-    }
-    #[test]
-    fn no_two_stages_that_are_cut_otherwise_have_an_operator_open_at_the_same_time() {
-        let mut registry = Registry::new();
-        for id in [1, 2, 3] {
-            let (addr, host) = (format!("{id}"), format!("{id}"));
-            registry.register(AgentInfo { id: AgentId(id), addr, host, driver: false }, "", 0);
-        }
-        let asks = |registry: &mut Registry, (stage, tasks): (u32, u32), partition, agent, now_ms| {
-            let attempt = u64::from(100 * stage + partition);
-            let open = OpenTask {
-                task: task(partition),
-                used: Use::default(),
-                execution: None,
-                app: 1,
-                stage,
-                attempt,
-                worker: attempt,
-                inside: false,
-                stamp: 0,
-            };
-            let sent = Sent { by: AgentId(agent), number: attempt };
-            match registry.grant(&open, sent, 0, Some(tasks), now_ms) {
-                Granted::Yes(grant) => Some(grant.generation),
-                Granted::Busy => None,
-                Granted::Left => panic!("nothing has ended"),
-            }
-        };
-        let (first, second, alike) = ((1, 4), (2, 2), (3, 4));
-        let (begun, other) =
-            (asks(&mut registry, first, 2, 1, 0), asks(&mut registry, first, 3, 2, 0).unwrap());
-        assert!(begun.is_some());
-        assert_eq!(asks(&mut registry, second, 0, 3, 0), None, "rows of it may be in any of those");
-        assert_eq!(registry.waited_for(AgentId(1)).len() + registry.waited_for(AgentId(2)).len(), 1);
-        assert!(asks(&mut registry, alike, 0, 3, 0).is_some(), "these are those of another partition");
-        assert_eq!(asks(&mut registry, first, 2, 1, 0), begun, "the same once more");
-        registry.over(AgentId(3), &[(task(0), Generation(3))]);
-        // One ends; the agent of the other is silent, and those that wait go on without it.
-        let left = Left { by: AgentId(1), lost: false, end: None };
-        let (summary, ending) = (Summary::default(), Ending { done: true, ..Ending::default() });
-        registry.closed(&task(2), begun.unwrap(), &summary, ending, left).unwrap();
-        assert_eq!(asks(&mut registry, second, 0, 3, 0), None);
-        for now_ms in (0..6_000).step_by(500) {
-            registry.look_at_clock(now_ms);
-            registry.heartbeat(AgentId(3), 0, now_ms);
-        }
-        assert!(asks(&mut registry, second, 0, 3, 6_000).is_some());
-        let left = Left { by: AgentId(2), lost: false, end: None };
-        let ending = Ending { done: true, ..Ending::default() };
-        assert!(registry.closed(&task(3), other, &summary, ending, left).is_err());
-        assert_eq!(asks(&mut registry, first, 1, 1, 6_000), None, "and now it is its turn to wait");
     }
 }

@@ -65,13 +65,19 @@ impl Registry {
         if !entry.whole || !self.is_gone(live.agent, patience_ms, now_ms) {
             return false;
         }
+        self.give_up(task);
+        true
+    }
+
+    /// Goes on without the attempt at a dead agent that has a log open: whoever asks a holder from now on does so in a
+    /// newer generation, against which that attempt adds nothing.
+    pub(super) fn give_up(&mut self, task: &TaskId) {
         self.newest = self.newest.next();
         let generation = self.newest;
         self.change(task, |entry| {
             entry.live = entry.live.map(|live| Live { is_over: true, ..live });
             entry.generation = generation;
         });
-        true
     }
 
     /// Notes the logs of agents that are silent, dead or about to leave.

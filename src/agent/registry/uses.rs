@@ -33,6 +33,7 @@ mod search;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use super::crossing::Crossing;
 use super::layouts::Cuts;
 use super::moved::Moved;
 use crate::agent::protocol::{Code, Layout, Placed, Plan, Use};
@@ -137,6 +138,7 @@ pub(super) struct Uses {
     pub(super) moved: Moved,
     /// How the tasks of each operator were cut.
     pub(super) cuts: HashMap<Arc<str>, Cuts>,
+    pub(super) crossing: Crossing,
 }
 
 impl Uses {

@@ -256,6 +256,10 @@ impl Handler {
         if whole && !locked(&self.store).is_whole(task) {
             return Err(Error::CausalLogLost { task: task.clone() });
         }
+        if let Some(newest) = newest {
+            // Older attempts may go on, cut off from whoever has gone on without them: they add nothing behind this.
+            locked(&self.store).fence(task, newest);
+        }
         let read = self.read(task, from)?;
         // Only now: an attempt that was opened while it was read may have added to it.
         let is_later = newest.is_some_and(|newest| locked(&self.store).generation(task) > Some(newest));

@@ -62,10 +62,8 @@ fn beat_once(server: &Arc<Server>) -> Result<AgentStanding> {
     handler.pools.sweep();
     let Registrar::There(driver) = &handler.registrar else { return Ok(AgentStanding::Alive) };
     let request = Request::Heartbeat { agent: handler.info.id, commits_seen: handler.commits_seen() };
-    let sent = Instant::now();
     match handler.connections.call_at(driver, &request)? {
         Reply::Beat { standing: AgentStanding::Alive, committed, commits, repairs, waited_for } => {
-            handler.disk.beaten(sent);
             handler.heard(&committed, commits);
             if repairs {
                 handler.repair_due.give();

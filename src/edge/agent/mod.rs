@@ -57,7 +57,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -179,7 +178,7 @@ impl Agent {
         if let Registrar::Here(local) = &registrar {
             local.attached(disk.attach()?);
         } else {
-            disk.beaten(Instant::now());
+            disk.may_die();
         }
         let handler = Arc::new(Handler::new(session, info.clone(), disk, registrar, executor.clone()));
         let server = Server::new(Arc::clone(&handler));
@@ -222,7 +221,7 @@ impl Agent {
         if !self.server.handler().disk.has_failed() {
             return Ok(());
         }
-        Err(Error::Poisoned { what: "a sync in checkpoint_dir".into() })
+        Err(Error::Poisoned { what: "the writer in checkpoint_dir".into() })
     }
 
     /// Spark has these executors and does not let them go; what agents of others hold is copied elsewhere.

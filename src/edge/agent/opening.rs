@@ -19,10 +19,11 @@ use crate::error::{Error, Result};
 use crate::id::LogOffset;
 use crate::task::Summary;
 
-/// How long an open waits for an attempt of another stage, or this attempt's part before, to end.
+/// How long one request of a worker waits for another stage: then it is to ask again.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
-/// How often it asks.
+/// How soon the registry is asked again, at first and later on: many may wait.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
+const BUSY_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 impl Handler {
     /// Opens a task for a worker, which is to ask again while that takes its time.
@@ -105,15 +106,21 @@ impl Handler {
         Ok(reply)
     }
 
-    /// `None` if whoever asks is to ask again: the driver reads what it has of the epoch, or is slow. If it has ended, so
+    /// `None` if whoever asks is to ask again: another stage is at work, or the driver reads what it has of the epoch, or is slow. If it has ended, so
     /// will this agent. If it is silent to this alone for as long as Spark bears the silence of anybody, it fails.
     fn granted(&self, open: &OpenTask) -> Result<Option<Grant>> {
-        let deadline = Instant::now() + BUSY_PATIENCE;
+        let (deadline, mut pause) = (Instant::now() + BUSY_PATIENCE, BUSY_PAUSE);
         loop {
             match self.granted_now(open) {
                 Ok(Asked::Granted(grant)) => return Ok(Some(*grant)),
-                Ok(Asked::Busy) if Instant::now() < deadline => sleep(BUSY_PAUSE),
-                Ok(Asked::Busy) => return Err(Error::OperatorUsedTwice { task: open.task.clone() }),
+                Ok(Asked::Busy) if Instant::now() < deadline => {
+                    sleep(pause);
+                    pause = BUSY_PAUSE_MAX.min(2 * pause);
+                }
+                Ok(Asked::Busy) => {
+                    tracing::info!(task = %open.task, stage = open.stage, "waits for another stage");
+                    return Ok(None);
+                }
                 Ok(Asked::NotYet) => return Ok(None),
                 Err(error) if error.is_silence() => {
                     self.bear_silence(open, &error)?;

@@ -170,6 +170,7 @@ impl LocalRegistry {
         let mut grant = match registry.grant(open, sent, commits_seen, tasks, now_ms) {
             Granted::Yes(grant) => grant,
             Granted::Busy => return Ok(Reply::Busy),
+            Granted::Crossed => return Err(Error::OperatorUsedTwice { task: open.task.clone() }),
             Granted::Left => {
                 let (task, none) = (open.task.clone(), Generation::NONE);
                 return Err(Error::Fenced { task, newer: none, ours: none });

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -23,7 +23,7 @@ pub use self::location::Location;
 use self::recovery::{RecoveredFiles, RecoveredTask, recover_claimed, recover_epoch};
 use self::segment::claim::{self, Claim};
 use self::segment::store::{self, Store};
-use self::segment::{DiskWriter, Pending, SegmentRecord, dead, layout, rubbish};
+use self::segment::{DiskWriter, Pending, SegmentRecord, alive, layout, rubbish};
 use self::spill::SpillDir;
 use self::state::StateFolder;
 use crate::agent::store::one_piece;
@@ -120,14 +120,14 @@ impl Disk {
         }
     }
 
-    /// In an executor's agent: the driver has answered a beat that was sent then.
-    pub(super) fn beaten(&self, sent: Instant) {
+    /// In an executor's agent: others may go on without it.
+    pub(super) fn may_die(&self) {
         if let Some(segments) = &self.segments {
-            segments.beaten(sent);
+            segments.may_die();
         }
     }
 
-    /// Whether a sync has failed: no segment is written any more.
+    /// Whether a sync has failed, or others have gone on without this agent: no segment is written any more.
     pub(super) fn has_failed(&self) -> bool {
         self.segments.as_ref().is_some_and(DiskWriter::has_failed)
     }
@@ -166,7 +166,8 @@ impl Disk {
         let writers = layout::writers(store.as_ref(), &key, used, self.app);
         let mut writers = writers.map_err(|e| Error::io(format!("listing what was written in {key}"), &e))?;
         writers.remove(&self.agent);
-        dead::mark(store.as_ref(), writers, dead_among)?;
+        let dead = if writers.is_empty() { Vec::new() } else { dead_among(writers.into_iter().collect())? };
+        alive::end(store.as_ref(), self.incarnation(), &dead)?;
         let found = recover_epoch(store, &key, used)?;
         let log = found.tasks.into_iter().find(|log| log.task == *task && !log.blocks.is_empty());
         let rescued = |log: RecoveredTask| {

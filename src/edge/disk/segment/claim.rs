@@ -72,6 +72,11 @@ pub(in crate::edge::disk) fn is_claim(path: &Path) -> bool {
     Claim::parse(path).is_some()
 }
 
+/// The incarnation of the application that made a claim.
+pub(super) fn incarnation_of_claim(path: &Path) -> Option<u64> {
+    Claim::parse(path).map(|claim| claim.incarnation)
+}
+
 fn number(hex: &str) -> Option<u64> {
     u64::from_str_radix(hex, 16).ok().filter(|_| hex.len() == 16)
 }

@@ -26,15 +26,15 @@
 //!   acknowledged, stands at the end of the file and is cut off by the reader.
 //! - **A commit is one name that goes**, see [`claim`]. What a late writer leaves behind it counts for
 //!   nothing, and is never acknowledged. Nor does what an application wrote behind a [`seal`]; nor is acknowledged
-//!   what an agent writes that is marked as [`dead`].
+//!   what an agent writes that is not [`alive`] any more.
 //! - **Damage is told from a crash.** Each record states up to which position the file was durable
 //!   when it was written. A bad record that lies below such a position was whole once: the file is
 //!   corrupt, and the reader says so instead of using a shorter log.
 //!
 //! Damage within the last group can't be told from a crash, whoever looks at the file.
 
+pub(in crate::edge::disk) mod alive;
 pub(in crate::edge) mod claim;
-pub(in crate::edge::disk) mod dead;
 mod disk;
 mod file;
 mod format;

@@ -1,11 +1,12 @@
 //! What nobody will ever ask for: it is removed when an application attaches, once it is old.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::claim::is_claim;
-use super::dead;
+use super::alive;
+use super::claim::{incarnation_of_claim, is_claim};
 use super::layout::{self, folders_in, is_segment};
 use super::seal::is_seal;
 use super::store::Store;
@@ -15,12 +16,12 @@ use crate::id::application_query;
 pub(in crate::edge) const RUBBISH_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Removes what applications recorded outside of named epochs and streams, which is never run again, and
-/// segments that nobody claims; also the marks of agents that are long dead. How many files that were.
+/// segments that nobody claims; also what says that agents live, of applications that claim nothing. How many files that were.
 ///
 /// # Errors
 /// Of the system; the rest is left to the next application.
 pub(in crate::edge) fn prune(store: &dyn Store, age: Duration) -> io::Result<usize> {
-    let mut removed = remove_old_marks(store, age)?;
+    let (mut removed, mut claimed) = (0, HashSet::new());
     for query in folders_in(store, store.root())?.into_iter().filter(|path| is_query(path)) {
         let epochs = folders_in(store, &query)?;
         let claims = claims_in(store, &query)?;
@@ -28,6 +29,7 @@ pub(in crate::edge) fn prune(store: &dyn Store, age: Duration) -> io::Result<usi
         for epoch in &epochs {
             all.extend(claims_in(store, epoch)?);
         }
+        claimed.extend(all.iter().filter_map(|claim| incarnation_of_claim(claim)));
         if all.iter().any(|claim| is_application(store, &query, claim)) {
             removed += remove_old(store, &query, &epochs, age)?;
         } else if claims.is_empty() {
@@ -39,15 +41,12 @@ pub(in crate::edge) fn prune(store: &dyn Store, age: Duration) -> io::Result<usi
             let _in_use = store.discard(&[], &[query]);
         }
     }
-    Ok(removed)
-}
-
-/// Removes the marks of agents that died long ago.
-fn remove_old_marks(store: &dyn Store, age: Duration) -> io::Result<usize> {
-    let marks: Vec<PathBuf> =
-        dead::marks(store)?.into_iter().filter(|mark| is_old(store, mark, age)).collect();
-    store.discard(&marks, &[])?;
-    Ok(marks.len())
+    // An agent that is at work all the same ends when it misses its file, and another takes its place.
+    let left =
+        alive::all(store)?.into_iter().filter(|(of, path)| !claimed.contains(of) && is_old(store, path, age));
+    let left: Vec<PathBuf> = left.map(|(_, path)| path).collect();
+    store.discard(&left, &[])?;
+    Ok(removed + left.len())
 }
 
 fn is_old(store: &dyn Store, path: &Path, age: Duration) -> bool {

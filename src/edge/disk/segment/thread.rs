@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use super::SETTING;
+use super::alive;
 use super::claim::{self, Claim};
-use super::dead::{self, Trust};
 use super::disk::{FileTable, write_error};
 use super::file::{SegmentFile, Unsynced};
 use super::format::SegmentHeader;
@@ -36,10 +36,12 @@ pub(super) struct Writer {
     pub(super) incarnation: Arc<AtomicU64>,
     /// The error of everything from now on, once a sync has failed.
     pub(super) poison: Option<Error>,
-    /// Set with it, for others to see.
+    /// Set with it, or when others have gone on without this agent, which is to end then.
     pub(super) failed: Arc<AtomicBool>,
-    /// Whether the driver was heard of lately.
-    pub(super) trust: Arc<Trust>,
+    /// Whether others may go on without this agent.
+    pub(super) may_die: Arc<AtomicBool>,
+    /// The file that says that they have not, once it is made.
+    pub(super) alive: Option<PathBuf>,
     /// Least time from one group to the next.
     pub(super) interval: Duration,
 }
@@ -77,6 +79,10 @@ impl Writer {
                 answer.give(self.drop_epoch(&key, everybodys));
             }
         }
+        if let Some(path) = self.alive {
+            // It acknowledges nothing any more. What is left of those that are killed is removed when it is old.
+            let _rubbish = self.store.remove(&path);
+        }
     }
 
     /// Writes all groups, then syncs each file and answers those who wait for it.
@@ -95,7 +101,7 @@ impl Writer {
             // it without this agent.
             let synced = self.sync(&key);
             let claimed = match (&synced, self.files.get(&key)) {
-                (Ok(_), Some(file)) => self.is_ours(file, &key),
+                (Ok(_), Some(file)) => self.counts(file, &key),
                 (Ok(_), None) => Ok(true),
                 (Err(error), _) => Err(error.clone()),
             };
@@ -110,10 +116,17 @@ impl Writer {
         }
     }
 
-    /// Whether what was written counts for who reads it from now on.
-    fn is_ours(&self, file: &SegmentFile, key: &EpochKey) -> Result<bool> {
+    /// Whether whoever reads from now on finds what was written, and not less.
+    fn counts(&self, file: &SegmentFile, key: &EpochKey) -> Result<bool> {
         let store = self.store.as_ref();
-        Ok(file.is_claimed(store, key)? && !dead::is_given_up(store, self.agent, &self.trust)?)
+        if let Some(path) = &self.alive
+            && !alive::is_there(store, path)?
+        {
+            tracing::error!(path = %path.display(), "others have gone on without this agent: it writes no more");
+            self.failed.store(true, Ordering::Release);
+            return Ok(false);
+        }
+        file.is_claimed(store, key)
     }
 
     fn write(&mut self, key: &EpochKey, group: Vec<Append>) -> Result<Vec<Unsynced>> {
@@ -181,6 +194,12 @@ impl Writer {
                     None => return claim::check_attached(self.store.as_ref(), incarnation).map(|()| None),
                 },
             };
+            // Once: who was gone on without does not come back.
+            if let Some(claim) =
+                claim.filter(|_| self.alive.is_none() && self.may_die.load(Ordering::Acquire))
+            {
+                self.alive = Some(alive::begin(self.store.as_ref(), claim.incarnation, self.agent)?);
+            }
             let used = claim.map_or(0, |claim| claim.used);
             let number = self.store.numbers_segments().then(FileTable::next_id);
             let by = (self.agent, self.app, number);

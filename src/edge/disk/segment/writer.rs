@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::SegmentRecord;
-use super::dead::Trust;
 use super::disk::FileTable;
 use super::queue::{self, Append, Message, Pending};
 use super::scan::read_block;
@@ -34,7 +33,7 @@ pub struct DiskWriter {
     table: Arc<FileTable>,
     incarnation: Arc<AtomicU64>,
     failed: Arc<AtomicBool>,
-    trust: Arc<Trust>,
+    may_die: Arc<AtomicBool>,
 }
 
 impl DiskWriter {
@@ -59,7 +58,7 @@ impl DiskWriter {
     ) -> Result<Self> {
         let table = Arc::new(FileTable::default());
         let (incarnation, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        let trust = Arc::new(Trust::default());
+        let may_die = Arc::new(AtomicBool::new(false));
         let writer = Writer {
             store: Arc::clone(&store),
             agent,
@@ -69,7 +68,8 @@ impl DiskWriter {
             incarnation: Arc::clone(&incarnation),
             poison: None,
             failed: Arc::clone(&failed),
-            trust: Arc::clone(&trust),
+            may_die: Arc::clone(&may_die),
+            alive: None,
             interval,
         };
         let (queue, requests) = sync_channel(QUEUE);
@@ -78,7 +78,7 @@ impl DiskWriter {
             .spawn(move || writer.run(&requests))
             .map_err(|e| Error::io("starting the writer of segments", &e))?;
         let (queue, thread) = (Some(queue), Some(thread));
-        Ok(Self { store, queue, thread, table, incarnation, failed, trust })
+        Ok(Self { store, queue, thread, table, incarnation, failed, may_die })
     }
 
     /// From now on the writer writes for one of the applications that share the folder, and only in epochs
@@ -87,13 +87,12 @@ impl DiskWriter {
         self.incarnation.store(incarnation, Ordering::Release);
     }
 
-    /// The driver has answered a beat that was sent then: so far others have not gone on without this agent. Who never
-    /// says so is asked for none.
-    pub(in crate::edge) fn beaten(&self, sent: Instant) {
-        self.trust.beaten(sent);
+    /// Others may go on without this agent, as an executor's. To be said before anything is submitted.
+    pub(in crate::edge) fn may_die(&self) {
+        self.may_die.store(true, Ordering::Release);
     }
 
-    /// Whether a sync has failed: nothing more is taken.
+    /// Whether a sync has failed, or others have gone on without this agent: nothing more is taken.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)

@@ -210,7 +210,8 @@ impl Store for Folder {
     }
 
     fn segment(&self, path: &Path) -> Result<Option<Segment>> {
-        match fs::metadata(path) {
+        // Of a file that is opened, as a network's file system may remember what it was before.
+        match File::open(path).and_then(|file| file.metadata()) {
             Ok(found) => Ok(Some(Segment { path: path.to_owned(), ends: Arc::new([found.len()]) })),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(Error::io(format!("reading segment {}", path.display()), &e)),

@@ -1,0 +1,321 @@
+//! Stages that are in each other's way: they compute one operator in one epoch, and what one records the other is to find.
+//!
+//! Two that cut it alike have the same rows in the same partition, so that one waits there for the other. Of two that cut
+//! it otherwise any log may have any row, and only one has some open at a time. A task may have the log of one use open
+//! and wait for that of another: if two queries have these in another order, each waits for the other. Then the attempt
+//! of the younger stage fails, and from then on only one of the two stages has anything open in the epoch.
+
+use std::collections::{HashMap, HashSet};
+
+use super::parts::first_part;
+use super::{Granted, Registry};
+use crate::agent::protocol::Layout;
+use crate::id::{Partition, TaskId};
+
+/// Who has not asked again for longer waits no more: agents ask at least twice a second, if they run.
+const ASKED_MS: u64 = 3_000;
+/// A task that has something open waits no longer: it may be one of several that wait in a circle.
+const PATIENCE_MS: u64 = 3_600_000;
+
+/// An application and a stage.
+type Stage = (u64, u32);
+
+/// Which stage waits for which, and in which partition, unless it is for any.
+type Wait = (Stage, Stage, Option<Partition>);
+
+/// Stages of one epoch that wait for each other.
+#[derive(Debug, Default)]
+pub(super) struct Crossing {
+    /// By tasks that have something open: since when, and when they asked last.
+    waits: HashMap<Wait, (u64, u64)>,
+    /// Stages that have waited for each other.
+    apart: HashSet<(Stage, Stage)>,
+}
+
+impl Crossing {
+    fn are_apart(&self, one: Stage, other: Stage) -> bool {
+        self.apart.contains(&(one.min(other), one.max(other)))
+    }
+
+    /// A task that has something open waits; whether it would for ever.
+    fn waits(&mut self, (stage, other, partition): Wait, now_ms: u64) -> bool {
+        self.waits.retain(|_, (_, last)| now_ms.saturating_sub(*last) <= ASKED_MS);
+        let (since, last) = self.waits.entry((stage, other, partition)).or_insert((now_ms, now_ms));
+        *last = now_ms;
+        if now_ms.saturating_sub(*since) > PATIENCE_MS {
+            return true;
+        }
+        if !self.waits.contains_key(&(other, stage, partition)) {
+            return false;
+        }
+        self.apart.insert((stage.min(other), stage.max(other)));
+        stage > other
+    }
+}
+
+const fn stage_of(layout: &Layout) -> Stage {
+    (layout.app, layout.stage)
+}
+
+impl Registry {
+    /// What an attempt is told that wants to open a task, if it has to wait for another stage. Nobody waits in vain: an
+    /// agent that is silent is dead.
+    pub(super) fn waits_for_others(
+        &mut self,
+        task: &TaskId,
+        layout: &Layout,
+        attempt: u64,
+        now_ms: u64,
+    ) -> Option<Granted> {
+        let has_some = self.has_some_open(task, layout, attempt);
+        let other = match self.of_same_partition(task, layout) {
+            Some(other) => (other, Some(task.partition)),
+            None => (self.in_the_way(task, layout, has_some, now_ms)?, None),
+        };
+        let wait = (stage_of(layout), other.0, other.1);
+        let is_crossed = has_some && self.uses_of(task).crossing.waits(wait, now_ms);
+        Some(if is_crossed { Granted::Crossed } else { Granted::Busy })
+    }
+
+    /// Whether the attempt has a log of any use open.
+    fn has_some_open(&self, task: &TaskId, layout: &Layout, attempt: u64) -> bool {
+        let Some(uses) = self.uses.get(&task.epoch_key()) else { return false };
+        uses.cuts.keys().any(|operator| {
+            let first = TaskId { operator: operator.clone(), ..task.clone() };
+            let openers = self.tasks.get(&first).and_then(|entry| entry.attempts.get(&(layout.app, attempt)));
+            openers.is_some_and(|openers| openers.iter().any(|opener| !opener.is_over))
+        })
+    }
+
+    /// The stage of another attempt that has the task open.
+    fn of_same_partition(&mut self, task: &TaskId, layout: &Layout) -> Option<Stage> {
+        let live = self.tasks.get(task)?.live.filter(|live| !live.is_over)?;
+        let is_other = live.layout.app == layout.app && !live.layout.same_stage(layout);
+        if !is_other || !self.agents.is_alive(live.agent) {
+            return None;
+        }
+        self.waits_for(task);
+        Some(stage_of(&live.layout))
+    }
+
+    /// A stage that has a log open which is in the task's way, whichever partition it is of.
+    fn in_the_way(&mut self, task: &TaskId, layout: &Layout, has_some: bool, now_ms: u64) -> Option<Stage> {
+        loop {
+            let mut logs = self.logs_in_the_way(task, layout, has_some);
+            let Some((log, stage)) = logs.find(|(log, _)| self.is_at_known_agent(log)) else { break };
+            let (log, agent) = (log.clone(), self.tasks.get(log)?.live?.agent);
+            drop(logs);
+            if !self.is_dead(agent, false, now_ms) {
+                self.waits_for(&log);
+                return Some(stage);
+            }
+        }
+        // Who is dead may not have heard of it, and go on.
+        let left: Vec<TaskId> =
+            self.logs_in_the_way(task, layout, has_some).map(|(log, _)| log.clone()).collect();
+        for log in left {
+            // What rides in frames is in none of the logs that are looked at.
+            if self.tasks.get(&log).is_some_and(|entry| entry.whole) {
+                self.give_up(&log);
+            }
+        }
+        None
+    }
+
+    fn is_at_known_agent(&self, log: &TaskId) -> bool {
+        let live = self.tasks.get(log).and_then(|entry| entry.live.as_ref());
+        live.is_some_and(|live| self.agents.info(live.agent).is_some())
+    }
+
+    fn logs_in_the_way<'a>(
+        &'a self,
+        task: &'a TaskId,
+        layout: &'a Layout,
+        has_some: bool,
+    ) -> impl Iterator<Item = (&'a TaskId, Stage)> {
+        let uses = self.uses.get(&task.epoch_key());
+        let all = uses.into_iter().flat_map(|uses| uses.cuts.iter().map(move |(of, cuts)| (uses, of, cuts)));
+        all.flat_map(move |(uses, of, cuts)| {
+            let is_same = &**of == first_part(&task.operator);
+            let open = cuts.open.iter().filter(move |(open, _)| {
+                let cut_otherwise =
+                    is_same && (open.has_another_number(layout) || open.has_other_borders(layout));
+                let is_apart = || !has_some && uses.crossing.are_apart(stage_of(open), stage_of(layout));
+                open.app == layout.app && !open.same_stage(layout) && (cut_otherwise || is_apart())
+            });
+            open.flat_map(|(open, logs)| logs.iter().map(move |log| (log, stage_of(open))))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::protocol::{AgentInfo, Ending, Left, OpenTask, Sent, Use};
+    use crate::id::{AgentId, Epoch, Generation, LogOffset};
+    use crate::task::Summary;
+
+    /// Agents 1 to 3, and who asks.
+    struct Asking {
+        registry: Registry,
+        now_ms: u64,
+        asked: u64,
+    }
+
+    fn task(operator: &str, partition: u32) -> TaskId {
+        let (query, operator) = ("q".into(), operator.into());
+        TaskId { query, operator, epoch: Epoch::Batch(1), partition: Partition(partition) }
+    }
+
+    #[derive(Debug, PartialEq, Eq)]
+    enum Told {
+        Yes(Generation),
+        Busy,
+        Crossed,
+    }
+
+    impl Asking {
+        fn new() -> Self {
+            let mut registry = Registry::new();
+            for id in 1..4 {
+                let (addr, host) = (format!("{id}"), format!("{id}"));
+                registry.register(AgentInfo { id: AgentId(id), addr, host, driver: false }, "", 0);
+            }
+            Self { registry, now_ms: 0, asked: 0 }
+        }
+
+        /// A task of a stage of so many, at an agent, asks for the log of an operator.
+        fn ask(&mut self, operator: &str, (stage, tasks): (u32, u32), partition: u32, agent: u64) -> Told {
+            self.asked += 1;
+            self.now_ms += 1;
+            let open = OpenTask {
+                task: task(operator, partition),
+                used: Use::default(),
+                execution: None,
+                app: 1,
+                stage,
+                attempt: u64::from(100 * stage + partition),
+                worker: u64::from(operator.as_bytes()[0]),
+                inside: false,
+                stamp: 0,
+            };
+            let sent = Sent { by: AgentId(agent), number: self.asked };
+            match self.registry.grant(&open, sent, 0, Some(tasks), self.now_ms) {
+                Granted::Yes(grant) => Told::Yes(grant.generation),
+                Granted::Busy => Told::Busy,
+                Granted::Crossed => Told::Crossed,
+                Granted::Left => panic!("nothing has ended"),
+            }
+        }
+
+        fn opens(&mut self, operator: &str, stage: (u32, u32), partition: u32, agent: u64) -> Generation {
+            let Told::Yes(generation) = self.ask(operator, stage, partition, agent) else {
+                panic!("nobody is in the way")
+            };
+            generation
+        }
+
+        fn ends(&mut self, operator: &str, partition: u32, generation: Generation, agent: u64) -> bool {
+            let (summary, ending) = (Summary::default(), Ending { done: true, ..Ending::default() });
+            let left = Left { by: AgentId(agent), lost: false, end: None };
+            self.registry.closed(&task(operator, partition), generation, &summary, ending, left).is_ok()
+        }
+
+        fn holds(&mut self, operator: &str, partition: u32, generation: Generation, agent: u64) -> bool {
+            self.asked += 1;
+            let sent = Sent { by: AgentId(agent), number: self.asked };
+            let (task, holders) = (task(operator, partition), [AgentId(agent)]);
+            self.registry.holding(&task, generation, &holders, None, true, sent).is_ok()
+        }
+    }
+
+    const FOUR: (u32, u32) = (1, 4);
+    const TWO: (u32, u32) = (2, 2);
+
+    #[test]
+    fn no_two_stages_that_are_cut_otherwise_have_an_operator_open_at_the_same_time() {
+        let mut all = Asking::new();
+        let (first, second) = (all.opens("f", FOUR, 2, 1), all.opens("f", FOUR, 3, 2));
+        assert_eq!(all.ask("f", TWO, 0, 3), Told::Busy, "rows of it may be in any of those");
+        let waited_for = [1, 2].map(|agent| all.registry.waited_for(AgentId(agent)).len());
+        assert_eq!(waited_for.iter().sum::<usize>(), 1);
+        // Those are the rows of another partition.
+        let alike = all.opens("f", (3, 4), 0, 3);
+        assert!(all.ends("f", 0, alike, 3));
+        assert!(all.ends("f", 2, first, 1));
+        assert_eq!(all.ask("f", TWO, 0, 3), Told::Busy);
+        assert!(all.ends("f", 3, second, 2));
+        all.opens("f", TWO, 0, 3);
+        assert_eq!(all.ask("f", FOUR, 1, 1), Told::Busy, "and now these wait");
+    }
+
+    #[test]
+    fn what_a_dead_agent_had_open_is_gone_on_without_and_nothing_is_added_to_it() {
+        let mut all = Asking::new();
+        let (published, new) = (all.opens("f", FOUR, 2, 2), all.opens("f", FOUR, 3, 2));
+        assert!(all.holds("f", 2, published, 2));
+        for now_ms in (0..6_000).step_by(500) {
+            all.registry.look_at_clock(now_ms);
+            all.registry.heartbeat(AgentId(3), 0, now_ms);
+        }
+        all.now_ms = 6_000;
+        all.opens("f", TWO, 0, 3);
+        let layout = Layout { app: 1, stage: TWO.0, tasks: Some(TWO.1), ..Layout::default() };
+        let pool = all.registry.pool(&task("f", 0), &layout, None, false, 6_000).unwrap();
+        assert!(pool[0].newest > published, "whoever reads it has a newer generation to say");
+        assert_eq!(pool[0].until, LogOffset(u64::MAX));
+        // It comes back, and has heard of nothing.
+        assert!(!all.holds("f", 2, published, 2) && !all.holds("f", 3, new, 2));
+        assert!(!all.ends("f", 2, published, 2) && !all.ends("f", 3, new, 2));
+    }
+
+    #[test]
+    fn of_two_stages_that_wait_for_each_other_the_younger_fails_and_they_are_kept_apart() {
+        for (other, partition) in [(TWO, 0), ((2, 4), 1)] {
+            let mut all = Asking::new();
+            let (f, g) = (all.opens("f", FOUR, 1, 1), all.opens("g", other, partition, 2));
+            assert_eq!(all.ask("g", FOUR, 1, 1), Told::Busy);
+            assert_eq!(all.ask("f", other, partition, 2), Told::Crossed);
+            assert!(all.ends("g", partition, g, 2));
+            // The attempt after it has nothing open, and waits for all that the other stage has.
+            assert_eq!(all.ask("g", other, partition, 3), Told::Busy);
+            let of_first = all.opens("g", FOUR, 1, 1);
+            assert!(all.ends("f", 1, f, 1));
+            assert_eq!(all.ask("f", other, partition, 3), Told::Busy);
+            assert!(all.ends("g", 1, of_first, 1));
+            all.opens("f", other, partition, 3);
+            assert_eq!(all.ask("g", FOUR, 2, 1), Told::Busy);
+        }
+    }
+
+    #[test]
+    fn stages_that_open_alike_are_not_taken_for_such() {
+        let mut all = Asking::new();
+        // In some partitions the one is ahead, in others the other.
+        all.opens("f", FOUR, 0, 1);
+        all.opens("g", (2, 4), 0, 2);
+        all.opens("g", FOUR, 1, 1);
+        all.opens("f", (2, 4), 1, 2);
+        for _ in 0..3 {
+            assert_eq!(all.ask("g", FOUR, 0, 1), Told::Busy);
+            assert_eq!(all.ask("g", (2, 4), 1, 2), Told::Busy);
+        }
+    }
+
+    #[test]
+    fn who_has_nothing_open_waits_for_as_long_as_it_takes_and_others_for_an_hour() {
+        let mut all = Asking::new();
+        all.opens("g", FOUR, 0, 1);
+        all.opens("f", TWO, 1, 2);
+        let mut told = Vec::new();
+        while all.now_ms < PATIENCE_MS + 10_000 {
+            all.now_ms += 1_000;
+            (1..4).for_each(|agent| {
+                all.registry.heartbeat(AgentId(agent), 0, all.now_ms);
+            });
+            assert_eq!(all.ask("g", TWO, 0, 3), Told::Busy);
+            told.push(all.ask("g", TWO, 1, 2));
+        }
+        assert_eq!((&told[0], told.last().unwrap()), (&Told::Busy, &Told::Crossed));
+    }
+}
