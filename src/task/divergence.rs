@@ -15,8 +15,10 @@ pub(super) const CODE_ADVICE: &str = "finish this epoch with the code it was rec
 pub(super) const KEY_ADVICE: &str =
     "give row_key= columns that tell the rows apart, or set on_ambiguous=\"any\"";
 const PARTITIONS_ADVICE: &str = "Spark has cut the rows into another number of partitions than was recorded, as \
-     spark.sql.adaptive.enabled lets it do by itself: give row_key= columns that tell the rows apart, keep the \
-     number (spark.sql.adaptive.coalescePartitions.enabled=false), or set on_ambiguous=\"any\"";
+     spark.sql.adaptive.enabled lets it do by itself, or a union (exceptAll, intersectAll) of a frame with itself has \
+     asked its rows on both sides: give row_key= columns that tell the rows apart, keep the number \
+     (spark.sql.adaptive.coalescePartitions.enabled=false), ask for all rows of the frame alone before the union, or \
+     set on_ambiguous=\"any\"";
 const USES_ADVICE: &str = "which use of this function had which log is not known, so all were searched: \
      give each use a name of its own with .with_uid(...), and each query a call of its own";
 pub(super) const ROWS_ADVICE: &str = "the input of an epoch must be the same at replay: make its \

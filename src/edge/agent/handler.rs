@@ -205,20 +205,12 @@ impl Handler {
     ) -> Result<()> {
         // Told once: whoever waits for it asks whether it is here.
         locked(&self.attempts).over(&(session.task.clone(), session.grant.generation));
-        let told = self.registrar.tell(
-            &self.connections,
-            Request::Closed {
-                task: session.task.clone(),
-                generation: session.grant.generation,
-                summary,
-                ending,
-                left: Left {
-                    by: self.info.id,
-                    lost: session.lost,
-                    end: locked(&self.store).end(&session.task),
-                },
-            },
-        );
+        // Before anybody is told: nobody else gets at the store while it is held.
+        let end = locked(&self.store).end(&session.task);
+        let left = Left { by: self.info.id, lost: session.lost, end };
+        let (task, generation) = (session.task.clone(), session.grant.generation);
+        let closed = Request::Closed { task, generation, summary, ending, left };
+        let told = self.registrar.tell(&self.connections, closed);
         if told.is_err() {
             self.keep_refusals();
         }
@@ -311,7 +303,9 @@ impl Handler {
 
     /// In the driver: carries out here what the registry has committed.
     pub(in crate::edge) fn catch_up(&self, local: &LocalRegistry) {
-        let (committed, commits) = locked(&local.registry).commits_since(self.commits_seen());
+        // Before the registry is held: who carries commits out wants it while it holds how many it has seen.
+        let seen = self.commits_seen();
+        let (committed, commits) = locked(&local.registry).commits_since(seen);
         if !committed.is_empty() {
             self.heard(&committed, commits);
         }

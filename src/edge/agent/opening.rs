@@ -19,8 +19,8 @@ use crate::error::{Error, Result};
 use crate::id::LogOffset;
 use crate::task::Summary;
 
-/// How long one request of a worker waits for another stage: then it is to ask again.
-const BUSY_PATIENCE: Duration = Duration::from_secs(5);
+/// How long one request of a worker waits for another stage: then it is to ask again, if it is still there.
+const BUSY_PATIENCE: Duration = Duration::from_secs(1);
 /// How soon the registry is asked again, at first and later on: many may wait.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 const BUSY_PAUSE_MAX: Duration = Duration::from_millis(500);

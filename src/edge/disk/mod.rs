@@ -20,7 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub use self::location::Location;
-use self::recovery::{RecoveredFiles, RecoveredTask, recover_claimed, recover_epoch};
+use self::recovery::{RecoveredFiles, RecoveredTask, recover_claimed, recover_log};
 use self::segment::claim::{self, Claim};
 use self::segment::store::{self, Store};
 use self::segment::{DiskWriter, Pending, SegmentRecord, alive, layout, rubbish};
@@ -168,8 +168,8 @@ impl Disk {
         writers.remove(&self.agent);
         let dead = if writers.is_empty() { Vec::new() } else { dead_among(writers.into_iter().collect())? };
         alive::end(store.as_ref(), self.incarnation(), &dead)?;
-        let found = recover_epoch(store, &key, used)?;
-        let log = found.tasks.into_iter().find(|log| log.task == *task && !log.blocks.is_empty());
+        let found = recover_log(store, task, used)?;
+        let log = found.tasks.into_iter().find(|log| !log.blocks.is_empty());
         let rescued = |log: RecoveredTask| {
             let RecoveredTask { generation, blocks, .. } = log;
             Rescued { generation, blocks, files: found.files }

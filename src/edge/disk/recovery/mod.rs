@@ -126,16 +126,17 @@ impl RecoveredFiles {
 /// - [`Error::Io`].
 pub fn recover(root: &Path) -> Result<Recovery> {
     let store: Arc<dyn Store> = Arc::new(Folder::at(root));
-    recover_from(&store, segment_files(store.as_ref()), |_| u64::MAX)
+    recover_from(&store, segment_files(store.as_ref()), |_| u64::MAX, None)
 }
 
-/// [`recover`] for one use of an epoch: no other epoch's segments are read, nor can their damage matter.
+/// [`recover`] for one log, of one use of its epoch: no other epoch's segments are read, nor can their damage matter, and
+/// of all other logs in them nothing is kept.
 ///
 /// # Errors
 /// Those of [`recover`].
-pub(in crate::edge) fn recover_epoch(store: &Arc<dyn Store>, key: &EpochKey, used: u64) -> Result<Recovery> {
-    let of = store.as_ref();
-    recover_from(store, epoch_files(of, key, used), seal::ends(of, key, used)?)
+pub(in crate::edge) fn recover_log(store: &Arc<dyn Store>, task: &TaskId, used: u64) -> Result<Recovery> {
+    let (of, key) = (store.as_ref(), task.epoch_key());
+    recover_from(store, epoch_files(of, &key, used), seal::ends(of, &key, used)?, Some(task))
 }
 
 /// [`recover`] for all epochs that one claim covers.
@@ -148,14 +149,15 @@ pub(in crate::edge) fn recover_claimed(
     used: u64,
 ) -> Result<Recovery> {
     let of = store.as_ref();
-    recover_from(store, claimed_files(of, key, used), seal::ends(of, key, used)?)
+    recover_from(store, claimed_files(of, key, used), seal::ends(of, key, used)?, None)
 }
 
-/// Reads segments, each as far as `counts` says.
+/// Reads segments, each as far as `counts` says; of `only` one log, if there is one.
 fn recover_from(
     store: &Arc<dyn Store>,
     listing: io::Result<Vec<PathBuf>>,
     counts: impl Fn(&Path) -> u64,
+    only: Option<&TaskId>,
 ) -> Result<Recovery> {
     let root = store.root().display();
     let listing = listing.map_err(|e| Error::io(format!("listing segments below {root}"), &e))?;
@@ -169,7 +171,8 @@ fn recover_from(
         .collect();
     let (mut segments, mut torn) = (HashMap::new(), Vec::new());
     let mut found: BTreeMap<TaskId, Chain> = BTreeMap::new();
-    for scanned in at_once(store.readers(), &counting, |(path, end)| scan(store.as_ref(), path, *end))? {
+    for scanned in at_once(store.readers(), &counting, |(path, end)| scan(store.as_ref(), path, *end, only))?
+    {
         let Some(Scanned { segment, id, chains, torn: tail, .. }) = scanned else { continue };
         for (task, chain) in chains {
             found.entry(task).or_default().add_copy(chain);
@@ -220,20 +223,29 @@ struct Scanned {
     /// The number by which references name it.
     id: u64,
     chains: BTreeMap<TaskId, Chain>,
+    /// The log that is looked for, unless all are.
+    only: Option<TaskId>,
     records: u64,
     torn: Option<TornTail>,
 }
 
 impl Scanned {
     fn new(segment: Segment) -> Self {
-        Self { segment, id: FileTable::next_id(), chains: BTreeMap::new(), records: 0, torn: None }
+        Self {
+            segment,
+            id: FileTable::next_id(),
+            chains: BTreeMap::new(),
+            only: None,
+            records: 0,
+            torn: None,
+        }
     }
 }
 
 /// Reads one segment, up to `end`. Nothing if an agent has removed it, with its epoch, since it was listed.
-fn scan(store: &dyn Store, path: &Path, end: u64) -> Result<Option<Scanned>> {
+fn scan(store: &dyn Store, path: &Path, end: u64, only: Option<&TaskId>) -> Result<Option<Scanned>> {
     let Some(segment) = store.segment(path)? else { return Ok(None) };
-    let mut scanned = Scanned::new(segment.clone());
+    let mut scanned = Scanned { only: only.cloned(), ..Scanned::new(segment.clone()) };
     let read = store.scan(&segment, end, &mut |piece: Piece| {
         let base = piece.base;
         scan_all(&mut scanned, base, &mut SegmentScan::over(piece)?)
@@ -252,6 +264,9 @@ fn scan_all(scanned: &mut Scanned, base: u64, scan: &mut SegmentScan) -> Result<
         match scan.step()? {
             Step::Record(pos, record) => {
                 scanned.records += 1;
+                if scanned.only.as_ref().is_some_and(|only| *only != record.task) {
+                    continue;
+                }
                 let entry = Entry::new(scanned.id, base + pos, &record);
                 let chain = scanned.chains.entry(record.task).or_default();
                 chain.push(entry).map_err(|conflict| scan.corrupt(pos, conflict.to_string()))?;

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::{Recovery, read_segment, recover, recover_epoch};
+use super::{Recovery, read_segment, recover, recover_log};
 use crate::causal_log::Place;
 use crate::determinant::{BlockBuilder, Determinant};
 use crate::edge::disk::segment::store::{Folder, Store};
 use crate::edge::disk::segment::testing::{AGENT, APP, epoch, record, task, writer};
 use crate::edge::disk::segment::{DiskWriter, SegmentRecord, segment_files};
 use crate::error::Error;
-use crate::id::{AgentId, Epoch, EpochKey, Generation};
+use crate::id::{AgentId, Epoch, Generation, TaskId};
 
 /// A segment in memory, and where its records start (and the last ends).
 struct Sample {
@@ -182,15 +182,15 @@ fn two_logs_of_one_generation_are_an_error() {
 }
 
 #[test]
-fn one_epoch_is_recovered_whatever_happened_to_the_others() {
+fn one_log_is_recovered_whatever_happened_to_other_epochs() {
     let root = tempfile::tempdir().unwrap();
-    write_as(root.path(), 1, [record(0, 1, 0, b"ab")]);
+    write_as(root.path(), 1, [record(1, 1, 0, b"xy"), record(0, 1, 0, b"ab"), record(1, 1, 2, b"z")]);
     plant(root.path(), b"not a segment");
     assert!(recover(root.path()).is_err());
     let store: Arc<dyn Store> = Arc::new(Folder::at(root.path()));
-    assert_eq!(blocks(&recover_epoch(&store, &epoch(), 0).unwrap()), ["ab"]);
-    let unknown = EpochKey { query: "clicks".into(), epoch: Epoch::Batch(8) };
-    assert!(recover_epoch(&store, &unknown, 0).unwrap().tasks.is_empty());
+    assert_eq!(blocks(&recover_log(&store, &task(0), 0).unwrap()), ["ab"]);
+    let unknown = TaskId { epoch: Epoch::Batch(8), ..task(0) };
+    assert!(recover_log(&store, &unknown, 0).unwrap().tasks.is_empty());
 }
 
 #[test]

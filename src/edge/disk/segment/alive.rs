@@ -30,7 +30,14 @@ const CONTENT: &[u8] = b"this agent may write\n";
 /// [`Error::DiskFull`]; [`Error::Io`].
 pub(super) fn begin(store: &dyn Store, incarnation: u64, agent: AgentId) -> Result<PathBuf> {
     let path = path(store.root(), incarnation, agent);
-    store.create(&path, CONTENT).map_err(|e| write_error(&path, SETTING, &e))?;
+    let made = match store.create(&path, CONTENT) {
+        // There was no room for what stands in it, say. Nothing was written, so nobody has gone on without the agent.
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            store.remove(&path).and_then(|()| store.create(&path, CONTENT))
+        }
+        made => made,
+    };
+    made.map_err(|e| write_error(&path, SETTING, &e))?;
     Ok(path)
 }
 
@@ -95,6 +102,16 @@ mod tests {
             end(&store, 7, &[AgentId(2), AgentId(3)]).unwrap();
             assert_eq!(files.each_ref().map(|file| is_there(&store, file).unwrap()), [true, false]);
         }
+    }
+
+    #[test]
+    fn a_file_for_which_there_was_no_room_is_made_again() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Folder::at(root.path());
+        let path = path(root.path(), 7, AgentId(1));
+        std::fs::File::create(&path).unwrap();
+        assert_eq!(begin(&store, 7, AgentId(1)).unwrap(), path);
+        assert_eq!(std::fs::read(&path).unwrap(), CONTENT);
     }
 
     #[test]

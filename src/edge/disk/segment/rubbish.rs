@@ -15,6 +15,9 @@ use crate::id::application_query;
 /// How old rubbish must be: nobody tells whether the application that wrote it lives.
 pub(in crate::edge) const RUBBISH_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// So many times as old must be what says that an agent lives.
+const ALIVE_AGES: u32 = 13;
+
 /// Removes what applications recorded outside of named epochs and streams, which is never run again, and
 /// segments that nobody claims; also what says that agents live, of applications that claim nothing. How many files that were.
 ///
@@ -41,9 +44,10 @@ pub(in crate::edge) fn prune(store: &dyn Store, age: Duration) -> io::Result<usi
             let _in_use = store.discard(&[], &[query]);
         }
     }
-    // An agent that is at work all the same ends when it misses its file, and another takes its place.
-    let left =
-        alive::all(store)?.into_iter().filter(|(of, path)| !claimed.contains(of) && is_old(store, path, age));
+    // An application may claim nothing between two epochs: an agent that misses its file ends, and another takes its
+    // place. They are small, and may stay for longer than anything else.
+    let (all, age) = (alive::all(store)?.into_iter(), age.saturating_mul(ALIVE_AGES));
+    let left = all.filter(|(of, path)| !claimed.contains(of) && is_old(store, path, age));
     let left: Vec<PathBuf> = left.map(|(_, path)| path).collect();
     store.discard(&left, &[])?;
     Ok(removed + left.len())
