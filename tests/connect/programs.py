@@ -9,10 +9,12 @@ import contextlib
 import json
 import os
 import random
+import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -257,9 +259,13 @@ def batch_functions(spark: SparkSession, folder: Path) -> Any:
             twice = twice.withColumn("b", in_batch(sf.col("value") + first + 10_000))
             twice = twice.withColumn("c", shared("value"))
             other = batch.sparkSession.newSession()
+            with ThreadPoolExecutor(1) as pool:
+                (in_thread,) = pool.map(rows, [twice])
             elsewhere = other.range(3).select(in_other("id").alias("x")).collect()
             seen_there = str(sorted(row.x for row in elsewhere))
             (folder / f"other-{first}-{number}-{mended.exists()}").write_text(seen_there)
+            if in_thread != rows(twice):
+                (folder / f"other-{first}-1-False").write_text("a thread has others")
             found = twice.withColumn("drawn", sf.lit(drawn)).withColumn("asked", sf.lit(asked))
             if number == 1 and not mended.exists():
                 before = str(sorted(map(tuple, found.collect())))
@@ -305,6 +311,42 @@ def batch_functions(spark: SparkSession, folder: Path) -> Any:
         "calls": len(asked),
         "open": session.stats().totals.opens,
     }
+
+
+def sinks_of_batches(spark: SparkSession, folder: Path) -> Any:
+    """Two streams, one after the other, write batches of equal numbers to one table."""
+    session, table = clonos.attach(spark), folder / "results.db"
+    with contextlib.closing(sqlite3.connect(table)) as database:
+        database.execute("create table results (id integer)")
+        for first in (0, 20):
+            spark.range(first, first + 20, 1, 1).write.mode("append").parquet(str(folder / "in"))
+
+        def write_of(begin: int) -> Any:
+            def write(batch: Any, number: int) -> None:
+                out = batch.select((sf.col("id") + begin).alias("id")).write.format("clonos-sqlite")
+                out = out.option("path", str(table)).option("table", "results")
+                out.option("epoch", number).mode("append").save()
+                if number == 1 and not (folder / f"failed-{begin}").exists():
+                    (folder / f"failed-{begin}").touch()
+                    message = "on purpose"
+                    raise ValueError(message)
+
+            return write
+
+        for begin in (0, 100):
+            for fails in (True, False):
+                source = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
+                writer = source.parquet(str(folder / "in")).writeStream
+                writer = writer.foreachBatch(session.foreach_batch(write_of(begin)))
+                writer = writer.option("checkpointLocation", str(folder / f"spark-{begin}"))
+                query = writer.trigger(availableNow=True).start()
+                with (
+                    pytest.raises(Exception, match="on purpose")
+                    if fails
+                    else contextlib.nullcontext()
+                ):
+                    query.awaitTermination(60)
+        return sorted(row for (row,) in database.execute("select id from results"))
 
 
 def spark_of(batch: Any) -> Any:

@@ -79,6 +79,12 @@ def test_a_stream_that_starts_again_asks_nothing_twice(server: Server, tmp_path:
     assert found["rows"] >= 400
 
 
+def test_a_sink_tells_the_streams_apart_whose_batches_it_takes(
+    server: Server, tmp_path: Path
+) -> None:
+    assert client("sinks_of_batches", server, tmp_path) == [*range(40), *range(100, 140)]
+
+
 def test_keyed_state_goes_on_where_it_was(server: Server, tmp_path: Path) -> None:
     found = client("state", server, tmp_path)
     counted = found["counted"]

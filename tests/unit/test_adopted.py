@@ -9,6 +9,7 @@ from pyspark import SparkContext, cloudpickle
 from pyspark.sql import udf as row_functions
 from pyspark.sql.pandas import functions as vectorised
 from pyspark.sql.pandas.group_ops import PandasGroupedOpsMixin
+from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.udf import UDFRegistration
 
 from clonos._config import ADOPTABLE, parse_adopt
@@ -25,6 +26,7 @@ def replaceable() -> list[Any]:
         vars(row_functions)["_create_udf"],
         vars(vectorised)["_create_udf"],
         UDFRegistration.register,
+        DataStreamWriter.foreachBatch,
     ]
 
 
@@ -39,7 +41,7 @@ def test_names_are_read() -> None:
 
 def test_all_is_given_back() -> None:
     before = replaceable()
-    for names, count in (((), 0), (("udf",), 4), (("transformWithState",), 3), (ADOPTABLE, 6)):
+    for names, count in (((), 2), (("udf",), 5), (("transformWithState",), 4), (ADOPTABLE, 7)):
         adoption = Adoption(names)
         after = replaceable()
         assert sum(one is not other for one, other in zip(before, after, strict=True)) == count

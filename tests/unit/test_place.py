@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clonos._worker.place import epoch_of, epoch_tag
+from clonos._worker.place import BATCH_SETTING, batch_of, batch_tag, epoch_of, epoch_tag
 from clonos.errors import ConfigError
 
 SESSION = "SparkConnect_SessionTag_User_somebody_Session_7f_Tag_"
@@ -32,3 +32,13 @@ def test_a_batch_function_of_a_client_is_refused_and_a_classic_ones_thread_is_no
         epoch_of(SQL | IN_STREAM | BY_CLIENT, "app")
     assert epoch_of(SQL | IN_STREAM, "app") == ("app:app", "sql-7")
     assert epoch_of(SQL | {"spark.job.tags": "mine,other"}, "app") == ("app:app", "sql-7")
+
+
+def test_a_setting_of_a_streams_session_says_the_batch_where_a_thread_does_not() -> None:
+    asked = SQL | IN_STREAM | {BATCH_SETTING: batch_tag("q", 3, 6)}
+    assert epoch_of(asked, "app") == ("q", 3)
+    assert batch_of(asked) == ("q", 3)
+    # What the thread itself has entered comes first, except that a batch is in no epoch.
+    assert epoch_of(asked | {"clonos.epoch": "daily"}, "app") == ("batch", "daily")
+    assert batch_of(SQL | IN_STREAM) is None
+    assert batch_of({"spark.job.tags": epoch_tag("daily", 5)}) is None

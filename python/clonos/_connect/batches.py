@@ -12,7 +12,7 @@ from clonos import _attached, _core
 from clonos._connect.names import know_registered
 from clonos._connect.requests import HostProcess
 from clonos._connect.tags import tagged
-from clonos._operators.foreach_batch import BatchFunction, CausalBatch
+from clonos._operators.foreach_batch import BatchFunction, CausalBatch, batch_setting
 from clonos._worker.place import batch_tag
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ class ServerBatch:
         query, execution, attempt = self._host.ask_here("batch", *names)
         _attached.set_current(BatchSession(spark, config))
         know_registered()
-        with tagged(spark, batch_tag(query, number, execution)):
+        tag = batch_tag(query, number, execution)
+        # The setting for threads that have no tags, the tag for other sessions.
+        with batch_setting(spark, tag), tagged(spark, tag):
             self._causal.run(config, self._check, (query, attempt), batch, number)
 
     def _check(self, query: str, batch: int) -> None:

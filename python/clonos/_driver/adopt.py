@@ -1,4 +1,4 @@
-"""``attach(adopt=…)``: what of Spark's makes operators of Clonos while a session is attached.
+"""What of Spark's does more while a session is attached: ``attach(adopt=…)`` and ``foreachBatch``.
 
 What users have imported cannot be replaced where it stands, so nothing that they import is:
 replaced is what Spark looks up at each call. The names are in `clonos._driver.spark_private`.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clonos._attached import current_config
 from clonos._driver import spark_private
+from clonos._driver.batches import in_any_thread
 from clonos._operators.adopted import adopted
 from clonos._operators.state import stateful
 from clonos._operators.udf import CausalUDF
@@ -31,8 +32,6 @@ class Adoption:
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._patches: list[_Patch] = []
-        if not names:
-            return
         try:
             for owner, name, make in _replacements(names, self.end):
                 self._patches.append(_Patch(owner, name, make))
@@ -75,6 +74,7 @@ def _replacements(
 ) -> Iterator[tuple[Any, str, Callable[[Function], Function]]]:
     """Owner and name of each function, and what makes another of it."""
     yield *spark_private.stopping(), functools.partial(_ending, end)
+    yield *spark_private.taking_batches(), _in_any_thread
     if "transformWithState" in names:
         operations = spark_private.grouped_operations()
         yield operations, "transformWithState", functools.partial(_stateful, "row")
@@ -93,6 +93,13 @@ def _ending(end: Callable[[], None], original: Function) -> Function:
             end()
 
     return stop
+
+
+def _in_any_thread(original: Function) -> Function:
+    def foreach_batch(self: Any, func: Any) -> Any:
+        return original(self, in_any_thread(func) if callable(func) else func)
+
+    return foreach_batch
 
 
 def _making(original: Function) -> Function:

@@ -361,6 +361,13 @@ def stopping() -> tuple[type, str]:
     return SparkContext, "stop"
 
 
+def taking_batches() -> tuple[type, str]:
+    """What takes a function for the batches of a stream: class and method."""
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    return DataStreamWriter, "foreachBatch"
+
+
 def grouped_operations() -> type:
     """The class in which ``GroupedData`` has ``transformWithState``."""
     from pyspark.sql.pandas.group_ops import PandasGroupedOpsMixin

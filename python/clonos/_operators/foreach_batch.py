@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,29 @@ from clonos._keys import TaskKeys
 from clonos._services import Scope, current
 from clonos._uses import Use
 from clonos._worker import connection
-from clonos._worker.place import Place
+from clonos._worker.place import BATCH_SETTING, Place
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 BatchFunction = Callable[["DataFrame", int], None]
 # Partitions of Spark count from 0; the driver's own task stands beyond any of them.
 _DRIVER_PARTITION = 2**32 - 1
+
+
+@contextlib.contextmanager
+def batch_setting(spark: SparkSession, tag: str) -> Iterator[None]:
+    """Have all frames of a stream's own session belong to a batch, whichever thread asks.
+
+    Spark says by properties of a thread which batch a job is of, and threads that Python starts do
+    not have them. Each stream has a session of its own, though, in which its batches come one after
+    the other, and Spark hands a session's settings to the tasks of its queries.
+    """
+    spark.conf.set(BATCH_SETTING, tag)
+    try:
+        yield
+    finally:
+        spark.conf.unset(BATCH_SETTING)
 
 
 @dataclass(frozen=True)

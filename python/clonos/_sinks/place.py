@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from clonos import _processes
 from clonos._sinks.fence import Driver
 from clonos._worker import agents
-from clonos._worker.place import BATCH_PROPERTY, QUERY_PROPERTY, ROOT_PROPERTY
+from clonos._worker.place import ROOT_PROPERTY, batch_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,7 @@ def streaming_task() -> tuple[str, int] | None:
 
     context = TaskContext.get()
     properties: dict[str, str] = (context and context._localProperties) or {}
-    query, batch = (properties.get(n) for n in (QUERY_PROPERTY, BATCH_PROPERTY))
-    return (query, int(batch)) if query and batch is not None else None
+    return batch_of(properties)
 
 
 def run() -> str:

@@ -22,6 +22,9 @@ _TAG = "clonos-epoch"
 # A tag of somebody else's that begins in the same way is no reason to fail.
 _TAGGED = re.compile(rf"{_TAG}:((?:[0-9a-f]{{2}})+):([0-9]+)$")
 _BATCH_TAG = "clonos-batch"
+#: A batch's tag as a setting of the stream's own session: Spark hands it to the tasks of all its
+#: queries, whichever thread asks.
+BATCH_SETTING = "spark.clonos.batch"
 _BATCH_TAGGED = re.compile(rf"{_BATCH_TAG}:((?:[0-9a-f]{{2}})+):([0-9]+):([0-9]+)$")
 #: What a client of Spark Connect has asked for.
 CLIENT_PROPERTY = "spark.connect.operation_id"
@@ -86,7 +89,8 @@ class Tagged(NamedTuple):
 
 def _tagged(properties: dict[str, str]) -> Tagged | None:
     """What tags tell; Spark puts user and session before each. A batch is inside of an epoch."""
-    tags = (properties.get(TAGS_PROPERTY) or "").split(",")
+    said = (properties.get(of) or "" for of in (BATCH_SETTING, TAGS_PROPERTY))
+    tags = ",".join(said).split(",")
     batches = (_BATCH_TAGGED.search(tag) for tag in tags)
     if (found := next(filter(None, batches), None)) is not None:
         return Tagged(_text(found[1]), int(found[2]), execution=int(found[3]))
@@ -97,6 +101,17 @@ def _tagged(properties: dict[str, str]) -> Tagged | None:
 
 def _text(written: str) -> str:
     return bytes.fromhex(written).decode()
+
+
+def batch_of(properties: dict[str, str]) -> tuple[str, int] | None:
+    """Query and batch that Spark's local properties say, if they are those of a stream's work."""
+    query, batch = properties.get(QUERY_PROPERTY), properties.get(BATCH_PROPERTY)
+    if query and batch is not None:
+        return query, int(batch)
+    tagged = _tagged(properties)
+    if tagged is not None and isinstance(tagged.epoch, int):
+        return tagged.query, tagged.epoch
+    return None
 
 
 def epoch_of(properties: dict[str, str], app_id: str) -> tuple[str, int | str | None]:
@@ -116,7 +131,8 @@ def epoch_of(properties: dict[str, str], app_id: str) -> tuple[str, int | str | 
         message = (
             "a causal function runs in a foreachBatch function over Spark Connect, and nothing "
             "tells of which batch: wrap the function, foreachBatch(session.foreach_batch(fn)), and "
-            "start threads in it as pyspark.InheritableThread(..., session=spark)"
+            "start threads that ask another session than the batch's as "
+            "pyspark.InheritableThread(..., session=spark)"
         )
         raise ConfigError(message, "CONFIG")
     execution = properties.get(EXECUTION_PROPERTY)
