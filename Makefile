@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 # Test files that run beside each other: much of what they do is to wait, each has a Spark of its own.
 JOBS ?= 2
-PYTEST = $(WITH_JAVA) $(PY) -m pytest tests -n $(JOBS) --dist loadfile
+PYTEST = $(WITH_JAVA) $(PY) -m pytest tests -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # Arguments for demo, test-python and bench, e.g. make test-python ARGS="-k fence".
 ARGS ?=
 
@@ -49,6 +49,11 @@ $(VENV)/.core: $(RUST) Cargo.toml Cargo.lock pyproject.toml $(VENV)/.packages
 	@$(PY) -m maturin develop --release --locked
 	@touch $@
 
+$(VENV)/spark.jsa: $(VENV)/.packages .ci/archive_classes.py
+	@echo "--> an archive of Spark's classes, with which tests start it in half the time"
+	@$(WITH_JAVA) $(PY) .ci/archive_classes.py $@ >/dev/null 2>&1 || { echo "    not with this Java"; touch $@; }
+	@touch $@
+
 # --- using it -----------------------------------------------------------------------------------
 
 .PHONY: demo
@@ -65,12 +70,19 @@ build: $(VENV)/.core ## Compile the core and install the package into .venv.
 # --- checking it --------------------------------------------------------------------------------
 
 .PHONY: test
-test: test-rust $(VENV)/.core ## The core alone, then features on real Spark and some kills: about 15 minutes.
+test: test-rust test-quick ## The core alone, then features on real Spark and some kills: about 15 minutes.
+
+.PHONY: test-quick
+test-quick: $(VENV)/.core $(VENV)/spark.jsa ## The second part of `make test`.
 	$(PYTEST) -m "not whole and not hosts" $(ARGS)
 
 .PHONY: test-all
-test-all: $(VENV)/.core ## What `make test` leaves out: all kills, servers, examples, every type.
+test-all: $(VENV)/.core $(VENV)/spark.jsa ## What `make test` leaves out: all kills, servers, examples, every type.
 	$(PYTEST) -m whole $(ARGS)
+
+.PHONY: test-failed
+test-failed: $(VENV)/.core $(VENV)/spark.jsa ## What failed last, once more and one at a time: a machine may have been too slow for several.
+	$(WITH_JAVA) $(PY) -m pytest tests --last-failed --last-failed-no-failures none $(ARGS)
 
 .PHONY: test-hosts
 test-hosts: $(VENV)/.core ## A cluster of hosts that are switched off, cut off and paused: needs root and iproute2.
@@ -83,7 +95,7 @@ test-rust: ## The core, without Python in the build.
 	RUST_TEST_THREADS=8 cargo test --locked
 
 .PHONY: test-python
-test-python: $(VENV)/.core ## All of pytest, real Spark and real processes included.
+test-python: $(VENV)/.core $(VENV)/spark.jsa ## All of pytest, real Spark and real processes included.
 	$(PYTEST) -m "not hosts" $(ARGS)
 
 # The other versions of PySpark that are supported, each in an environment of its own.
