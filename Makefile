@@ -50,7 +50,7 @@ $(VENV)/.core: $(RUST) Cargo.toml Cargo.lock pyproject.toml $(VENV)/.packages
 	@touch $@
 
 $(VENV)/spark.jsa: $(VENV)/.packages .ci/archive_classes.py
-	@echo "--> an archive of Spark's classes, with which tests start it in half the time"
+	@echo "--> an archive of Spark's classes, with which tests start it in about 0.6 of the time"
 	@$(WITH_JAVA) $(PY) .ci/archive_classes.py $@ >/dev/null 2>&1 || { echo "    not with this Java"; touch $@; }
 	@touch $@
 

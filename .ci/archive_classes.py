@@ -1,4 +1,4 @@
-"""Archive the classes of Spark that tests load, so that their JVMs start in half the time.
+"""Archive the classes of Spark that tests load, so that their JVMs start in about 0.6 of the time.
 
 Java calls that application class-data sharing. `archive_classes.py FILE` runs a bit of everything
 in a driver, which writes FILE as it ends. A JVM whose jars, version or settings are others than

@@ -186,7 +186,7 @@ def streams(spark: SparkSession, folder: Path) -> Any:
 
     query = start()
     with pytest.raises(Exception, match="on purpose"):
-        query.awaitTermination(60)
+        query.awaitTermination(180)
     assert not query.isActive
     mended.touch()
     query = start()
@@ -291,7 +291,7 @@ def batch_functions(spark: SparkSession, folder: Path) -> Any:
     firsts = (0, 100_000)
     for query in [start(first) for first in firsts]:
         with pytest.raises(Exception, match="on purpose"):
-            query.awaitTermination(60)
+            query.awaitTermination(180)
     mended.touch()
     queries = [start(first) for first in firsts]
     for query in queries:
@@ -345,7 +345,7 @@ def sinks_of_batches(spark: SparkSession, folder: Path) -> Any:
                     if fails
                     else contextlib.nullcontext()
                 ):
-                    query.awaitTermination(60)
+                    query.awaitTermination(180)
         return sorted(row for (row,) in database.execute("select id from results"))
 
 
@@ -384,7 +384,7 @@ def refusals(spark: SparkSession, folder: Path) -> Any:
         writer = frame.writeStream.foreachBatch(write)
         query = writer.option("checkpointLocation", str(folder / f"spark{number}")).start()
         try:
-            query.awaitTermination(60)
+            query.awaitTermination(180)
         except Exception as error:
             said.append(str(error))
     return {"refused": refused, "said": said}

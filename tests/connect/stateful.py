@@ -71,7 +71,7 @@ def state(spark: SparkSession, folder: Path) -> Any:
 
     query = start()
     with pytest.raises(Exception, match="on purpose"):
-        query.awaitTermination(60)
+        query.awaitTermination(180)
     (folder / "mended").touch()
     query = start()
     while (query.lastProgress or {}).get("batchId", 0) < 6:

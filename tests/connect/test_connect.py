@@ -18,7 +18,7 @@ pytest.importorskip("grpc")
 
 from connect.server import Server
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(480)
 PROGRAMS = Path(__file__).with_name("programs.py")
 DIED = 9
 

@@ -17,7 +17,7 @@ import pyspark
 
 from connect.server import Server
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(480)
 ROWS, FAILS_AT = 40, 30
 
 SPEC = """

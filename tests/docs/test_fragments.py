@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "sinks"))
 sys.path.insert(0, str(ROOT / "tests" / "sources"))
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(360)
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
@@ -123,7 +123,7 @@ def test_the_first_lines_of_the_readme(spark: Any, session: clonos.Session) -> N
     assert session.stats().totals.live == len(rows)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(800)
 def test_the_readme_from_end_to_end(spark: Any, session: clonos.Session, tmp_path: Path) -> None:
     from pyspark.sql.functions import explode, split, window
     from sender import Sender

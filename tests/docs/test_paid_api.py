@@ -16,7 +16,7 @@ ROWS = 160
 
 @pytest.mark.kill
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_no_row_is_paid_for_twice() -> None:
     command = [
         sys.executable,

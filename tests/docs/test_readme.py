@@ -34,7 +34,7 @@ def run_example(page: Path, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(360)
 def test_the_readme_keeps_its_answers_although_a_worker_dies(tmp_path: Path) -> None:
     printed = run_example(ROOT / "README.md", tmp_path)
     rows = re.findall(r"\|\s*(alpha|beta|gamma|delta)\|\s*0\.\d+", printed)
@@ -45,19 +45,19 @@ def test_the_readme_keeps_its_answers_although_a_worker_dies(tmp_path: Path) -> 
     assert asked[1] == "['alpha', 'beta', 'gamma', 'delta', 'delta']"
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(360)
 def test_the_page_on_exchange_runs(tmp_path: Path) -> None:
     run_example(ROOT / "docs" / "exchange.md", tmp_path)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(360)
 def test_the_page_on_calls_runs(tmp_path: Path) -> None:
     printed = run_example(ROOT / "docs" / "calls.md", tmp_path)
     assert re.search(r"\|alpha\|ALPHA\|NULL\s*\|", printed), printed
     assert re.search(r"\|gamma\|NULL \|HTTPStatusError: ", printed), printed
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(360)
 @pytest.mark.parametrize("page", ["sources.md", "sinks.md", "loops.md"])
 def test_the_pages_on_sources_sinks_and_loops_run(tmp_path: Path, page: str) -> None:
     run_example(ROOT / "docs" / page, tmp_path)

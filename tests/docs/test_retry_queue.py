@@ -16,7 +16,7 @@ ORDERS = 60
 
 @pytest.mark.kill
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(800)
 def test_each_try_is_counted_once() -> None:
     command = [sys.executable, str(ROOT / "examples" / "retry_queue.py")]
     command += ["--orders", str(ORDERS), "--json"]

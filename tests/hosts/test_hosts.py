@@ -19,7 +19,7 @@ from scene import MAP_TASKS, ROWS, Killer, Record, ask, check, job
 import clonos
 from clonos import causal
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 SEEDS = int(os.environ.get("CLONOS_HOSTS_SEEDS", "4"))
 # Longer than Spark waits for a host that says nothing.
 LONG_SECONDS = 25.0

@@ -13,7 +13,7 @@ from typing import Any
 
 from clonos import testing
 
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 240.0
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ REDUCE_TASKS = 9
 DONE_BEFORE_KILL = 3
 EXECUTORS = 3
 REDUCE_SECONDS = 0.6
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 150.0
 
 
 def start(master: str, **settings: str) -> Any:

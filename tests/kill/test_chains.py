@@ -17,7 +17,7 @@ from scene import Record, await_executors
 import clonos
 from clonos import testing
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 # Bytes of each batch's determinants, so that a log is too large to ride in frames.
 BALLAST = 10_000
 # More of them at night: CLONOS_KILL_SEEDS=300.

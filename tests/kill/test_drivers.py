@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import stories
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(480)
 
 
 def test_a_batch_job_goes_on_where_it_was_with_fewer_executors(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import clonos
 from clonos import causal, testing
 from clonos._attached import current_config
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(360)
 
 EXECUTORS = 2
 # Each answer is so long that agents with the least memory spill.

@@ -19,7 +19,7 @@ import clonos
 from clonos import causal, testing
 from clonos._driver.session import EXECUTION_POLL_SECONDS
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(360)
 
 
 def scored(spark: Any, record: Record, **options: Any) -> Any:

@@ -22,7 +22,7 @@ from scene import await_executors
 import clonos
 from clonos import testing
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 BATCHES = 8
 KEYS = 200

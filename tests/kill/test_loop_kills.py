@@ -15,7 +15,7 @@ from scene import await_executors
 import clonos
 from clonos import testing
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(800)
 FILE_ROWS = 60
 
 

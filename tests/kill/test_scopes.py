@@ -16,7 +16,7 @@ import clonos
 from clonos import causal, errors, testing
 from clonos._driver.spark_private import shuffle_statuses
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(360)
 # With these Spark keeps other values that come out of a second run, and says nothing.
 UNNOTICED = {
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",

@@ -17,7 +17,7 @@ from dying import PATIENCE_SECONDS, await_mark, driver, log_of
 
 from clonos import testing
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(800)
 DRIVER = "state_driver.py"
 # At each key, so that some fall into the middle of a batch.
 PAUSE = 0.05

@@ -118,7 +118,7 @@ def test_a_driver_whose_machine_is_lost_goes_on_elsewhere_with_every_line_once(
     # What Spark has committed is removed, part by part, and in the background.
     segments = [str(file) for file in server.files if ".seg" in str(file)]
     assert segments
-    wait_until(lambda: not any("/batch-0/" in str(file) for file in server.files), "a removal", 20)
+    wait_until(lambda: not any("/batch-0/" in str(file) for file in server.files), "a removal", 100)
 
 
 @pytest.fixture
@@ -171,21 +171,21 @@ def test_a_receiver_that_was_stopped_and_goes_on_acknowledges_nothing_and_writes
     with PatientSender(count) as sender:
         sender.allowed = count // 2
         of_old = started(source(old, sender))
-        wait_until(lambda: bool(sender.told) and sender.told[0][-1] > 1_000, "some lines", 30)
+        wait_until(lambda: bool(sender.told) and sender.told[0][-1] > 1_000, "some lines", 100)
         (pid,) = old.receivers()
         old.signal(signal.SIGSTOP)
         sender.allowed = count
         of_new = started(source(new, sender))
-        wait_until(lambda: sender.told[-1][-1] == count, "all lines", 60)
+        wait_until(lambda: sender.told[-1][-1] == count, "all lines", 100)
         old.signal(signal.SIGCONT)
         with pytest.raises(errors.SourceInUse, match=rf"{URL}.*took it over"):
             ask_again(of_old)
-        wait_until(lambda: sender.ended > 0, "the old one's connection to end", 30)
+        wait_until(lambda: sender.ended > 0, "the old one's connection to end", 100)
         # What it was told of before may still be on its way; nothing is told that is not there.
         assert sender.told[0][-1] <= sender.told[1][0]
         assert values(of_new) == [f"line {n}" for n in range(count)]
         del of_old
-        wait_until(lambda: not _runs(pid), "the old one to end", 30)
+        wait_until(lambda: not _runs(pid), "the old one to end", 100)
         assert "has lost its log" in old.logs()
         # Nor does it write for whoever comes third.
         assert values(started(source(last, sender))) == [f"line {n}" for n in range(count)]
@@ -199,10 +199,10 @@ def test_a_driver_whose_receiver_died_does_not_take_the_log_back_from_another(
     here, elsewhere = machine(), machine()
     with PatientSender(1_000) as sender:
         reader = source(here, sender).streamReader(SCHEMA)
-        wait_until(lambda: reader.latestOffset()["position"] == 1_000, "all lines", 30)
+        wait_until(lambda: reader.latestOffset()["position"] == 1_000, "all lines", 100)
         # Once it is its own receiver that it stands in for.
         here.signal(signal.SIGKILL)
-        wait_until(lambda: reader.latestOffset()["position"] == 1_000, "it to be back", 30)
+        wait_until(lambda: reader.latestOffset()["position"] == 1_000, "it to be back", 100)
         other = source(elsewhere, sender).streamReader(SCHEMA)
         assert other.latestOffset()["position"] == 1_000
         here.signal(signal.SIGKILL)
@@ -223,14 +223,14 @@ def test_a_store_that_is_away_holds_the_sender_back_and_loses_nothing(
     with PatientSender(count) as sender:
         sender.allowed = count // 2
         client = started(source(machine(), sender))
-        wait_until(lambda: bool(sender.told) and sender.told[0][-1] > 1_000, "some lines", 30)
+        wait_until(lambda: bool(sender.told) and sender.told[0][-1] > 1_000, "some lines", 100)
         # Longer than any request is tried again.
         server.kill()
         sender.allowed = count
         time.sleep(13.0)
         assert sender.safe == client.bounds()[1] <= count // 2
         server.start()
-        wait_until(lambda: sender.safe == count, "all lines", 60)
+        wait_until(lambda: sender.safe == count, "all lines", 100)
         assert values(client) == [f"line {n}" for n in range(count)]
         reports, problems = inspection.look(URL)
         assert not problems

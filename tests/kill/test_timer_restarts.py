@@ -12,7 +12,7 @@ from dying import PATIENCE_SECONDS, await_mark, driver
 
 from clonos import testing
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.whole]
+pytestmark = [pytest.mark.timeout(480), pytest.mark.whole]
 DRIVER = "timer_driver.py"
 # Long enough for batches that should not be.
 QUIET_SECONDS = 3.0

@@ -15,7 +15,7 @@ from clonos._sinks.options import Options
 from clonos._sinks.place import Place
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 SINK = "clonos-delta"
 
 

@@ -12,7 +12,7 @@ import sink_scene as scene
 from sink_cases import Case, delta_case, files_case, kafka_case, postgresql_case, sqlite_case
 from sink_servers import Kafka, Postgres
 
-pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(480)]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from clonos._sinks.files import FilesTarget
 from clonos._sinks.options import Options
 from clonos._sinks.place import Place
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(360)]
 SINK = "clonos-files"
 
 

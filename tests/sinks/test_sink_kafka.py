@@ -18,7 +18,7 @@ from clonos._sinks.options import Options
 from clonos._sinks.place import Place
 
 kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 SINK = "clonos-kafka"
 
 

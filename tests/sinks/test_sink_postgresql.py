@@ -15,7 +15,7 @@ import sink_scene as scene
 from sink_servers import Postgres
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(360)]
 SINK = "clonos-postgresql"
 # Small epochs travel in messages, unless every row goes through staging tables.
 STAGED = {"stageAbove": "1"}

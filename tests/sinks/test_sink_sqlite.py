@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sink_scene as scene
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(360)]
 SINK = "clonos-sqlite"
 
 

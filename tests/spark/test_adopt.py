@@ -24,7 +24,7 @@ import clonos
 from clonos import CausalUDF, causal
 from clonos.errors import ConfigError, NotRecordedWarning
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 OUTPUT = "id string, n long"
 

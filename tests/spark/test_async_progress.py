@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from clonos import causal
 from clonos.testing import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @causal("long", uid="late commits")

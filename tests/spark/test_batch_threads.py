@@ -14,7 +14,7 @@ from pyspark.sql.streaming import DataStreamWriter
 
 from clonos import causal
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 Answers = dict[int, float]
 

@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 import clonos
 from clonos.errors import ConfigError, UnsupportedType
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(360)
 # Workers cannot import this module, so its functions travel by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -15,7 +15,7 @@ from pyspark.sql.functions import udf
 from clonos import causal
 from clonos.errors import ConfigError
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(480)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 FLAVOURS: list[Callable[[Any], Any]] = [

@@ -29,7 +29,7 @@ from clonos import causal
 from clonos._driver.session import EXECUTION_POLL_SECONDS
 
 ROWS = 60
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 # Workers cannot import this module, so its functions travel by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -209,7 +209,7 @@ def test_an_error_of_a_worker_is_found_on_the_driver(session: Any, spark: Any) -
 
     query = stream.writeStream.foreachBatch(session.foreach_batch(write)).start()
     with pytest.raises(Exception, match="DISK_BUDGET") as raised:
-        query.awaitTermination(60)
+        query.awaitTermination(180)
     for exc in (raised.value, query.exception()):
         found = clonos.errors.find(exc)
         assert found is not None

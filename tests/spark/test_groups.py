@@ -27,7 +27,7 @@ from clonos.errors import ConfigError, NotRecordedWarning, ReplayDivergence
 
 GROUPS = 7
 SCHEMA = "k long, v double"
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(480)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 

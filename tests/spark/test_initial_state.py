@@ -35,7 +35,7 @@ import clonos
 from clonos.errors import ConfigError
 
 pytest.importorskip("google.protobuf", reason="Spark's own operator needs protobuf")
-pytestmark = [pytest.mark.timeout(300), since_42]
+pytestmark = [pytest.mark.timeout(600), since_42]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 INITIAL = [("a", 5), ("a", 7), ("y", 1), ("z", 6)]

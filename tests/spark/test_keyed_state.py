@@ -28,7 +28,7 @@ import clonos
 from clonos.errors import ConfigError
 
 pytest.importorskip("google.protobuf", reason="Spark's own operator needs protobuf")
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 # Before Spark 4.2 its frames have columns of other widths.
 PROCESSORS = [Shown(), pytest.param(ShownFrames(), marks=since_42)]

@@ -37,7 +37,7 @@ import clonos
 from clonos.errors import ConfigError
 
 pytest.importorskip("google.protobuf", reason="Spark's own operator needs protobuf")
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 

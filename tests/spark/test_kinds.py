@@ -22,7 +22,7 @@ from pyspark.util import PythonEvalType
 
 from clonos import causal
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 # Workers cannot import this module, so its functions travel by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import CharType, DoubleType, UserDefinedType
 
 from clonos import causal
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(360)
 # Workers cannot import this module, so its functions travel by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

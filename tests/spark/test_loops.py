@@ -17,7 +17,7 @@ from versions import since_42
 import clonos
 from clonos import causal
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(360)
 ROWS = 12
 MOST_TRIES = 3
 TYPES = (

@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(360)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 PROGRAMS: list[tuple[Any, Mark]] = []
 

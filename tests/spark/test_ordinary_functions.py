@@ -41,7 +41,7 @@ from pyspark.sql.functions import pandas_udf, udf, udtf
 import clonos
 from clonos import causal
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(360)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 

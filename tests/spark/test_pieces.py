@@ -18,7 +18,7 @@ from pyspark.sql.udtf import SkipRestOfInputTableException
 
 from clonos import causal
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(480)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 

@@ -20,7 +20,7 @@ import clonos
 from clonos import causal
 
 ROWS = 40
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(360)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 

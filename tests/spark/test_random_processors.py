@@ -21,7 +21,7 @@ from random_processors import DUMP, Interpreter, Step, steps
 
 pytest.importorskip("google.protobuf", reason="Spark's own operator needs protobuf")
 # An example costs seconds, so each is many programs.
-pytestmark = [pytest.mark.timeout(300), pytest.mark.whole]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.whole]
 for module in (sys.modules[__name__], random_processors):
     cloudpickle.register_pickle_by_value(module)
 

@@ -20,7 +20,7 @@ from clonos.cli.inspection import look
 from clonos.errors import ClonosError, ConfigError
 from clonos.testing import wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 ROCKS_DB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

@@ -20,7 +20,7 @@ from pyspark.sql.functions import lit, udf
 import clonos
 from clonos import _core, causal, errors, testing
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 90.0
 
 
 def asked(folder: Path) -> int:

@@ -16,7 +16,7 @@ import clonos
 from clonos import causal, errors
 from clonos._attached import current_config
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 # Workers cannot import this module, so its functions travel by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -20,7 +20,7 @@ from clonos._sources.receiver import encrypts, find, prepare_folder
 from clonos.testing import wait_until
 from sources.sender import Sender
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(360)]
 
 COUNT = 30_000
 
@@ -86,7 +86,7 @@ def test_a_source_is_encrypted_as_the_session_is(
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .start()
         )
-        wait_until(lambda: sum(map(len, batches.values())) == COUNT, "all rows", 60)
+        wait_until(lambda: sum(map(len, batches.values())) == COUNT, "all rows", 150)
         with pytest.raises(errors.AuthRefused, match="`encrypt`"):
             find(folder, encrypt=False)
         assert encrypts(folder)
@@ -113,9 +113,9 @@ def test_a_batch_that_runs_again_has_the_same_rows_and_times(
         return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
 
     with pytest.raises(StreamingQueryException, match="the sink is down"):
-        run().awaitTermination(60)
+        run().awaitTermination(180)
     query = run()
-    wait_until(lambda: len(seen) >= 2, "the second run", 60)
+    wait_until(lambda: len(seen) >= 2, "the second run", 150)
     query.stop()
     assert seen[0] == seen[1]
     assert all(time is not None for _, time in seen[0])
@@ -138,7 +138,7 @@ def test_the_receiver_is_killed_while_spark_reads(
         )
         for pid in _receivers_of(tmp_path):
             os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: sum(map(len, batches.values())) >= COUNT, "all rows", 90)
+    wait_until(lambda: sum(map(len, batches.values())) >= COUNT, "all rows", 150)
     query.stop()
     rows = [row for number in sorted(batches) for row in batches[number]]
     assert rows == [f"line {n}" for n in range(COUNT)]
@@ -161,11 +161,11 @@ def test_two_queries_of_one_log_are_told_apart(spark: Any, sender: Sender, tmp_p
     batches: dict[int, list[str]] = {}
     first = lines(spark, sender, tmp_path).writeStream.foreachBatch(collected(batches))
     query = first.option("checkpointLocation", str(tmp_path / "one")).start()
-    wait_until(lambda: batches, "the first query reads", 60)
+    wait_until(lambda: batches, "the first query reads", 150)
     second = lines(spark, sender, tmp_path).writeStream.foreachBatch(collected({}))
     other = second.option("checkpointLocation", str(tmp_path / "two")).start()
     with pytest.raises(StreamingQueryException, match=r"SOURCE_IN_USE.*name"):
-        other.awaitTermination(60)
+        other.awaitTermination(180)
     assert query.isActive
     query.stop()
 
@@ -202,7 +202,7 @@ def test_a_source_of_the_users_own_ends_with_what_is_available(spark: Any, tmp_p
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .start()
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(180)
         if len(rows) >= 100:
             break
     assert [row.price for row in rows] == [float(n) for n in range(100)]
@@ -252,8 +252,8 @@ def test_a_log_that_does_not_belong_to_the_checkpoint_is_an_error(
         return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
 
     query = run(tmp_path / "log")
-    wait_until(lambda: sum(map(len, batches.values())) == 100, "all rows", 60)
+    wait_until(lambda: sum(map(len, batches.values())) == 100, "all rows", 150)
     query.stop()
     sender.count = 50
     with pytest.raises(StreamingQueryException, match=r"SOURCE_TRUNCATED.*logDir"):
-        run(tmp_path / "another").awaitTermination(60)
+        run(tmp_path / "another").awaitTermination(180)

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 
 from clonos import causal
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 

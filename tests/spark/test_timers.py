@@ -21,11 +21,11 @@ import clonos
 from clonos import testing
 
 pytest.importorskip("google.protobuf", reason="Spark's own operator needs protobuf")
-pytestmark = [pytest.mark.timeout(300), since_42]
+pytestmark = [pytest.mark.timeout(600), since_42]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 OUTPUT = "id string, what string, at long"
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 150.0
 # Long enough for batches that should not be.
 QUIET_SECONDS = 1.0
 

@@ -23,7 +23,7 @@ from clonos.errors import ConfigError, NotRecordedWarning
 
 KEYS = 3
 SCHEMA = "n: long, v: double"
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(480)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 

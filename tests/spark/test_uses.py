@@ -18,7 +18,7 @@ from clonos import causal
 from clonos.errors import ReplayDivergence, find
 
 ROWS = 40
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(360)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 

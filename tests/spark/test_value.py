@@ -29,7 +29,7 @@ from pyspark.sql.types import DoubleType
 from clonos import _pickled, _walk, causal
 from clonos.errors import ConfigError
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(360)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 

@@ -14,7 +14,7 @@ from pyspark.errors import PythonException
 from clonos import causal
 
 QUERIES = 6
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(360)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 

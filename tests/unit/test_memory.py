@@ -29,7 +29,7 @@ agent.stop()
 """
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_logs_stay_inside_the_memory_that_was_set(tmp_path: Path) -> None:
     config = make_config(tmp_path, memory_bytes=MEMORY, disk_bytes=4 << 30, io_timeout_ms=30_000)
     process = subprocess.Popen(
