@@ -88,11 +88,12 @@ test-failed: $(VENV)/.core $(VENV)/spark.jsa ## What failed last, once more and 
 test-hosts: $(VENV)/.core ## A cluster of hosts that are switched off, cut off and paused: needs root and iproute2.
 	$(WITH_JAVA) $(PY) -m pytest tests/hosts $(ARGS)
 
+THREADS ?= 8
 .PHONY: test-rust
 test-rust: ## The core, without Python in the build.
 	@.ci/check-rust
 	@# Most of what takes long waits for somebody.
-	RUST_TEST_THREADS=8 cargo test --locked
+	RUST_TEST_THREADS=$(THREADS) cargo test --locked
 
 .PHONY: test-python
 test-python: $(VENV)/.core $(VENV)/spark.jsa ## All of pytest, real Spark and real processes included.

@@ -7,9 +7,12 @@ an oversight: Spark may run it again, and another answer comes.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
 from types import CodeType, FrameType
 
 from clonos import _attached
@@ -26,9 +29,27 @@ _IN_BATCH_FUNCTION = (
     "{service} was used in a foreachBatch function at {where}, where nothing records it: wrap the "
     "function, foreachBatch(session.foreach_batch(fn))"
 )
+_IN_BATCH_THREAD = (
+    "{service} was used at {where}, in a thread beside a foreachBatch function, where nothing "
+    "records it. If the function started the thread, have it ask in its own, in which services are "
+    "recorded (foreachBatch(session.foreach_batch(fn))), and hand the thread what it was told"
+)
 _log = logging.getLogger("clonos")
-# Places of the user's code that were looked at in this process.
-_seen: set[tuple[CodeType, int]] = set()
+# Functions of ``foreachBatch`` that run in this process now.
+_running: set[object] = set()
+# Places of the user's code that were looked at in this process, and whether such a function ran.
+_seen: set[tuple[CodeType, int, bool]] = set()
+
+
+@contextlib.contextmanager
+def batch_function() -> Iterator[None]:
+    """Know that the function of a ``foreachBatch`` runs, whose threads nothing else tells of."""
+    running = object()
+    _running.add(running)
+    try:
+        yield
+    finally:
+        _running.discard(running)
 
 
 def note(service: str) -> None:
@@ -36,7 +57,7 @@ def note(service: str) -> None:
     if "pyspark" not in sys.modules:
         return
     frame = _caller()
-    place = (frame.f_code, frame.f_lineno)
+    place = (frame.f_code, frame.f_lineno, bool(_running))
     if place in _seen:
         return
     _seen.add(place)
@@ -48,19 +69,24 @@ def note(service: str) -> None:
         _log.warning(_IN_TASK.format(service=service, where=where))
     elif _attached.on_server():
         _log.warning(_IN_BATCH_FUNCTION.format(service=service, where=where))
-    elif _in_batch_function():
-        message = _IN_BATCH_FUNCTION.format(service=service, where=where)
+    elif (text := _beside_a_batch()) is not None:
+        message = text.format(service=service, where=where)
         warnings.warn_explicit(
             message, NotRecordedWarning, frame.f_code.co_filename, frame.f_lineno
         )
 
 
-def _in_batch_function() -> bool:
+def _beside_a_batch() -> str | None:
     session = _attached.current()
     # A client of Spark Connect runs no such function: the server does.
     if session is None or not hasattr(session.spark, "_jsparkSession"):
-        return False
-    return bool(session.spark.sparkContext.getLocalProperty(BATCH_PROPERTY))
+        return None
+    if session.spark.sparkContext.getLocalProperty(BATCH_PROPERTY):
+        return _IN_BATCH_FUNCTION
+    # The program's own thread waits for the query, or does something else.
+    if _running and threading.current_thread() is not threading.main_thread():
+        return _IN_BATCH_THREAD
+    return None
 
 
 def _caller() -> FrameType:

@@ -30,7 +30,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::{PoolQuestions, PoolRows, Summary};
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 27;
+pub const PROTOCOL_VERSION: u32 = 28;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 1 << 20;
 
@@ -384,6 +384,8 @@ pub enum Reply {
     Pool(PoolRows),
     /// To `Open`, `Grant`, `Pool` and `State`: what is recorded is still being read, or another stage is at work; ask again.
     NotYet,
+    /// Before an answer, to a worker: it is being made.
+    Working,
     /// To `Grant`.
     Granted(Box<Grant>),
     /// To `Grant`: another stage is at work that may answer rows of the task; ask again.

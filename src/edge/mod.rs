@@ -10,6 +10,7 @@
 pub mod agent;
 pub mod disk;
 pub mod net;
+mod progress;
 pub mod source;
 
 /// A mutex whose holder may have panicked: what is behind it is left consistent between statements.

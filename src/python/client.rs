@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -30,6 +30,34 @@ pub(super) struct PyClient {
 pub(super) struct Connection {
     client: Mutex<Client>,
     usable: AtomicBool,
+}
+
+/// All connections of this process.
+static CONNECTIONS: Mutex<Vec<Weak<Connection>>> = Mutex::new(Vec::new());
+
+/// Has processes that Python forks from this one let go of its connections: a pool that a function starts outlives a
+/// worker that is killed.
+pub(super) fn let_go_when_forked(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let hooks = PyDict::new(module.py());
+    hooks.set_item("after_in_child", wrap_pyfunction!(let_go, module)?)?;
+    module.py().import("os")?.call_method("register_at_fork", (), Some(&hooks)).map(drop)
+}
+
+#[pyfunction]
+fn let_go() {
+    // What another thread had locked when the process was forked stays locked.
+    fn free<T>(mutex: &Mutex<T>) -> Option<std::sync::MutexGuard<'_, T>> {
+        match mutex.try_lock() {
+            Ok(free) => Some(free),
+            Err(TryLockError::Poisoned(free)) => Some(free.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+    for connection in free(&CONNECTIONS).iter().flat_map(|all| all.iter()).filter_map(Weak::upgrade) {
+        if let Some(mut client) = free(&connection.client) {
+            client.let_go();
+        }
+    }
 }
 
 impl Connection {
@@ -61,8 +89,11 @@ impl PyClient {
     #[staticmethod]
     fn connect(py: Python<'_>, config: &PySessionConfig, socket: &str) -> PyResult<Self> {
         let client = enter(py, || Client::connect(&config.config, Path::new(socket)))?;
-        let shared = Connection { client: Mutex::new(client), usable: AtomicBool::new(true) };
-        Ok(Self { shared: Arc::new(shared) })
+        let shared = Arc::new(Connection { client: Mutex::new(client), usable: AtomicBool::new(true) });
+        let mut all = lock(&CONNECTIONS);
+        all.retain(|connection| connection.strong_count() > 0);
+        all.push(Arc::downgrade(&shared));
+        Ok(Self { shared })
     }
 
     fn permits(&self, py: Python<'_>, name: String, interval_ns: u64, count: u32) -> PyResult<u64> {

@@ -64,6 +64,11 @@ mod _core {
     use super::stored::{PyStateRows, check_savepoint, stored_schema};
     #[pymodule_export]
     use super::value_task::PyValueTask;
+
+    #[pymodule_init]
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        super::client::let_go_when_forked(module)
+    }
 }
 
 /// A mutex whose holder may have panicked: the state machines inside refuse by themselves after a

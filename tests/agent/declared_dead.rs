@@ -114,6 +114,28 @@ fn without_peers_each_block_is_asked_for_whether_the_attempt_counts() {
     assert!(worker.wait(late).is_err(), "the newer attempt answers otherwise");
 }
 
+#[test]
+fn what_it_wrote_after_others_went_on_without_it_is_found_by_nobody() {
+    let world = World::with(|config, folder| {
+        config.io_timeout_ms = 20_000;
+        config.sharing_depth = 0;
+        config.checkpoint_dir = Some(folder.path().join("checkpoint").display().to_string());
+    });
+    let (own, other) = (world.process("own"), world.process("other"));
+    let (mut worker, session) = at_work(&world, &own);
+    stands_still(&own);
+    // A newer attempt that records nothing itself.
+    let mut next = Client::connect(&world.config, &other.socket).unwrap();
+    assert_eq!(open(&mut next, &task(0), 1, 2).prior, [text("recorded")]);
+    let late = worker.send(session, text("late")).unwrap();
+    own.signal("-CONT");
+    assert!(worker.wait(late).is_err());
+    other.kill();
+    std::thread::sleep(Duration::from_millis(AGENT_SILENCE_MS_MAX + 500));
+    let third = world.executor("third");
+    assert_eq!(open(&mut world.worker_of(&third), &task(0), 1, 3).prior, [text("recorded")]);
+}
+
 /// A consumer's agent on the host of the sender's, and another host: what is lost with the two is there.
 #[test]
 fn what_is_absorbed_on_the_senders_host_is_on_another_one() {

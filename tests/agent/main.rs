@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test; what is missing is a failure")]
 #![allow(unreachable_pub, reason = "modules of one test program")]
 
+mod at_work;
 mod budget;
 mod compared;
 mod crossing;

@@ -230,8 +230,14 @@ fn an_open_that_comes_to_nothing_does_not_make_frames_stale() {
     close(&mut sender, session);
     // A copy of the task, as by speculation: all agents are told of it, and one does not answer.
     let silent = Silent::new(&world);
-    world.worker_of(&second).open(inside(2)).unwrap_err();
-    assert!(matches!(silent.beat(&world), AgentStanding::Alive));
+    std::thread::scope(|scope| {
+        let opens = scope.spawn(|| world.worker_of(&second).open(inside(2)));
+        while !opens.is_finished() {
+            assert_eq!(silent.beat(&world), AgentStanding::Alive);
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        opens.join().unwrap().unwrap_err();
+    });
     // The first attempt's frames are what there is: nobody will do the task once more.
     let other = TaskId { operator: "g".into(), ..task(0) };
     eventually("the open is over, and taken back", || {

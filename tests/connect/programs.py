@@ -326,6 +326,8 @@ def sinks_of_batches(spark: SparkSession, folder: Path) -> Any:
                 out = batch.select((sf.col("id") + begin).alias("id")).write.format("clonos-sqlite")
                 out = out.option("path", str(table)).option("table", "results")
                 out.option("epoch", number).mode("append").save()
+                if number == 0:
+                    write_twice(batch, folder / f"loop-{begin}")
                 if number == 1 and not (folder / f"failed-{begin}").exists():
                     (folder / f"failed-{begin}").touch()
                     message = "on purpose"
@@ -347,6 +349,19 @@ def sinks_of_batches(spark: SparkSession, folder: Path) -> Any:
                 ):
                     query.awaitTermination(180)
         return sorted(row for (row,) in database.execute("select id from results"))
+
+
+def write_twice(batch: Any, loop: Path) -> None:
+    """Each of the two is a query of its own, of the same batch."""
+    batch.write.format("clonos-loop").mode("append").save(str(loop))
+    try:
+        batch.write.format("clonos-loop").mode("append").save(str(loop))
+    except Exception as error:
+        if "An epoch writes to a loop once" in str(error):
+            return
+        raise
+    message = "rows that were written to a loop are not there"
+    raise AssertionError(message)
 
 
 def spark_of(batch: Any) -> Any:

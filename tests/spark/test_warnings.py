@@ -6,13 +6,14 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from pyspark import InheritableThread, cloudpickle
 
 import clonos
-from clonos import causal
+from clonos import _unrecorded, causal
 from clonos.errors import NotRecordedWarning
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -50,14 +51,34 @@ def test_a_task_that_records_nothing_says_so_once_for_each_place(spark: Any) -> 
     assert clonos.map_partitions(numbers, logged).collect() == [], "there it is recorded"
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_a_foreach_batch_function_that_is_not_wrapped_is_pointed_at(
-    session: Any, spark: Any, wrapped: bool
+def look() -> None:
+    clonos.time()
+
+
+def in_a_thread() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(look).result()
+
+
+@pytest.mark.parametrize(
+    ("ask", "wrapped", "told"),
+    [
+        (look, False, "session.foreach_batch(fn)"),
+        (look, True, None),
+        (in_a_thread, True, "in a thread beside a foreachBatch function"),
+    ],
+)
+def test_a_service_of_a_foreach_batch_function_that_is_not_recorded_is_pointed_at(
+    session: Any, monkeypatch: Any, ask: Any, wrapped: bool, told: str | None
 ) -> None:
+    monkeypatch.setattr(_unrecorded, "_seen", set())
+    spark = session.spark
+    # What was used before, when no such function ran, was no mistake.
+    ask()
     seen = threading.Event()
 
     def write(_batch: Any, _number: int) -> None:
-        clonos.time()
+        ask()
         seen.set()
 
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
@@ -68,8 +89,8 @@ def test_a_foreach_batch_function_that_is_not_wrapped_is_pointed_at(
         assert seen.wait(60)
         query.stop()
     ours = [str(w.message) for w in caught if issubclass(w.category, NotRecordedWarning)]
-    assert len(ours) == (0 if wrapped else 1)
-    assert all("session.foreach_batch(fn)" in text for text in ours)
+    assert len(ours) == (0 if told is None else 1)
+    assert all(told in text for text in ours)
 
 
 def test_a_thread_beside_an_epoch_is_pointed_at_and_one_that_inherits_belongs_to_it(

@@ -162,6 +162,24 @@ def test_a_connection_does_not_survive_a_fork(config: Any) -> None:
     task.settle()
 
 
+def test_a_forked_process_has_no_end_of_a_connection(config: Any) -> None:
+    """Else the agent would not see the end of a worker whose pool outlives it."""
+
+    def sockets() -> int:
+        return sum(path.readlink().name.startswith("socket:") for path in descriptors())
+
+    def descriptors() -> list[Path]:
+        return [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+
+    client = _core.Client.connect(config, config.driver_socket)
+    before = sockets()
+    child = os.fork()
+    if child == 0:
+        os._exit(before - sockets())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) >= 1
+    assert client.permits("after the fork", 1, 1) >= 0
+
+
 def test_the_secret_is_in_no_repr(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     assert SECRET.hex() not in repr(config)

@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from clonos._operators.foreach_batch import BatchFunction, batch_setting
+from clonos._unrecorded import batch_function
 from clonos._worker.place import EXECUTION_PROPERTY, QUERY_PROPERTY, ROOT_PROPERTY, batch_tag
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ def in_any_thread(fn: BatchFunction) -> BatchFunction:
         get = spark.sparkContext.getLocalProperty
         query, execution = get(QUERY_PROPERTY), get(ROOT_PROPERTY) or get(EXECUTION_PROPERTY)
         if query and execution:
-            with batch_setting(spark, batch_tag(query, number, int(execution))):
+            tag = batch_tag(query, number, int(execution))
+            with batch_setting(spark, tag), batch_function():
                 fn(batch, number)
         else:
             # Somebody calls it who is not Spark.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from clonos import _processes
 from clonos._sinks.fence import Driver
 from clonos._worker import agents
-from clonos._worker.place import ROOT_PROPERTY, batch_of
+from clonos._worker.place import batch_of, root_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def run() -> str:
 
     context = TaskContext.get()
     properties: dict[str, str] = (context and context._localProperties) or {}
-    return properties.get(ROOT_PROPERTY, "")
+    return root_of(properties) or ""
 
 
 def partition() -> int:

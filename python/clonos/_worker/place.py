@@ -114,6 +114,15 @@ def batch_of(properties: dict[str, str]) -> tuple[str, int] | None:
     return None
 
 
+def root_of(properties: dict[str, str]) -> str | None:
+    """Return Spark's execution in which all that one query or one batch does is."""
+    tagged = _tagged(properties)
+    if tagged is not None and tagged.execution is not None:
+        # What a batch function asks of a server, or in a thread, has a root of its own.
+        return str(tagged.execution)
+    return properties.get(ROOT_PROPERTY, properties.get(EXECUTION_PROPERTY))
+
+
 def epoch_of(properties: dict[str, str], app_id: str) -> tuple[str, int | str | None]:
     """Query and epoch that Spark's local properties say; no epoch for a job over RDDs.
 
@@ -164,11 +173,7 @@ def current_place(app_id: str, epoch: str | None = None) -> Place | None:
     query, found = epoch_of(properties, app_id)
     if found is None:
         found = stage_epoch(context.stageId()) if epoch is None else epoch
-    execution = properties.get(EXECUTION_PROPERTY)
-    root: str | int | None = properties.get(ROOT_PROPERTY, execution)
-    if tagged is not None and tagged.execution is not None:
-        # What a batch function asks of a server has a root of its own.
-        root = tagged.execution
+    execution, root = properties.get(EXECUTION_PROPERTY), root_of(properties)
     return Place(
         query,
         found,

@@ -2,8 +2,8 @@
 //!
 //! Two that cut it alike have the same rows in the same partition, so that one waits there for the other. Of two that cut
 //! it otherwise any log may have any row, and only one has some open at a time. A task may have the log of one use open
-//! and wait for that of another: if two queries have these in another order, each waits for the other. Then the attempt
-//! of the younger stage fails, and from then on only one of the two stages has anything open in the epoch.
+//! and wait for that of another: if queries have these in another order, each waits for the next, in a circle. Then the
+//! attempt of the youngest stage fails, and from then on only one of these stages has anything open in the epoch.
 //!
 //! While an attempt waits that has something open, the stage that it waits for begins no more tasks: else it might wait
 //! until the last of them has ended.
@@ -17,7 +17,7 @@ use crate::id::{Partition, TaskId};
 
 /// Who has not asked again for longer waits no more: agents ask at least twice a second, if they run.
 const ASKED_MS: u64 = 3_000;
-/// A task that has something open waits no longer: it may be one of several that wait in a circle.
+/// A task that has something open waits no longer, whatever for.
 const PATIENCE_MS: u64 = 3_600_000;
 
 /// An application and a stage.
@@ -33,15 +33,6 @@ struct Wait {
     partition: Option<Partition>,
     since_ms: u64,
     asked_ms: u64,
-}
-
-impl Wait {
-    /// Whether each of the two waits for what the other has open, or may have.
-    fn crosses(&self, other: &Self) -> bool {
-        let one_log =
-            self.partition.is_none() || other.partition.is_none() || self.partition == other.partition;
-        (self.stage, self.other) == (other.other, other.stage) && one_log
-    }
 }
 
 /// Stages of one epoch that wait for each other.
@@ -65,15 +56,44 @@ impl Crossing {
         let known = self.waits.entry((wait.stage.0, attempt)).or_insert(wait);
         *known = Wait { since_ms: known.since_ms, ..wait };
         let is_patient = now_ms.saturating_sub(known.since_ms) <= PATIENCE_MS;
-        if is_patient && !self.waits.values().any(|other| wait.crosses(other)) {
+        let Some(circle) = self.circle(&wait).or_else(|| (!is_patient).then(|| vec![wait.stage, wait.other]))
+        else {
             return false;
+        };
+        for (at, one) in circle.iter().enumerate() {
+            let others = circle.iter().skip(at + 1);
+            self.apart.extend(others.map(|other| (*one.min(other), *one.max(other))));
         }
-        self.apart.insert((wait.stage.min(wait.other), wait.stage.max(wait.other)));
-        let is_for_ever = !is_patient || wait.stage > wait.other;
+        let is_for_ever = !is_patient || circle.iter().all(|stage| *stage <= wait.stage);
         if is_for_ever {
             self.ends(wait.stage.0, attempt);
         }
         is_for_ever
+    }
+
+    /// The stages of which each waits for what the next has open, or may have, and the last for the first.
+    fn circle(&self, first: &Wait) -> Option<Vec<Stage>> {
+        // Ways to a stage, with the partition that all on it have, if they have one.
+        let mut ways = vec![(vec![first.stage], first.other, first.partition)];
+        let mut seen = HashSet::new();
+        while let Some((way, next, partition)) = ways.pop() {
+            if next == first.stage {
+                return Some(way);
+            }
+            if !seen.insert((next, partition)) {
+                continue;
+            }
+            let goes_on = |wait: &&Wait| {
+                let is_one_log =
+                    partition.is_none() || wait.partition.is_none() || partition == wait.partition;
+                wait.stage == next && is_one_log
+            };
+            ways.extend(self.waits.values().filter(goes_on).map(|wait| {
+                let way = way.iter().copied().chain([next]).collect();
+                (way, wait.other, partition.or(wait.partition))
+            }));
+        }
+        None
     }
 
     /// An attempt of an application waits no more.
@@ -361,6 +381,33 @@ mod tests {
             let mut crossing = Crossing::default();
             assert!(!crossing.waits(1, waits(one, other, partitions[0])));
             assert!(crossing.waits(2, waits(other, one, partitions[1])));
+        }
+    }
+
+    #[test]
+    fn of_stages_that_wait_in_a_circle_the_youngest_fails_and_all_are_kept_apart() {
+        let stages = [(1, 1), (1, 2), (1, 3)];
+        let waits = |of: usize, partition| Wait {
+            stage: stages[of],
+            other: stages[(of + 1) % 3],
+            partition,
+            since_ms: 0,
+            asked_ms: 0,
+        };
+        let [one, other] = [1, 2].map(|partition| Some(Partition(partition)));
+        for partitions in [[one, one, one], [one, None, one], [None, None, None]] {
+            let mut crossing = Crossing::default();
+            assert!(!crossing.waits(2, waits(2, partitions[2])), "nobody waits for the youngest");
+            assert!(!crossing.waits(0, waits(0, partitions[0])), "it is not closed");
+            assert!(!crossing.waits(1, waits(1, partitions[1])), "the youngest is to fail");
+            assert!(crossing.waits(2, waits(2, partitions[2])));
+            assert!(crossing.are_apart(stages[0], stages[2]) && crossing.are_apart(stages[1], stages[2]));
+            crossing.waits(0, waits(0, partitions[0]));
+            assert!(crossing.circle(&waits(0, partitions[0])).is_none(), "the youngest waits no more");
+        }
+        let mut crossing = Crossing::default();
+        for (of, partition) in [(0, one), (1, other), (2, one), (0, one)] {
+            assert!(!crossing.waits(of as u64, waits(of, partition)), "nobody has what the next waits for");
         }
     }
 

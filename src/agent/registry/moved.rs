@@ -46,6 +46,8 @@ struct Stage {
 #[derive(Debug, Default)]
 struct Part {
     is_done: bool,
+    /// Whether that was an attempt beside a newer one, whose end says nothing of the rows then.
+    beside: bool,
     /// Whether a later attempt has it open.
     is_open: bool,
     /// How many rows had come when it was done.
@@ -123,9 +125,10 @@ impl Moved {
     pub(super) fn closed(&mut self, task: &TaskId, layout: &Layout, is_done: bool, rows: u64) {
         let part = self.part(task, layout);
         part.is_open = false;
+        let was_beside = std::mem::take(&mut part.beside);
         if is_done {
             (part.is_done, part.rows) = (true, rows);
-        } else if rows == 0 || rows > part.rows {
+        } else if rows > part.rows || (rows == 0 && !was_beside) {
             // Of one that died nobody knows how many came.
             part.is_done = false;
         }
@@ -134,7 +137,7 @@ impl Moved {
     /// An attempt came to its end when a newer one was granted: what that comes to does not undo it.
     pub(super) fn done_beside(&mut self, task: &TaskId, layout: &Layout, rows: u64) {
         let part = self.part(task, layout);
-        (part.is_done, part.rows) = (true, part.rows.max(rows));
+        (part.is_done, part.beside, part.rows) = (true, true, part.rows.max(rows));
     }
 
     /// Whether some other stage than that of a task has recorded all of its operator's rows.
@@ -405,5 +408,23 @@ mod tests {
         moved.opened(&task(1), &STAGE);
         moved.closed(&task(1), &STAGE, true, 20);
         assert!(moved.is_whole(&task(0), &later));
+    }
+
+    #[test]
+    fn a_duplicate_that_is_killed_does_not_undo_the_end_of_the_other() {
+        let mut moved = Moved::default();
+        for partition in 0..2 {
+            moved.opened(&task(partition), &STAGE);
+        }
+        moved.closed(&task(0), &STAGE, true, 10);
+        moved.opened(&task(1), &STAGE);
+        moved.done_beside(&task(1), &STAGE, 10);
+        let later = Layout { stage: 7, ..STAGE };
+        assert!(!moved.is_whole(&task(0), &later), "the newer one may have more rows");
+        moved.closed(&task(1), &STAGE, false, 0);
+        assert!(moved.is_whole(&task(0), &later));
+        moved.opened(&task(1), &STAGE);
+        moved.closed(&task(1), &STAGE, false, 0);
+        assert!(!moved.is_whole(&task(0), &later), "of that one nobody knows how many came");
     }
 }

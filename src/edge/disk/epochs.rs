@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::location::Location;
 use super::recovery::at_once;
 use super::segment::claim::is_claim;
+use super::segment::gone;
 use super::segment::layout::{app_of, folders_in, segments_in};
 use super::segment::rubbish::is_query;
 use super::segment::seal::is_seal;
@@ -156,7 +157,9 @@ impl Epochs {
                 return Err(claimed(folder));
             }
         }
-        let removed = segments.iter().try_for_each(|segment| store.remove_segment(segment));
+        let mut removed = segments.iter().try_for_each(|segment| store.remove_segment(segment));
+        let notes = gone::ends_in(store, folder).map_err(failed)?;
+        removed = removed.and_then(|()| notes.iter().try_for_each(|note| store.remove(note)));
         removed.and_then(|()| seals.iter().try_for_each(|seal| store.remove(seal))).map_err(failed)?;
         let dirs: Vec<PathBuf> = dirs.into_iter().map(Path::to_owned).collect();
         store.discard(&[], &dirs).map_err(failed)

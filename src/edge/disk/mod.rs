@@ -11,7 +11,7 @@ pub mod spill;
 pub(super) mod state;
 pub mod stored;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,12 +23,13 @@ pub use self::location::Location;
 use self::recovery::{RecoveredFiles, RecoveredTask, recover_claimed, recover_log};
 use self::segment::claim::{self, Claim};
 use self::segment::store::{self, Store};
-use self::segment::{DiskWriter, Pending, SegmentRecord, alive, layout, rubbish};
+use self::segment::{DiskWriter, Pending, SegmentRecord, alive, gone, layout, rubbish};
 use self::spill::SpillDir;
 use self::state::StateFolder;
 use crate::agent::store::one_piece;
 use crate::causal_log::{BlockRef, Place, SpillRef};
 use crate::config::SessionConfig;
+use crate::edge::progress::Progress;
 use crate::error::{Error, Result};
 use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::state::Files;
@@ -163,11 +164,13 @@ impl Disk {
         let Some(store) = &self.store else { return Ok(None) };
         let key = task.epoch_key();
         let Some(Claim { used, .. }) = claim::newest(store.as_ref(), &key)? else { return Ok(None) };
-        let writers = layout::writers(store.as_ref(), &key, used, self.app);
-        let mut writers = writers.map_err(|e| Error::io(format!("listing what was written in {key}"), &e))?;
-        writers.remove(&self.agent);
+        let files = layout::files_of(store.as_ref(), &key, used, self.app);
+        let files = files.map_err(|e| Error::io(format!("listing what was written in {key}"), &e))?;
+        let writers: HashSet<AgentId> =
+            files.iter().map(|(by, _)| *by).filter(|by| *by != self.agent).collect();
         let dead = if writers.is_empty() { Vec::new() } else { dead_among(writers.into_iter().collect())? };
         alive::end(store.as_ref(), self.incarnation(), &dead)?;
+        gone::note(store.as_ref(), files.iter().filter(|(by, _)| dead.contains(by)).map(|(_, file)| file))?;
         let found = recover_log(store, task, used)?;
         let log = found.tasks.into_iter().find(|log| !log.blocks.is_empty());
         let rescued = |log: RecoveredTask| {
@@ -231,6 +234,7 @@ impl Disk {
     }
 
     fn read_one(&self, place: &Place) -> Result<Bytes> {
+        Progress::step();
         let place = match place {
             Place::Memory(bytes) => return Ok(bytes.clone()),
             Place::Spilled(place, _) => place,

@@ -33,7 +33,8 @@ pub struct Ticket(u64);
 /// A connection to an agent.
 #[derive(Debug)]
 pub struct Client {
-    connection: Connection,
+    /// `None` in a process that was forked from the owner.
+    connection: Option<Connection>,
     owner: u32,
     sent: u64,
     answered: u64,
@@ -55,7 +56,7 @@ impl Client {
         // From here on an answer may wait for other agents in turn.
         connection.stream().set_timeout(Some(timeout * OPEN_PATIENCE))?;
         Ok(Self {
-            connection,
+            connection: Some(connection),
             owner: std::process::id(),
             sent: 0,
             answered: 0,
@@ -71,15 +72,26 @@ impl Client {
         self.owner
     }
 
-    fn post(&mut self, request: &Request) -> Result<u64> {
-        let user = std::process::id();
-        if user != self.owner {
-            return Err(Error::ForkedProcess { owner: self.owner, user });
+    /// In a process that was forked from the owner: closes its end. The agent would take the owner for alive, for as long
+    /// as any of these processes has one.
+    pub fn let_go(&mut self) {
+        if std::process::id() != self.owner {
+            self.connection = None;
         }
+    }
+
+    fn connection(&mut self) -> Result<&mut Connection> {
+        let (owner, user) = (self.owner, std::process::id());
+        let ours = self.connection.as_mut().filter(|_| user == owner);
+        ours.ok_or(Error::ForkedProcess { owner, user })
+    }
+
+    fn post(&mut self, request: &Request) -> Result<u64> {
+        self.connection()?;
         while self.sent - self.answered >= AHEAD_MAX {
             self.note_reply()?;
         }
-        self.connection.write(request)?;
+        self.connection()?.write(request)?;
         self.sent += 1;
         Ok(self.sent)
     }
@@ -106,9 +118,16 @@ impl Client {
     }
 
     fn next_reply(&mut self) -> Result<Reply> {
-        let reply = self.connection.read()?;
-        self.answered += 1;
-        Ok(reply)
+        loop {
+            match self.connection()?.read()? {
+                // It may take as long again.
+                Reply::Working => {}
+                reply => {
+                    self.answered += 1;
+                    return Ok(reply);
+                }
+            }
+        }
     }
 
     fn ask(&mut self, request: &Request) -> Result<Reply> {

@@ -9,6 +9,7 @@ use super::stream::Deadline;
 use crate::agent::protocol::{AgentInfo, Reply, Request};
 use crate::config::Credentials;
 use crate::edge::locked;
+use crate::edge::progress::Progress;
 use crate::error::{Error, Result};
 use crate::id::AgentId;
 
@@ -97,6 +98,7 @@ impl Connections {
 
     fn answer(&self, addr: &str, mut asked: Connection) -> Result<Reply> {
         let reply = asked.read()?;
+        Progress::step();
         let mut idle = locked(&self.idle);
         let kept = idle.kept.entry(addr.to_owned()).or_default();
         if kept.len() < IDLE_MAX {

@@ -126,26 +126,10 @@ impl Connection {
     /// # Errors
     /// [`Error::AgentUnreachable`], [`Error::Timeout`]; [`Error::Protocol`] if it is too large.
     pub fn write<T: Serialize>(&mut self, message: &T) -> Result<()> {
-        let mut frame = std::mem::take(&mut self.outgoing);
-        frame.clear();
-        frame.extend([0; HEAD]);
-        let frame = postcard::to_extend(message, frame)
-            .map_err(|error| Error::Protocol { what: error.to_string() })?;
-        let written = self.write_frame(frame);
-        written.map(|frame| self.outgoing = spare(frame))
-    }
-
-    fn write_frame(&mut self, mut frame: Vec<u8>) -> Result<Vec<u8>> {
-        let len = frame.len() - HEAD;
-        if len > FRAME_BYTES_MAX {
-            return Err(Error::Protocol { what: format!("a message of {len} bytes is too large") });
-        }
-        let size = u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes();
-        if let Some(head) = frame.first_chunk_mut::<HEAD>() {
-            *head = size;
-        }
+        let frame = framed(message, std::mem::take(&mut self.outgoing))?;
         self.write_all(&frame)?;
-        Ok(frame)
+        self.outgoing = spare(frame);
+        Ok(())
     }
 
     fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
@@ -211,6 +195,30 @@ impl Connection {
         self.incoming = spare(frame);
         message
     }
+}
+
+/// A message as it is sent in clear.
+///
+/// # Errors
+/// [`Error::Protocol`] if it is too large.
+pub(super) fn frame<T: Serialize>(message: &T) -> Result<Vec<u8>> {
+    framed(message, Vec::new())
+}
+
+fn framed<T: Serialize>(message: &T, mut frame: Vec<u8>) -> Result<Vec<u8>> {
+    frame.clear();
+    frame.extend([0; HEAD]);
+    let mut frame =
+        postcard::to_extend(message, frame).map_err(|error| Error::Protocol { what: error.to_string() })?;
+    let len = frame.len() - HEAD;
+    if len > FRAME_BYTES_MAX {
+        return Err(Error::Protocol { what: format!("a message of {len} bytes is too large") });
+    }
+    let size = u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes();
+    if let Some(head) = frame.first_chunk_mut::<HEAD>() {
+        *head = size;
+    }
+    Ok(frame)
 }
 
 /// A frame's memory, if it is not too much to be kept.

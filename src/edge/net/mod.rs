@@ -7,7 +7,8 @@
 //! ```
 //!
 //! An agent listens by `listening.rs`. A connection is made by `connecting.rs`, waits at `door.rs`, begins with `auth.rs` and carries the frames of `messages.rs`
-//! over `stream.rs`: between hosts in the encrypted records of `records.rs`, if the session wants that.
+//! over `stream.rs`: between hosts in the encrypted records of `records.rs`, if the session wants that. A worker whose answer
+//! takes long is told so by `working.rs`.
 
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ pub(super) mod signal;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod working;
 
 pub(super) use listening::listen;
 pub use messages::Connection;

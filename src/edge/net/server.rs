@@ -17,6 +17,7 @@ use super::connecting;
 use super::door::{Door, Place};
 use super::messages::Connection;
 use super::stream::Stream;
+use super::working::{Waiting, Working};
 use crate::agent::protocol::{Ending, OpenTask, Reply, Request};
 use crate::agent::state::messages::AboutState;
 use crate::edge::agent::handler::{Handler, Session, Shared};
@@ -52,11 +53,13 @@ pub(in crate::edge) struct Server {
     next: AtomicUsize,
     open: Mutex<HashMap<usize, Stream>>,
     listeners: Mutex<Vec<OwnedFd>>,
+    working: Working,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Server {
     pub(in crate::edge) fn new(handler: Shared) -> Arc<Self> {
+        let working = Working::new(Duration::from_millis(handler.config.io_timeout_ms));
         Arc::new(Self {
             handler,
             stopping: AtomicBool::new(false),
@@ -64,6 +67,7 @@ impl Server {
             next: AtomicUsize::new(0),
             open: Mutex::default(),
             listeners: Mutex::default(),
+            working,
             threads: Mutex::default(),
         })
     }
@@ -102,6 +106,12 @@ impl Server {
     pub(in crate::edge) fn listen_unix(self: &Arc<Self>, listener: UnixListener) -> Result<()> {
         self.remember(listener.try_clone().map(OwnedFd::from))?;
         let door = Door::new(UNPROVEN_WORKERS_MAX, UNPROVEN_WORKERS_MAX);
+        self.spawn("clonos-working", |server| {
+            while !server.is_stopping() {
+                std::thread::park_timeout(server.working.period());
+                server.working.tell();
+            }
+        })?;
         self.spawn("clonos-unix", move |server| {
             server.accept(&door, || {
                 let stream = Stream::Unix(listener.accept()?.0);
@@ -166,14 +176,25 @@ impl Server {
         let accepted = Connection::accept(stream, peer, &config.credentials(), self.handler.info.id, timeout);
         drop(place);
         match accepted {
-            Ok(connection) => self.converse(connection, number as u64),
+            Ok(connection) => {
+                let waiting = self.waiting(&connection, number);
+                self.converse(connection, number as u64, waiting.as_deref());
+                self.working.end(number);
+            }
             Err(error) => tracing::warn!(%error, "a connection was refused"),
         }
         locked(&self.open).remove(&number);
     }
 
+    /// What a worker that waits is told by. Agents are not: whoever asks one has others to ask.
+    fn waiting(&self, connection: &Connection, number: usize) -> Option<Arc<Waiting>> {
+        let stream = connection.stream();
+        let begun = matches!(stream, Stream::Unix(_)).then(|| self.working.begin(number, stream))?;
+        begun.inspect_err(|error| tracing::warn!(%error, "a worker is not told if an answer takes long")).ok()
+    }
+
     /// Answers one connection's requests until it ends; what it had open is closed then.
-    fn converse(&self, mut connection: Connection, number: u64) {
+    fn converse(&self, mut connection: Connection, number: u64, waiting: Option<&Waiting>) {
         let (mut sessions, mut asked) = (HashMap::new(), HashSet::new());
         while !self.is_stopping() {
             // A worker may think for hours between two batches.
@@ -185,11 +206,13 @@ impl Server {
                 }
             };
             self.handler.connections.close_idle();
+            let answering = waiting.map(Waiting::asks);
             let reply = match request {
                 Request::Values(about) => self.handler.values_for(*about, number, &mut asked),
                 request => self.answer(request, &mut sessions),
             };
             let reply = reply.unwrap_or_else(Reply::Failed);
+            drop(answering);
             if let Err(error) = connection.write(&reply) {
                 tracing::info!(%error, "an answer could not be sent");
                 break;
@@ -320,6 +343,7 @@ impl Server {
                 stream.shutdown();
             }
             let Some(thread) = locked(&self.threads).pop() else { break };
+            thread.thread().unpark();
             if thread.join().is_err() {
                 tracing::error!("a thread of the agent panicked");
             }

@@ -21,10 +21,11 @@ pub use report::{SegmentReport, TaskReport, read_segment};
 use self::chain::{Chain, Entry};
 use super::segment::store::{Folder, Piece, Segment, Store};
 use super::segment::{
-    FileTable, SegmentScan, Step, claimed_files, epoch_files, read_block, seal, segment_files,
+    FileTable, SegmentScan, Step, claimed_files, epoch_files, gone, read_block, seal, segment_files,
 };
 use crate::agent::protocol::{Code, Plan};
 use crate::causal_log::{BlockRef, SpillRef};
+use crate::edge::progress::Progress;
 use crate::error::{Error, Result};
 use crate::id::{EpochKey, Generation, TaskId};
 
@@ -136,7 +137,9 @@ pub fn recover(root: &Path) -> Result<Recovery> {
 /// Those of [`recover`].
 pub(in crate::edge) fn recover_log(store: &Arc<dyn Store>, task: &TaskId, used: u64) -> Result<Recovery> {
     let (of, key) = (store.as_ref(), task.epoch_key());
-    recover_from(store, epoch_files(of, &key, used), seal::ends(of, &key, used)?, Some(task))
+    let (sealed, gone) = (seal::ends(of, &key, used)?, gone::ends(of, &key, false)?);
+    let counts = |file: &Path| gone.get(file).map_or(u64::MAX, |end| *end).min(sealed(file));
+    recover_from(store, epoch_files(of, &key, used), counts, Some(task))
 }
 
 /// [`recover`] for all epochs that one claim covers.
@@ -149,7 +152,9 @@ pub(in crate::edge) fn recover_claimed(
     used: u64,
 ) -> Result<Recovery> {
     let of = store.as_ref();
-    recover_from(store, claimed_files(of, key, used), seal::ends(of, key, used)?, None)
+    let (sealed, gone) = (seal::ends(of, key, used)?, gone::ends(of, key, true)?);
+    let counts = |file: &Path| gone.get(file).map_or(u64::MAX, |end| *end).min(sealed(file));
+    recover_from(store, claimed_files(of, key, used), counts, None)
 }
 
 /// Reads segments, each as far as `counts` says; of `only` one log, if there is one.
@@ -197,7 +202,9 @@ pub(super) fn at_once<T: Sync, R: Send>(
         return all.iter().map(each).collect();
     }
     let next = AtomicUsize::new(0);
+    let progress = Progress::ours();
     let work = || {
+        Progress::count(progress.clone());
         let mut done = Vec::new();
         while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
             done.push(each(one)?);
@@ -223,32 +230,23 @@ struct Scanned {
     /// The number by which references name it.
     id: u64,
     chains: BTreeMap<TaskId, Chain>,
-    /// The log that is looked for, unless all are.
-    only: Option<TaskId>,
     records: u64,
     torn: Option<TornTail>,
 }
 
 impl Scanned {
     fn new(segment: Segment) -> Self {
-        Self {
-            segment,
-            id: FileTable::next_id(),
-            chains: BTreeMap::new(),
-            only: None,
-            records: 0,
-            torn: None,
-        }
+        Self { segment, id: FileTable::next_id(), chains: BTreeMap::new(), records: 0, torn: None }
     }
 }
 
 /// Reads one segment, up to `end`. Nothing if an agent has removed it, with its epoch, since it was listed.
 fn scan(store: &dyn Store, path: &Path, end: u64, only: Option<&TaskId>) -> Result<Option<Scanned>> {
     let Some(segment) = store.segment(path)? else { return Ok(None) };
-    let mut scanned = Scanned { only: only.cloned(), ..Scanned::new(segment.clone()) };
+    let mut scanned = Scanned::new(segment.clone());
     let read = store.scan(&segment, end, &mut |piece: Piece| {
         let base = piece.base;
-        scan_all(&mut scanned, base, &mut SegmentScan::over(piece)?)
+        scan_all(&mut scanned, base, &mut SegmentScan::over(piece)?.of(only.cloned()))
     });
     match read {
         Ok(true) => Ok(Some(scanned)),
@@ -261,16 +259,15 @@ fn scan(store: &dyn Store, path: &Path, end: u64, only: Option<&TaskId>) -> Resu
 /// Takes in a piece of a segment, before which there are `base` bytes.
 fn scan_all(scanned: &mut Scanned, base: u64, scan: &mut SegmentScan) -> Result<()> {
     loop {
+        Progress::step();
         match scan.step()? {
             Step::Record(pos, record) => {
                 scanned.records += 1;
-                if scanned.only.as_ref().is_some_and(|only| *only != record.task) {
-                    continue;
-                }
                 let entry = Entry::new(scanned.id, base + pos, &record);
                 let chain = scanned.chains.entry(record.task).or_default();
                 chain.push(entry).map_err(|conflict| scan.corrupt(pos, conflict.to_string()))?;
             }
+            Step::Other => scanned.records += 1,
             Step::Torn(offset) => {
                 let (file, bytes) = (scanned.segment.path.clone(), scan.file_bytes() - offset);
                 tracing::warn!(file = %file.display(), offset, bytes, "segment ends in a torn write");

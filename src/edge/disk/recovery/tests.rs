@@ -193,6 +193,29 @@ fn one_log_is_recovered_whatever_happened_to_other_epochs() {
     assert!(recover_log(&store, &unknown, 0).unwrap().tasks.is_empty());
 }
 
+/// Changes a byte of a segment that holds a record of another log, and looks for the log of task 0.
+fn looked_for_with(changed: impl Fn(&[u8]) -> usize) -> Result<Vec<Bytes>, Error> {
+    let root = tempfile::tempdir().unwrap();
+    let long = [b"long ".as_slice(), &[b'.'; 2_000]].concat();
+    write_as(root.path(), 1, [record(0, 1, 0, b"ab"), record(1, 1, 0, &long), record(0, 1, 2, b"cd")]);
+    let segment = &segment_files(&Folder::at(root.path())).unwrap()[0];
+    let mut bytes = fs::read(segment).unwrap();
+    let at = changed(&bytes);
+    bytes[at] ^= 1;
+    fs::write(segment, bytes).unwrap();
+    let store: Arc<dyn Store> = Arc::new(Folder::at(root.path()));
+    recover_log(&store, &task(0), 0).map(|found| blocks(&found))
+}
+
+#[test]
+fn of_other_logs_only_whose_they_are_is_read() {
+    let block = |bytes: &[u8]| bytes.windows(5).position(|found| found == b"long ").unwrap();
+    assert_eq!(looked_for_with(|bytes| block(bytes) + 1_000).unwrap(), ["ab", "cd"]);
+    // The last byte before the block: the offset. It is not believed to be another's.
+    let damaged = looked_for_with(|bytes| block(bytes) - 1).unwrap_err();
+    assert!(matches!(damaged, Error::CorruptSegment { .. }), "{damaged}");
+}
+
 #[test]
 fn a_folder_that_is_missing_or_holds_other_things_has_no_logs() {
     let root = tempfile::tempdir().unwrap();
@@ -227,7 +250,7 @@ fn golden_block() -> Bytes {
 }
 
 /// The golden segments by name, as this version writes them.
-fn golden() -> [(&'static str, Vec<u8>); 6] {
+fn golden() -> [(&'static str, Vec<u8>); 7] {
     let root = tempfile::tempdir().unwrap();
     let block = golden_block();
     let end = block.len() as u64;
@@ -245,17 +268,18 @@ fn golden() -> [(&'static str, Vec<u8>); 6] {
         ("torn_header", whole[..9].to_vec()),
         ("corrupt_record", changed(100, 0xEE)),
         ("corrupt_header", changed(12, whole[12] ^ 1)),
-        ("newer_version", changed(4, 2)),
+        ("newer_version", changed(4, 3)),
+        ("older_version", changed(4, 1)),
     ]
 }
 
 fn golden_path(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/segments/v1");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/segments/v2");
     folder.join(format!("{name}.seg"))
 }
 
 #[test]
-fn segments_are_still_written_as_version_1_was() {
+fn segments_are_still_written_as_version_2_was() {
     for (name, bytes) in golden() {
         let path = golden_path(name);
         if std::env::var_os("CLONOS_BLESS").is_some() {
@@ -270,7 +294,7 @@ fn segments_are_still_written_as_version_1_was() {
 #[test]
 fn golden_segments_are_read_or_refused_by_name() {
     let whole = read_segment(&golden_path("whole")).unwrap();
-    assert_eq!((whole.version, whole.records, whole.torn_at), (1, 3, None));
+    assert_eq!((whole.version, whole.records, whole.torn_at), (2, 3, None));
     assert_eq!((whole.agent, whole.app), (Some(AGENT), Some(APP)));
     assert_eq!(whole.query.as_deref(), Some("clicks"));
     let [first, second] = whole.tasks.as_slice() else { panic!("{whole:?}") };
@@ -292,6 +316,7 @@ fn golden_segments_are_read_or_refused_by_name() {
     assert!(record.to_string().contains("corrupt_record.seg"), "{record}");
     let header = refusal("corrupt_header");
     assert!(matches!(header, Error::CorruptSegment { offset: 0, .. }), "{header}");
-    let newer = refusal("newer_version");
-    assert!(matches!(newer, Error::UnsupportedVersion { found: 2, known: 1, .. }), "{newer}");
+    let (newer, older) = (refusal("newer_version"), refusal("older_version"));
+    assert!(matches!(newer, Error::UnsupportedVersion { found: 3, known: 2, .. }), "{newer}");
+    assert!(matches!(older, Error::UnsupportedVersion { found: 1, known: 2, .. }), "{older}");
 }

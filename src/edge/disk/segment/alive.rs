@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use super::SETTING;
 use super::disk::write_error;
 use super::store::Store;
+use crate::edge::progress::Progress;
 use crate::error::{Error, Result};
 use crate::id::AgentId;
 
@@ -56,6 +57,7 @@ pub(super) fn is_there(store: &dyn Store, path: &Path) -> Result<bool> {
 pub(in crate::edge::disk) fn end(store: &dyn Store, incarnation: u64, dead: &[AgentId]) -> Result<()> {
     let failed = |path: &Path, e: &io::Error| Error::io(format!("removing {}", path.display()), e);
     for agent in dead {
+        Progress::step();
         let path = path(store.root(), incarnation, *agent);
         if is_there(store, &path)? {
             store.give_up(&path).map_err(|e| failed(&path, &e))?;

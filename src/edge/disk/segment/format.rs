@@ -1,17 +1,17 @@
 //! Bytes of a segment file. All numbers are little-endian; `postcard` is its wire format, version 1.
 //!
 //! ```text
-//! header :=  magic "CLSG" | version u16 = 1 | body_len u32 | crc32 u32 (of body) | body
+//! header :=  magic "CLSG" | version u16 = 2 | body_len u32 | crc32 u32 (of body) | body
 //! body   :=  postcard { agent u64, app u64, query str, epoch }
 //!
-//! record :=  mark C1 'R' 'E' 'C' | len u32 | crc32 u32 (of payload) | durable u64
-//!            | crc32 u32 (of the 20 bytes before) | payload (len bytes)
-//! payload := postcard { task, generation, app, stage, tasks, plan, offset } | block (the rest)
+//! record :=  mark C1 'R' 'E' 'C' | len u32 | meta_len u32 | crc32 u32 (of meta) | crc32 u32 (of block) | durable u64
+//!            | crc32 u32 (of the 28 bytes before) | meta (meta_len bytes) | block; both together len bytes
+//! meta   :=  postcard { task, generation, app, stage, tasks, plan, offset }
 //! ```
 //!
 //! `durable` is the length of the file that was on disk for certain when the record was written,
-//! 0 in a file's first group. The record's own checksum over its first 20 bytes lets a reader trust
-//! `len` and `durable` without having read the payload.
+//! 0 in a file's first group. The record's own checksum over its first 28 bytes lets a reader trust the lengths and `durable`
+//! without having read the rest, and that of `meta` lets it pass over the block of another log.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, TaskId};
 
 /// Version of the format that this code writes and reads.
-pub(in crate::edge) const VERSION: u16 = 1;
+pub(in crate::edge) const VERSION: u16 = 2;
 /// First bytes of every segment.
 pub(super) const MAGIC: [u8; 4] = *b"CLSG";
 /// First bytes of every record. The first can't begin a UTF-8 character that follows another.
@@ -32,7 +32,7 @@ pub(super) const MARK: [u8; 4] = [0xC1, b'R', b'E', b'C'];
 /// Bytes of the header before its body.
 pub(super) const HEADER_FIXED: usize = 14;
 /// Bytes of a record before its payload.
-pub(super) const FRAME: usize = 24;
+pub(super) const FRAME: usize = 32;
 /// Longest body of a header, in bytes: names of queries and epochs are short.
 pub(super) const HEADER_BODY_MAX: usize = 1 << 20;
 /// Longest payload of a record, in bytes: the longest network frame (256 MiB) and some.
@@ -90,14 +90,15 @@ struct RecordMeta<'a> {
     offset: LogOffset,
 }
 
-/// A record's payload in two pieces, so that the block is not copied, and its checksum.
+/// A record's payload in two pieces, so that the block is not copied, and their checksums.
 #[derive(Debug)]
 pub(in crate::edge) struct Payload {
     /// The encoded part before the block.
     pub(super) meta: Vec<u8>,
     /// The block.
     pub(super) block: Bytes,
-    crc: u32,
+    meta_crc: u32,
+    block_crc: u32,
 }
 
 impl Payload {
@@ -120,10 +121,8 @@ impl Payload {
         if len > PAYLOAD_MAX {
             return Err(too_long("a block", len, PAYLOAD_MAX));
         }
-        let mut sum = crc32fast::Hasher::new();
-        sum.update(&meta);
-        sum.update(&record.block);
-        Ok(Self { meta, block: record.block.clone(), crc: sum.finalize() })
+        let (meta_crc, block_crc) = (crc32fast::hash(&meta), crc32fast::hash(&record.block));
+        Ok(Self { meta, block: record.block.clone(), meta_crc, block_crc })
     }
 
     /// Bytes of the payload.
@@ -133,7 +132,9 @@ impl Payload {
 
     /// The bytes that stand before the payload in a file of which `durable` bytes are on disk.
     pub(super) fn frame(&self, durable: u64) -> [u8; FRAME] {
-        Frame { len: length(self.len()), crc: self.crc, durable }.encode()
+        let (len, meta_len) = (length(self.len()), length(self.meta.len()));
+        let Self { meta_crc, block_crc, .. } = *self;
+        Frame { len, meta_len, meta_crc, block_crc, durable }.encode()
     }
 }
 
@@ -142,8 +143,12 @@ impl Payload {
 pub(super) struct Frame {
     /// Bytes of the payload.
     pub(super) len: u32,
-    /// Checksum of the payload.
-    pub(super) crc: u32,
+    /// Of these, those before the block.
+    pub(super) meta_len: u32,
+    /// Checksum of what stands before the block.
+    pub(super) meta_crc: u32,
+    /// Checksum of the block.
+    pub(super) block_crc: u32,
     /// Length of the file that was durable when this record was written.
     pub(super) durable: u64,
 }
@@ -152,7 +157,8 @@ impl Frame {
     fn encode(self) -> [u8; FRAME] {
         let mut bytes = [0; FRAME];
         let (head, sum) = bytes.split_at_mut(FRAME - 4);
-        let fields = MARK.into_iter().chain(self.len.to_le_bytes()).chain(self.crc.to_le_bytes());
+        let numbers = [self.len, self.meta_len, self.meta_crc, self.block_crc].map(u32::to_le_bytes);
+        let fields = MARK.into_iter().chain(numbers.into_iter().flatten());
         for (to, from) in head.iter_mut().zip(fields.chain(self.durable.to_le_bytes())) {
             *to = from;
         }
@@ -167,20 +173,41 @@ impl Frame {
             return None;
         }
         let (mark, rest) = head.split_first_chunk::<4>()?;
-        let (len, rest) = rest.split_first_chunk::<4>()?;
-        let (crc, rest) = rest.split_first_chunk::<4>()?;
-        let durable = rest.first_chunk::<8>()?;
-        (*mark == MARK && u32::from_le_bytes(*len) as usize <= PAYLOAD_MAX).then(|| Self {
-            len: u32::from_le_bytes(*len),
-            crc: u32::from_le_bytes(*crc),
-            durable: u64::from_le_bytes(*durable),
-        })
+        let (numbers, rest) = rest.split_first_chunk::<16>()?;
+        let durable = u64::from_le_bytes(*rest.first_chunk::<8>()?);
+        let mut numbers = numbers.chunks_exact(4).filter_map(|n| Some(u32::from_le_bytes(*n.first_chunk()?)));
+        let mut next = || numbers.next();
+        let frame = Self { len: next()?, meta_len: next()?, meta_crc: next()?, block_crc: next()?, durable };
+        let is_whole = *mark == MARK && frame.len as usize <= PAYLOAD_MAX && frame.meta_len <= frame.len;
+        is_whole.then_some(frame)
+    }
+
+    /// Whether this is what was written before the block.
+    pub(super) fn fits_meta(&self, meta: &[u8]) -> bool {
+        meta.len() == self.meta_len as usize && crc32fast::hash(meta) == self.meta_crc
     }
 
     /// Whether `payload` is what was written.
     pub(super) fn fits(&self, payload: &[u8]) -> bool {
-        payload.len() == self.len as usize && crc32fast::hash(payload) == self.crc
+        let parts = payload.split_at_checked(self.meta_len as usize);
+        parts.is_some_and(|(meta, block)| {
+            payload.len() == self.len as usize
+                && self.fits_meta(meta)
+                && crc32fast::hash(block) == self.block_crc
+        })
     }
+}
+
+/// Whether a record is of this log, by what stands before its block, whose checksum fits.
+///
+/// # Errors
+/// As [`decode_payload`].
+pub(super) fn is_of(meta: &[u8], task: &TaskId) -> std::result::Result<bool, String> {
+    let (meta, _) = postcard::take_from_bytes::<RecordMeta<'_>>(meta).map_err(|e| undecodable(&e))?;
+    Ok(meta.partition == task.partition
+        && *meta.operator == *task.operator
+        && *meta.query == *task.query
+        && meta.epoch == task.epoch)
 }
 
 /// Decodes a payload whose checksum fits. The block is a slice of `payload`, not a copy.
@@ -188,8 +215,7 @@ impl Frame {
 /// # Errors
 /// What is wrong, in words, if the bytes are no record: they were never written by this version.
 pub(super) fn decode_payload(payload: &Bytes) -> std::result::Result<SegmentRecord, String> {
-    let (meta, block) = postcard::take_from_bytes::<RecordMeta<'_>>(payload)
-        .map_err(|e| format!("a record that can't be decoded: {e}"))?;
+    let (meta, block) = postcard::take_from_bytes::<RecordMeta<'_>>(payload).map_err(|e| undecodable(&e))?;
     Ok(SegmentRecord {
         task: TaskId {
             query: meta.query.into(),
@@ -205,6 +231,10 @@ pub(super) fn decode_payload(payload: &Bytes) -> std::result::Result<SegmentReco
         offset: meta.offset,
         block: payload.slice_ref(block),
     })
+}
+
+fn undecodable(error: &postcard::Error) -> String {
+    format!("a record that can't be decoded: {error}")
 }
 
 /// Refuses files of other versions.

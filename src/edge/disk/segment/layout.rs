@@ -1,16 +1,16 @@
 //! Where segments lie.
 
-use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::gone;
 use super::store::Store;
 use crate::id::{AgentId, Epoch, EpochKey};
 
 /// Ending of a segment's name.
-const ENDING: &str = "seg";
+pub(super) const ENDING: &str = "seg";
 /// Letters of an epoch's name that are kept readable in its folder's name.
 const READABLE: usize = 48;
 
@@ -80,6 +80,13 @@ pub(in crate::edge) fn epoch_files(store: &dyn Store, key: &EpochKey, used: u64)
     Ok(files)
 }
 
+/// What is said of the segments of one use of an epoch, by files that are named as they are.
+pub(super) fn notes(store: &dyn Store, key: &EpochKey, used: u64) -> io::Result<Vec<PathBuf>> {
+    let mut files = gone::ends_in(store, &epoch_dir(store.root(), key))?;
+    files.retain(|file| is_of(file, used));
+    Ok(files)
+}
+
 /// The segments of one use of all epochs that one claim covers.
 pub(in crate::edge) fn claimed_files(
     store: &dyn Store,
@@ -105,19 +112,19 @@ pub(in crate::edge::disk) fn app_of(file: &Path) -> Option<&str> {
     file.file_stem()?.to_str()?.split('-').nth(2)
 }
 
-/// The agents of the application with hash `app` that wrote in one use of an epoch.
-pub(in crate::edge::disk) fn writers(
+/// The segments of the application with hash `app` in one use of an epoch, and the agents that wrote them.
+pub(in crate::edge::disk) fn files_of(
     store: &dyn Store,
     key: &EpochKey,
     used: u64,
     app: u64,
-) -> io::Result<HashSet<AgentId>> {
-    let agent_of = |file: &PathBuf| {
+) -> io::Result<Vec<(AgentId, PathBuf)>> {
+    let agent_of = |file: &Path| {
         let agent = file.file_stem()?.to_str()?.split('-').nth(1)?;
         u64::from_str_radix(agent, 16).ok().map(AgentId)
     };
-    let files = epoch_files(store, key, used)?;
-    Ok(files.iter().filter(|file| is_by(file, app)).filter_map(agent_of).collect())
+    let files = epoch_files(store, key, used)?.into_iter().filter(|file| is_by(file, app));
+    Ok(files.filter_map(|file| Some((agent_of(&file)?, file))).collect())
 }
 
 /// Whether a segment was written by the application with hash `app`, by its name.

@@ -26,7 +26,7 @@
 //!   acknowledged, stands at the end of the file and is cut off by the reader.
 //! - **A commit is one name that goes**, see [`claim`]. What a late writer leaves behind it counts for
 //!   nothing, and is never acknowledged. Nor does what an application wrote behind a [`seal`]; nor is acknowledged
-//!   what an agent writes that is not [`alive`] any more.
+//!   what an agent writes that is not [`alive`] any more, nor does it count once others are [`gone`] on without it.
 //! - **Damage is told from a crash.** Each record states up to which position the file was durable
 //!   when it was written. A bad record that lies below such a position was whole once: the file is
 //!   corrupt, and the reader says so instead of using a shorter log.
@@ -38,6 +38,7 @@ pub(in crate::edge) mod claim;
 mod disk;
 mod file;
 mod format;
+pub(in crate::edge::disk) mod gone;
 pub(in crate::edge::disk) mod layout;
 mod queue;
 pub(in crate::edge) mod rubbish;

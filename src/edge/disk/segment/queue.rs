@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use super::SegmentRecord;
 use super::format::Payload;
 use crate::causal_log::SpillRef;
+use crate::edge::progress::Progress;
 use crate::error::{Error, Result};
 use crate::id::{EpochKey, Generation, LogOffset, TaskId};
 
@@ -25,7 +26,9 @@ impl Pending {
     ///   disk can't be known; the writer takes nothing more.
     /// - [`Error::Io`]: anything else.
     pub fn wait(self) -> Result<SpillRef> {
-        self.0.recv().unwrap_or_else(|_gone| Err(stopped()))
+        let written = self.0.recv().unwrap_or_else(|_gone| Err(stopped()));
+        Progress::step();
+        written
     }
 }
 

@@ -10,12 +10,15 @@ use super::SegmentRecord;
 use super::disk::RawFile;
 use super::format::{
     FRAME, Frame, HEADER_BODY_MAX, HEADER_FIXED, MAGIC, MARK, PAYLOAD_MAX, SegmentHeader, check_version,
-    decode_payload,
+    decode_payload, is_of,
 };
 use super::store::Piece;
 use crate::causal_log::SpillRef;
 use crate::error::{Error, Result};
+use crate::id::TaskId;
 
+/// Bytes read at once of a record: its frame, and of most what stands before the block.
+const BEGINNING: usize = 512;
 /// Bytes read at once in search of what lies behind damage.
 const SEARCH: usize = 1 << 20;
 
@@ -24,6 +27,8 @@ const SEARCH: usize = 1 << 20;
 pub(in crate::edge) enum Step {
     /// The next record, and the position in the file at which it starts.
     Record(u64, Box<SegmentRecord>),
+    /// A record of another log than the one that is looked for; its block was not read.
+    Other,
     /// The rest, from this position on, was being written when the writer died.
     Torn(u64),
     /// Nothing more.
@@ -39,6 +44,8 @@ pub(in crate::edge) struct SegmentScan {
     /// Start of the next record; `None` once the end was told.
     at: Option<u64>,
     header: Option<SegmentHeader>,
+    /// The log that is looked for, unless all are.
+    only: Option<TaskId>,
 }
 
 impl SegmentScan {
@@ -49,9 +56,14 @@ impl SegmentScan {
     /// [`Error::UnsupportedVersion`], [`Error::Io`].
     pub(in crate::edge) fn over(piece: Piece) -> Result<Self> {
         let Piece { path, len, raw, is_whole, .. } = piece;
-        let mut scan = Self { path, raw, len, is_whole, at: Some(0), header: None };
+        let mut scan = Self { path, raw, len, is_whole, at: Some(0), header: None, only: None };
         scan.read_header()?;
         Ok(scan)
+    }
+
+    /// Passes over the records of all other logs.
+    pub(in crate::edge) fn of(self, only: Option<TaskId>) -> Self {
+        Self { only, ..self }
     }
 
     /// The header; `None` if the writer died while it created the file.
@@ -76,12 +88,18 @@ impl SegmentScan {
         if self.header.is_none() {
             return Ok(Step::Torn(at));
         }
-        let Some(frame) = self.frame(at)? else {
+        let left = usize::try_from(self.len - at).unwrap_or(usize::MAX);
+        let beginning = self.read(at, left.min(BEGINNING))?;
+        let Some(frame) = beginning.first_chunk().and_then(Frame::decode) else {
             return self.damaged(at, "no record starts here");
         };
         let end = at + FRAME as u64 + u64::from(frame.len);
         if end > self.len {
             return self.damaged(at, "a record is cut short");
+        }
+        if self.is_of_another(at, &frame, &beginning)? {
+            self.at = Some(end);
+            return Ok(Step::Other);
         }
         let payload = Bytes::from(self.read(at + FRAME as u64, frame.len as usize)?);
         if !frame.fits(&payload) {
@@ -129,11 +147,12 @@ impl SegmentScan {
         Ok((crc32fast::hash(&body) == u32::from_le_bytes([s0, s1, s2, s3])).then_some(body))
     }
 
-    fn frame(&self, at: u64) -> Result<Option<Frame>> {
-        if self.len - at < FRAME as u64 {
-            return Ok(None);
-        }
-        Ok(self.read(at, FRAME)?.first_chunk().and_then(Frame::decode))
+    /// Whether a record is certainly of another log than the one that is looked for. What is damaged may be of any.
+    fn is_of_another(&self, at: u64, frame: &Frame, beginning: &[u8]) -> Result<bool> {
+        let Some(only) = &self.only else { return Ok(false) };
+        let meta = beginning.get(FRAME..FRAME + frame.meta_len as usize);
+        let Some(meta) = meta.filter(|meta| frame.fits_meta(meta)) else { return Ok(false) };
+        is_of(meta, only).map(|is_of| !is_of).map_err(|e| self.corrupt(at, e))
     }
 
     /// Tells a torn tail from damage: what lies below a position that a later record calls durable

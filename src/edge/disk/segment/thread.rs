@@ -223,6 +223,7 @@ impl Writer {
         let context = |e: &io::Error| Error::io(format!("removing the segments of epoch {key}"), e);
         if let Some(used) = everybodys {
             doomed.extend(layout::epoch_files(self.store.as_ref(), key, used).map_err(|e| context(&e))?);
+            doomed.extend(layout::notes(self.store.as_ref(), key, used).map_err(|e| context(&e))?);
         }
         if doomed.is_empty() {
             return Ok(());

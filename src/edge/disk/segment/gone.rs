@@ -1,0 +1,163 @@
+//! How much counts of the segments of agents that others have gone on without.
+//!
+//! ```text
+//! <query>/<epoch>/<use>-<agent>-<application>.end
+//! ```
+//!
+//! An agent that is declared dead may be at work still. It is told when it looks for its file (see [`super::alive`]), after
+//! it has written: what it wrote was not acknowledged, and stands there all the same. Whoever went on without it has not
+//! read it, and may have asked anew; whoever comes third would find both. So the first that reads notes how long the
+//! segment was, when the file was removed and before it reads. What lies behind counts for nobody.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, SystemTime};
+
+use super::disk::write_error;
+use super::layout::{folders_in, is_segment};
+use super::store::Store;
+use super::{SETTING, layout};
+use crate::edge::progress::Progress;
+use crate::error::{Error, Result};
+use crate::id::EpochKey;
+
+/// Ending of the name.
+const END: &str = "end";
+/// What stands behind the number: a file that ends without was not written to its end.
+const WHOLE: u8 = b'\n';
+/// How long whoever writes one may take. Who died while it did has read nothing.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Whether a file says how much of a segment counts, by its name.
+pub(in crate::edge::disk) fn is_end(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == END)
+}
+
+/// Notes how long segments are of agents that are dead, unless that was done.
+///
+/// # Errors
+/// [`Error::DiskFull`]; [`Error::Io`].
+pub(in crate::edge::disk) fn note<'a>(
+    store: &dyn Store,
+    segments: impl Iterator<Item = &'a PathBuf>,
+) -> Result<()> {
+    for segment in segments {
+        // One that is gone was committed.
+        while let Some(found) = store.segment(segment)? {
+            Progress::step();
+            let path = segment.with_extension(END);
+            let text = format!("{}\n", found.len());
+            match store.create(&path, text.as_bytes()) {
+                Ok(()) => break,
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists && is_noted(store, &path)? => break,
+                // It was removed, and is tried again.
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(write_error(&path, SETTING, &e)),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Waits for whoever writes a note; false if that one came to nothing.
+fn is_noted(store: &dyn Store, path: &Path) -> Result<bool> {
+    let failed = |e: &io::Error| Error::io(format!("reading {}", path.display()), e);
+    loop {
+        match store.read(path) {
+            Ok(text) if text.last() == Some(&WHOLE) => return Ok(true),
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(e) => return Err(failed(&e)),
+        }
+        let at = store.modified(path).map_err(|e| failed(&e))?;
+        if SystemTime::now().duration_since(at).is_ok_and(|since| since > PATIENCE) {
+            return store.remove(path).map(|()| false).map_err(|e| write_error(path, SETTING, &e));
+        }
+        sleep(PAUSE);
+    }
+}
+
+/// How many bytes count of each segment of one epoch, or with `claimed` of all that its claim covers; all of those that are
+/// not there.
+pub(in crate::edge) fn ends(
+    store: &dyn Store,
+    key: &EpochKey,
+    claimed: bool,
+) -> Result<HashMap<PathBuf, u64>> {
+    let dir = layout::claim_dir(store.root(), key);
+    let listing = |e: io::Error| Error::io(format!("listing {}", dir.display()), &e);
+    let [epoch, _query] = layout::dirs(store.root(), key);
+    let mut dirs = vec![epoch];
+    if claimed && !key.is_claimed_alone() {
+        dirs = folders_in(store, &dir).map_err(listing)?;
+    }
+    let mut ends = HashMap::new();
+    for dir in dirs {
+        for path in ends_in(store, &dir).map_err(listing)? {
+            let text = match store.read(&path) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                text => text.map_err(|e| Error::io(format!("reading {}", path.display()), &e))?,
+            };
+            // Whoever writes it has not read the segment yet.
+            let end =
+                text.strip_suffix(&[WHOLE]).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+            if let Some(end) = end {
+                ends.insert(path.with_extension(layout::ENDING), end);
+            }
+        }
+    }
+    Ok(ends)
+}
+
+/// The notes in an epoch's folder.
+pub(in crate::edge::disk) fn ends_in(store: &dyn Store, dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let found = store.entries(dir)?.into_iter().map(|entry| entry.path);
+    Ok(found.filter(|path| is_end(path) && !is_segment(path)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::store::Folder;
+    use super::super::testing::{epoch, record, writer};
+    use super::*;
+    use crate::edge::disk::recovery::recover_log;
+    use std::sync::Arc;
+
+    #[test]
+    fn what_was_written_after_the_note_counts_for_nobody() {
+        let root = tempfile::tempdir().unwrap();
+        let writer = writer(root.path());
+        writer.submit(record(0, 1, 0, b"ab")).wait().unwrap();
+        let store: Arc<dyn Store> = Arc::new(Folder::at(root.path()));
+        let files = layout::epoch_files(store.as_ref(), &epoch(), 0).unwrap();
+        note(store.as_ref(), files.iter()).unwrap();
+        writer.submit(record(0, 1, 2, b"cd")).wait().unwrap();
+        // Said twice, it is what was said first.
+        note(store.as_ref(), files.iter()).unwrap();
+        let found = recover_log(&store, &record(0, 1, 0, b"").task, 0).unwrap();
+        assert_eq!(found.tasks[0].blocks.len(), 1);
+        // And goes with the epoch.
+        writer.drop_epoch_all(&epoch(), 0).unwrap();
+        assert!(std::fs::read_dir(root.path()).unwrap().next().is_none(), "nothing is left");
+    }
+
+    #[test]
+    fn a_note_whose_writer_died_is_written_again() {
+        let root = tempfile::tempdir().unwrap();
+        let writer = writer(root.path());
+        writer.submit(record(0, 1, 0, b"ab")).wait().unwrap();
+        let store = Folder::at(root.path());
+        let files = layout::epoch_files(&store, &epoch(), 0).unwrap();
+        let path = files[0].with_extension(END);
+        std::fs::write(&path, b"1").unwrap();
+        let long_ago = SystemTime::now() - 2 * PATIENCE;
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
+        assert!(ends(&store, &epoch(), false).unwrap().is_empty(), "it says nothing");
+        note(&store, files.iter()).unwrap();
+        let all = ends(&store, &epoch(), true).unwrap();
+        assert_eq!(all[&files[0]], std::fs::metadata(&files[0]).unwrap().len());
+    }
+}
