@@ -465,6 +465,7 @@ impl Registry {
                 uses.moved.ended(task, &layout, summary);
             }
             if let Some(layout) = ended {
+                uses.accepted(first_part(&task.operator), layout.code);
                 uses.moved.took(task, &layout, summary, &entry.pooled);
                 entry.ended(ending, (left.by, layout), summary.input);
             }

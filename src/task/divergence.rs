@@ -11,11 +11,12 @@ pub(super) const MODE_ADVICE: &str =
     "run this epoch again with the record= it was recorded with, or give the operator another uid";
 pub(super) const CODE_ADVICE: &str = "finish this epoch with the code it was recorded with, or accept \
      the change with @causal(..., allow_code_change=True): rows that were answered keep their answers, \
-     the others get the new code's";
+     the others get the new code's. A function that is new, beside the one that recorded, gets a name of its own: uid=";
 pub(super) const KEY_ADVICE: &str =
     "give row_key= columns that tell the rows apart, or set on_ambiguous=\"any\"";
 const PARTITIONS_ADVICE: &str = "Spark has cut the rows into another number of partitions than was recorded, as \
-     spark.sql.adaptive.enabled lets it do by itself, or a union (exceptAll, intersectAll) of a frame with itself has \
+     spark.sql.adaptive.enabled lets it do by itself; or this query reads other columns of the frame, as a count does, by \
+     which repartition(n) deals its rows otherwise; or a union (exceptAll, intersectAll) of a frame with itself has \
      asked its rows on both sides: give row_key= columns that tell the rows apart, keep the number \
      (spark.sql.adaptive.coalescePartitions.enabled=false), ask for all rows of the frame alone before the union, or \
      set on_ambiguous=\"any\"";

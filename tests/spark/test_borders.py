@@ -125,3 +125,14 @@ def test_another_question_of_the_same_epoch_is_no_move(spark: Any, session: Any)
     recorded, (one, other) = again(session, first, both)
     assert one == recorded
     assert all(other[number] == one[number] for number in other.keys() & one.keys())
+
+
+@pytest.mark.parametrize("move", ["repartition", "coalesce"])
+def test_a_range_that_is_read_by_more_tasks_has_its_answers_where_it_is_cut_again(
+    spark: Any, session: Any, move: str
+) -> None:
+    def cut_again(tasks: int) -> Any:
+        return answers(getattr(spark.range(0, ROWS, 1, tasks), move)(2))
+
+    first, second = again(session, lambda: cut_again(3), lambda: cut_again(4))
+    assert second == first

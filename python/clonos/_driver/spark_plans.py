@@ -225,11 +225,15 @@ class _Walk:
     @functools.cached_property
     def packing(self) -> tuple[int, int, int]:
         """What Spark cuts files by: most bytes of a task, those that a file costs, least tasks."""
-        session = self._query.sparkSession()
-        conf = session.sessionState().conf()
+        conf = self._query.sparkSession().sessionState().conf()
         least = conf.filesMinPartitionNum()
-        tasks = least.get() if least.isDefined() else session.leafNodeDefaultParallelism()
-        return int(conf.filesMaxPartitionBytes()), int(conf.filesOpenCostInBytes()), int(tasks)
+        tasks = int(least.get()) if least.isDefined() else self.parallelism
+        return int(conf.filesMaxPartitionBytes()), int(conf.filesOpenCostInBytes()), tasks
+
+    @functools.cached_property
+    def parallelism(self) -> int:
+        """How many tasks read a table that does not say it."""
+        return int(self._query.sparkSession().leafNodeDefaultParallelism())
 
     def _command(self, function: Any) -> bytes:
         identity = int(self.java.identity(function))
@@ -328,6 +332,7 @@ class _Node:
         """What cuts rows into tasks, as far as the plan tells."""
         moves = [node for text in self._texts for node in _nodes(text) if node.startswith(_MOVES)]
         made = [str(len(digests)) for digests in self._made]
+        made += self._ranges
         lengths = [sorted(map(int, re.findall("length=([0-9]+)", one))) for one in self._listings]
         if not lengths:
             return _digest(*moves, *made)
@@ -338,6 +343,12 @@ class _Node:
             split = [min(most, max(cost, sum(one) + cost * len(one) // tasks)) for one in lengths]
             split.append(cost)
         return _digest(*moves, *made, str(lengths), str(split))
+
+    @functools.cached_property
+    def _ranges(self) -> list[str]:
+        """By how many tasks ranges of numbers are read."""
+        found = [said for text in self._texts for said in _SPLITS.findall(text)]
+        return [str(self._walk.parallelism) if said == "None" else said[5:-1] for said in found]
 
     @functools.cached_property
     def _made(self) -> list[list[str]]:

@@ -21,11 +21,12 @@
 //! 5. Logs that are left belong to code that is gone. A use without a log is given the first of them,
 //!    so that replay refuses it as changed, and never another function's answers. If the user gave the
 //!    operator its name, this goes for all logs of that name by other code, but those of the other uses in
-//!    the plan.
+//!    the plan. A query that comes later may have that code: then the log is its own after all.
 //! 6. Otherwise it is new, and begins a log of its own.
 //!
 //! The first log of an operator has its name; the second is called `name#2`, and so on.
 
+mod gone;
 mod names;
 mod places;
 mod search;
@@ -80,6 +81,8 @@ struct Log {
     plan: Option<Plan>,
     /// Whether the run before left it, and no use of this run has it yet.
     waiting: bool,
+    /// Whether a use of this run by other code has it, as that of its own seemed to be gone.
+    is_replaced: bool,
     /// Whether it was there before this run.
     earlier: bool,
     /// Whether only its place is known.
@@ -158,8 +161,7 @@ impl Uses {
             operator.made.clear();
             operator.found_again.clear();
             for log in &mut operator.logs {
-                log.waiting = !log.is_gap;
-                log.earlier = true;
+                (log.waiting, log.is_replaced, log.earlier) = (!log.is_gap, false, true);
             }
         }
     }
@@ -288,7 +290,16 @@ impl Asked {
 
 impl Log {
     const fn new(code: Code, plan: Option<Plan>) -> Self {
-        Self { code, over: None, plan, waiting: false, earlier: false, is_gap: false, born: (0, 0) }
+        Self {
+            code,
+            over: None,
+            plan,
+            waiting: false,
+            is_replaced: false,
+            earlier: false,
+            is_gap: false,
+            born: (0, 0),
+        }
     }
 }
 
@@ -406,37 +417,6 @@ impl Operator {
         }
     }
 
-    /// A log of code that is gone, so that replay refuses the use as changed.
-    fn gone(&self, used: Use, held: &HashSet<usize>, is_execution: bool) -> Option<usize> {
-        let gone = |(index, log): (usize, &Log)| {
-            let replaced = used.named && !is_execution && !held.contains(&index);
-            !log.code.may_be(&used.code) && (log.waiting || replaced)
-        };
-        self.logs.iter().enumerate().position(gone)
-    }
-
-    /// Logs by the same code over queries that are the same but for the numbers in them, and in which run of
-    /// which application each was begun.
-    fn of_its_shape<'a>(&'a self, asked: &'a Asked) -> impl Iterator<Item = (Plan, Born)> + 'a {
-        let same_code = self.logs.iter().filter(|log| log.code.may_be(&asked.used.code));
-        let plans = same_code.filter_map(|log| Some((asked.plan?, log.plan?, log.born)));
-        plans.filter(|(ours, log, _)| ours.shape == log.shape).map(|(_, log, born)| (log, born))
-    }
-
-    fn has_its_shape(&self, asked: &Asked) -> bool {
-        self.of_its_shape(asked).next().is_some()
-    }
-
-    /// Whether the numbers in a query are known to tell it from others of its shape: one run had both. Those of
-    /// different runs may be a clock's.
-    fn numbers_count(&self, asked: &Asked) -> bool {
-        if asked.plan.is_some_and(|plan| self.found_again.contains(&plan.shape)) {
-            return true;
-        }
-        let mut of_run: HashMap<Born, Plan> = HashMap::new();
-        self.of_its_shape(asked).any(|(plan, born)| !of_run.entry(born).or_insert(plan).is_query(&plan))
-    }
-
     fn made_log(&self, made: Option<Made>) -> Option<usize> {
         self.made.get(&made?).copied()
     }
@@ -475,10 +455,14 @@ impl Operator {
     }
 
     fn take(&mut self, asked: &Asked, bound: Bound, made: Option<Made>) {
-        if let Some(taken) = self.logs.get_mut(bound.log) {
-            taken.waiting = false;
-            taken.over = taken.over.or(made.map(|(_, over, times)| (over, times)));
-            taken.plan = taken.plan.or(asked.plan);
+        match self.logs.get_mut(bound.log) {
+            Some(taken) if taken.code.may_be(&asked.used.code) => {
+                taken.waiting = false;
+                taken.over = taken.over.or(made.map(|(_, over, times)| (over, times)));
+                taken.plan = taken.plan.or(asked.plan);
+            }
+            Some(taken) => taken.is_replaced = true,
+            None => {}
         }
         let token = asked.used.token;
         let bound = Bound { plan: asked.plan, execution: asked.execution, ..bound };

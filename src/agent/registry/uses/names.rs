@@ -29,7 +29,7 @@ impl Uses {
     pub(in crate::agent::registry) fn left_by(&self, beginning: &str) -> Vec<Arc<str>> {
         let is_left = |operator: &Arc<str>| {
             let known = self.operators.get(operator);
-            known.and_then(|known| known.logs.first()).is_some_and(|log| log.waiting)
+            known.and_then(|known| known.logs.first()).is_some_and(|log| log.waiting && !log.is_replaced)
         };
         self.operators.keys().filter(|name| name.starts_with(beginning) && is_left(name)).cloned().collect()
     }

@@ -19,7 +19,7 @@ fn asked_over(fingerprint: u64, token: u64, over: u64) -> Placed {
 }
 
 /// Asked over a table that no later run has, in a query that it has.
-fn in_query(fingerprint: u64, token: u64, exact: u32, shape: u32) -> Placed {
+pub(super) fn in_query(fingerprint: u64, token: u64, exact: u32, shape: u32) -> Placed {
     Placed { plan: Plan { exact, shape, data: 0, borders: 0 }, ..placed(fingerprint, token) }
 }
 
@@ -35,12 +35,12 @@ fn alone(operator: &str) -> Named {
 }
 
 /// How a log that is found in a checkpoint was recorded.
-fn recorded(fingerprint: u64, exact: u32, shape: u32) -> Layout {
+pub(super) fn recorded(fingerprint: u64, exact: u32, shape: u32) -> Layout {
     let plan = Some(Plan { exact, shape, data: 0, borders: 0 });
     Layout { app: 1, stage: 1, tasks: None, code: code(fingerprint), plan }
 }
 
-fn name(uses: &mut Uses, fingerprint: u64, token: u64) -> String {
+pub(super) fn name(uses: &mut Uses, fingerprint: u64, token: u64) -> String {
     uses.name(&"f".into(), used(fingerprint, token), None).unwrap().operator.to_string()
 }
 
