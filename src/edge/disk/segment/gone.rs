@@ -66,15 +66,22 @@ pub(in crate::edge::disk) fn note<'a>(
 fn is_noted(store: &dyn Store, path: &Path) -> Result<bool> {
     let failed = |e: &io::Error| Error::io(format!("reading {}", path.display()), e);
     loop {
-        match store.read(path) {
-            Ok(text) if text.last() == Some(&WHOLE) => return Ok(true),
-            Ok(_) => {}
+        // Of several that wait, one removes it.
+        let found = store.read(path).and_then(|text| match text.last() {
+            Some(&WHOLE) => Ok(None),
+            _ => store.modified(path).map(Some),
+        });
+        let at = match found {
+            Ok(None) => return Ok(true),
+            Ok(Some(at)) => at,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(e) => return Err(failed(&e)),
-        }
-        let at = store.modified(path).map_err(|e| failed(&e))?;
+        };
         if SystemTime::now().duration_since(at).is_ok_and(|since| since > PATIENCE) {
-            return store.remove(path).map(|()| false).map_err(|e| write_error(path, SETTING, &e));
+            return match store.remove(path) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => Err(write_error(path, SETTING, &e)),
+                _ => Ok(false),
+            };
         }
         sleep(PAUSE);
     }
