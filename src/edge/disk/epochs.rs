@@ -157,10 +157,9 @@ impl Epochs {
                 return Err(claimed(folder));
             }
         }
-        let mut removed = segments.iter().try_for_each(|segment| store.remove_segment(segment));
-        let notes = gone::ends_in(store, folder).map_err(failed)?;
-        removed = removed.and_then(|()| notes.iter().try_for_each(|note| store.remove(note)));
-        removed.and_then(|()| seals.iter().try_for_each(|seal| store.remove(seal))).map_err(failed)?;
+        let removed = segments.iter().try_for_each(|segment| store.remove_segment(segment));
+        let said = removed.and_then(|()| gone::ends_in(store, folder)).map_err(failed)?;
+        said.iter().chain(&seals).try_for_each(|file| store.remove(file)).map_err(failed)?;
         let dirs: Vec<PathBuf> = dirs.into_iter().map(Path::to_owned).collect();
         store.discard(&[], &dirs).map_err(failed)
     }

@@ -137,9 +137,7 @@ pub fn recover(root: &Path) -> Result<Recovery> {
 /// Those of [`recover`].
 pub(in crate::edge) fn recover_log(store: &Arc<dyn Store>, task: &TaskId, used: u64) -> Result<Recovery> {
     let (of, key) = (store.as_ref(), task.epoch_key());
-    let (sealed, gone) = (seal::ends(of, &key, used)?, gone::ends(of, &key, false)?);
-    let counts = |file: &Path| gone.get(file).map_or(u64::MAX, |end| *end).min(sealed(file));
-    recover_from(store, epoch_files(of, &key, used), counts, Some(task))
+    recover_from(store, epoch_files(of, &key, used), counting(of, &key, used, false)?, Some(task))
 }
 
 /// [`recover`] for all epochs that one claim covers.
@@ -152,9 +150,18 @@ pub(in crate::edge) fn recover_claimed(
     used: u64,
 ) -> Result<Recovery> {
     let of = store.as_ref();
-    let (sealed, gone) = (seal::ends(of, key, used)?, gone::ends(of, key, true)?);
-    let counts = |file: &Path| gone.get(file).map_or(u64::MAX, |end| *end).min(sealed(file));
-    recover_from(store, claimed_files(of, key, used), counts, None)
+    recover_from(store, claimed_files(of, key, used), counting(of, key, used, true)?, None)
+}
+
+/// How many bytes of a segment count: of older applications, and of agents that others have gone on without.
+fn counting(
+    of: &dyn Store,
+    key: &EpochKey,
+    used: u64,
+    claimed: bool,
+) -> Result<impl Fn(&Path) -> u64 + use<>> {
+    let (sealed, gone) = (seal::ends(of, key, used)?, gone::ends(of, key, claimed)?);
+    Ok(move |file: &Path| gone.get(file).map_or(u64::MAX, |end| *end).min(sealed(file)))
 }
 
 /// Reads segments, each as far as `counts` says; of `only` one log, if there is one.
