@@ -111,6 +111,8 @@ struct Entry {
     uncertain: bool,
     /// Whether it is asked in a query with other numbers than when it was recorded.
     changed: bool,
+    /// Other code than asks for it recorded the log of which it is a part: that one's hash.
+    replaces: Option<u64>,
     opens: u64,
     rows: u64,
     replayed: u64,
@@ -236,9 +238,8 @@ impl Registry {
         });
     }
 
-    /// An attempt wants to open its task's log: the next part of it, if it opened some before. A request that is repeated
-    /// is granted what it was granted; one that comes after another that its opener has sent later, or when what it was
-    /// granted is over, is granted nothing.
+    /// An attempt wants to open its task's log: the next part of it, if it opened some. A request that is repeated is granted
+    /// what it was; one behind a later one of its opener, or when what it was granted is over, is granted nothing.
     pub fn grant(
         &mut self,
         open: &OpenTask,
@@ -272,6 +273,7 @@ impl Registry {
         }
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
         (entry.pooled, entry.uncertain, entry.changed) = (named.others, named.uncertain, named.changed);
+        entry.replaces = named.replaces;
         // What it was granted last it has not heard of, or it would not ask.
         let unheard = opener.filter(|opener| opener.generation == entry.granted);
         let live = Live { agent: sent.by, layout, is_over: false };
@@ -331,9 +333,8 @@ impl Registry {
         if !entry.ended_in.same_stage(&layout) {
             (entry.ended_before, entry.ended_in, entry.before) = (entry.ended, layout, entry.generation);
         }
-        (entry.generation, entry.granted) = (generation, generation);
+        (entry.generation, entry.granted, entry.opens) = (generation, generation, opens + 1);
         let ended_before = entry.ended_before;
-        entry.opens = opens + 1;
         entry.attempted.retain(|(known, _)| *known != generation);
         entry.attempted.push_back((generation, live.agent));
         if entry.attempted.len() > ATTEMPTED_MAX {
@@ -350,6 +351,7 @@ impl Registry {
                 || entry.came_back.is_some_and(|at| at.run == run && !at.layout.same_stage(&layout)),
             ended: entry.ended,
             run,
+            replaces: entry.replaces,
         };
         let (published, holders, pooled) = (entry.published, entry.holders.clone(), entry.pooled.clone());
         let whole = entry.whole.then(|| holders.iter().copied().collect());
@@ -408,6 +410,7 @@ impl Registry {
             return Err(Error::Fenced { task: task.clone(), newer, ours: generation });
         }
         self.change(task, |entry| entry.holding(holders, adopted, whole, sent));
+        self.uses_of(task).published(first_part(&task.operator));
         // Some of them may leave by now.
         self.look_if_short(task);
         Ok(())

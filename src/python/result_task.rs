@@ -66,8 +66,9 @@ impl PyResultTask {
         // A part of an attempt that computes several partitions in turn has a name of its own.
         let id = opened.task.clone();
         opening.options.task = opened.task.clone();
-        let Recording { same_stage, layout_changed, pooled, uncertain, any_part, ended, run } =
+        let Recording { same_stage, layout_changed, pooled, uncertain, any_part, ended, run, replaces } =
             opened.recording;
+        opening.options.replaces = replaces;
         opening.options.layout_changed = layout_changed;
         opening.options.pooled = pooled;
         opening.options.uncertain = uncertain;

@@ -110,8 +110,9 @@ impl PyServiceTask {
             let (publisher, opened) = Publisher::open(client, &opening)?;
             let id = opened.task.clone();
             opening.options.task = opened.task.clone();
-            let Recording { same_stage, layout_changed, uncertain, any_part, ended, run, .. } =
+            let Recording { same_stage, layout_changed, uncertain, any_part, ended, run, replaces, .. } =
                 opened.recording;
+            opening.options.replaces = replaces;
             // What was recorded by row under another use cannot be followed either.
             opening.options.layout_changed = layout_changed || uncertain;
             (opening.options.any_part, opening.options.ended) = (any_part, ended);

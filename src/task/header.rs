@@ -133,6 +133,14 @@ pub(super) fn check(headers: &[Recorded], options: &TaskOptions, standing: &mut 
             ),
             advice: CODE_ADVICE,
         })),
+        // Where nothing is recorded here: else other code would go on in the place of that of the other partitions.
+        None if let Some(code) = options.replaces => Err(standing.diverge(Claim {
+            kind: DivergenceKind::CodeChanged,
+            row: None,
+            recorded: format!("{} ({code:016x}), in other partitions", name_of(&options.label)),
+            asked: format!("{} ({:016x})", name_of(&options.label), options.code),
+            advice: CODE_ADVICE,
+        })),
         _ => Ok(()),
     }
 }

@@ -74,6 +74,8 @@ pub struct TaskOptions {
     /// Any part of the recorded rows may come: another stage of this run has asked for all, or the query has
     /// other numbers in it.
     pub any_part: bool,
+    /// The hash of the code by which other partitions were recorded, if that is certainly another.
+    pub replaces: Option<u64>,
     /// Earlier attempts of this task.
     pub ended: Ended,
     /// Count equal rows, for idempotency keys and random numbers in result mode (60 ns per distinct
@@ -104,6 +106,7 @@ impl TaskOptions {
             pooled: false,
             uncertain: false,
             any_part: false,
+            replaces: None,
             ended: Ended::Unknown,
             count_occurrences: true,
             value_type: None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clonos._worker.place import BATCH_SETTING, batch_of, batch_tag, epoch_of, epoch_tag
+from clonos._worker.place import BATCH_SETTING, batch_of, batch_tag, epoch_of, epoch_tag, root_of
 from clonos.errors import ConfigError
 
 SESSION = "SparkConnect_SessionTag_User_somebody_Session_7f_Tag_"
@@ -32,6 +32,15 @@ def test_a_batch_function_of_a_client_is_refused_and_a_classic_ones_thread_is_no
         epoch_of(SQL | IN_STREAM | BY_CLIENT, "app")
     assert epoch_of(SQL | IN_STREAM, "app") == ("app:app", "sql-7")
     assert epoch_of(SQL | {"spark.job.tags": "mine,other"}, "app") == ("app:app", "sql-7")
+
+
+def test_all_that_a_batch_does_has_one_root_and_a_stream_that_it_starts_another() -> None:
+    setting = {BATCH_SETTING: batch_tag("q", 3, 6)}
+    own = {"spark.sql.execution.root.id": "9"}
+    assert root_of(SQL | own | setting) == "6"
+    assert root_of(SQL | own | setting | {"sql.streaming.queryId": "q"}) == "6"
+    assert root_of(SQL | own | setting | {"sql.streaming.queryId": "another"}) == "9"
+    assert root_of(SQL) == "7"
 
 
 def test_a_setting_of_a_streams_session_says_the_batch_where_a_thread_does_not() -> None:

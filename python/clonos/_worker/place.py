@@ -117,8 +117,10 @@ def batch_of(properties: dict[str, str]) -> tuple[str, int] | None:
 def root_of(properties: dict[str, str]) -> str | None:
     """Return Spark's execution in which all that one query or one batch does is."""
     tagged = _tagged(properties)
-    if tagged is not None and tagged.execution is not None:
-        # What a batch function asks of a server, or in a thread, has a root of its own.
+    # What a batch function asks of a server, or in a thread, has a root of its own. A stream that
+    # it starts has its session's settings, and batches of its own.
+    is_of_batch = tagged is not None and properties.get(QUERY_PROPERTY) in {None, "", tagged.query}
+    if tagged is not None and is_of_batch and tagged.execution is not None:
         return str(tagged.execution)
     return properties.get(ROOT_PROPERTY, properties.get(EXECUTION_PROPERTY))
 

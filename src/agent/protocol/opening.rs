@@ -77,6 +77,8 @@ pub struct Recording {
     pub ended: Ended,
     /// Which run of the epoch this is.
     pub run: u32,
+    /// The hash of the code by which other partitions were recorded, if that is certainly not the code that asks.
+    pub replaces: Option<u64>,
 }
 
 /// Under which stage a log was recorded.

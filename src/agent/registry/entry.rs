@@ -77,6 +77,7 @@ impl Entry {
             pooled: Vec::new(),
             uncertain: false,
             changed: false,
+            replaces: None,
             opens: 0,
             rows: 0,
             replayed: 0,

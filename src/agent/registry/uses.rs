@@ -13,8 +13,7 @@
 //!    given its log. (Two tables in turn have two logs.)
 //! 3. Uses are given the logs of the run before that were recorded by the same code over the same plan, in
 //!    the order in which they were begun, or over one that is not known.
-//! 4. A log over another plan is another query's: the program may have skipped that, or may be about to ask
-//!    it. A query that has only other numbers in it begins a log of its own, and takes rows that it does not
+//! 4. A log over another plan is another query's: the program may have skipped that, or be about to ask it. A query that has only other numbers in it begins a log of its own, and takes rows that it does not
 //!    find there from the logs of its shape that nobody has asked for: a number may be a clock's. It does not
 //!    where numbers are known to tell queries apart, as in a loop over days that leaves out those that are
 //!    done: where one run had two queries of this shape, or one was found again as it was.
@@ -59,6 +58,8 @@ type Key = (u64, Option<u64>);
 struct Bound {
     log: usize,
     search: Search,
+    /// The code that asks.
+    code: Code,
     /// Over what it is asked in this run, where known.
     plan: Option<Plan>,
     /// The execution whose plan it stands in, likewise.
@@ -67,7 +68,7 @@ struct Bound {
 
 impl Bound {
     const fn new(log: usize, search: Search) -> Self {
-        Self { log, search, plan: None, execution: None }
+        Self { log, search, code: Code { fingerprint: 0, python: 0 }, plan: None, execution: None }
     }
 }
 
@@ -81,8 +82,10 @@ struct Log {
     plan: Option<Plan>,
     /// Whether the run before left it, and no use of this run has it yet.
     waiting: bool,
-    /// Whether a use of this run by other code has it, as that of its own seemed to be gone.
+    /// Whether other code of this run has it, as its own seemed to be gone.
     is_replaced: bool,
+    /// Whether anything of it was published: else nobody minds who has it.
+    is_published: bool,
     /// Whether it was there before this run.
     earlier: bool,
     /// Whether only its place is known.
@@ -116,6 +119,8 @@ pub(super) struct Named {
     pub(super) changed: bool,
     /// What the log is recorded over, where known.
     pub(super) plan: Option<Plan>,
+    /// The hash of the code that recorded it, if that is certainly another.
+    pub(super) replaces: Option<u64>,
 }
 
 /// The uses of one epoch.
@@ -178,7 +183,8 @@ impl Uses {
         if let Some(log) = logs.get_mut(index) {
             let plan = layout.plan.or(log.plan);
             let born = (layout.app, 0);
-            *log = Log { waiting: true, earlier: true, born, ..Log::new(layout.code, plan) };
+            let known = Log::new(layout.code, plan);
+            *log = Log { waiting: true, earlier: true, is_published: true, born, ..known };
         }
     }
 
@@ -296,10 +302,16 @@ impl Log {
             plan,
             waiting: false,
             is_replaced: false,
+            is_published: false,
             earlier: false,
             is_gap: false,
             born: (0, 0),
         }
+    }
+
+    /// The code that recorded it, if that is not this.
+    fn other_code(&self, code: Code) -> Option<u64> {
+        (self.is_published && !self.code.may_be(&code)).then_some(self.code.fingerprint)
     }
 }
 
@@ -353,6 +365,7 @@ impl Operator {
             uncertain: of_uses || bound.search == Search::All,
             changed: bound.plan.zip(recorded).is_some_and(|(asked, recorded)| !asked.is_query(&recorded)),
             plan,
+            replaces: self.logs.get(bound.log).and_then(|log| log.other_code(used.code)),
         })
     }
 
@@ -458,14 +471,18 @@ impl Operator {
         match self.logs.get_mut(bound.log) {
             Some(taken) if taken.code.may_be(&asked.used.code) => {
                 taken.waiting = false;
+                let was_replaced = std::mem::take(&mut taken.is_replaced);
                 taken.over = taken.over.or(made.map(|(_, over, times)| (over, times)));
                 taken.plan = taken.plan.or(asked.plan);
+                if was_replaced {
+                    self.give_back(bound.log, asked.used.code);
+                }
             }
             Some(taken) => taken.is_replaced = true,
             None => {}
         }
         let token = asked.used.token;
-        let bound = Bound { plan: asked.plan, execution: asked.execution, ..bound };
+        let bound = Bound { code: asked.used.code, plan: asked.plan, execution: asked.execution, ..bound };
         if asked.tables.is_empty() {
             self.keep((token, None), bound);
         }

@@ -31,6 +31,7 @@ fn alone(operator: &str) -> Named {
         uncertain: false,
         changed: false,
         plan: Some(Plan::default()),
+        replaces: None,
     }
 }
 

@@ -17,7 +17,8 @@ use std::time::{Duration, SystemTime};
 
 use super::disk::write_error;
 use super::layout::{folders_in, is_segment};
-use super::store::Store;
+use super::scan::{SegmentScan, Step};
+use super::store::{Segment, Store};
 use super::{SETTING, layout};
 use crate::edge::progress::Progress;
 use crate::error::{Error, Result};
@@ -49,7 +50,7 @@ pub(in crate::edge::disk) fn note<'a>(
         while let Some(found) = store.segment(segment)? {
             Progress::step();
             let path = segment.with_extension(END);
-            let text = format!("{}\n", found.len());
+            let text = format!("{}\n", intact(store, &found));
             match store.create(&path, text.as_bytes()) {
                 Ok(()) => break,
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists && is_noted(store, &path)? => break,
@@ -60,6 +61,25 @@ pub(in crate::edge::disk) fn note<'a>(
         }
     }
     Ok(())
+}
+
+/// Where the last whole record ends: a write that failed there may be written over. What is damaged is said to be by whoever
+/// reads it.
+fn intact(store: &dyn Store, segment: &Segment) -> u64 {
+    let mut end = segment.len();
+    let scanned = store.scan(segment, end, &mut |piece| {
+        let base = piece.base;
+        let mut scan = SegmentScan::over(piece)?;
+        loop {
+            Progress::step();
+            match scan.step()? {
+                Step::Torn(at) => end = end.min(base + at),
+                Step::End => return Ok(()),
+                Step::Record(..) | Step::Other => {}
+            }
+        }
+    });
+    if scanned.is_ok() { end } else { segment.len() }
 }
 
 /// Waits for whoever writes a note; false if that one came to nothing.
