@@ -1,9 +1,10 @@
 //! A worker's connection, and the publishing half that both kinds of task share.
 
 use std::collections::VecDeque;
+use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -29,6 +30,7 @@ pub(super) struct PyClient {
 
 pub(super) struct Connection {
     client: Mutex<Client>,
+    descriptor: RawFd,
     usable: AtomicBool,
 }
 
@@ -36,28 +38,28 @@ pub(super) struct Connection {
 static CONNECTIONS: Mutex<Vec<Weak<Connection>>> = Mutex::new(Vec::new());
 
 /// Has processes that Python forks from this one let go of its connections: a pool that a function starts outlives a
-/// worker that is killed.
+/// worker that is killed, and the agent would take the worker for alive for as long as anybody has an end.
 pub(super) fn let_go_when_forked(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let hooks = PyDict::new(module.py());
     hooks.set_item("after_in_child", wrap_pyfunction!(let_go, module)?)?;
     module.py().import("os")?.call_method("register_at_fork", (), Some(&hooks)).map(drop)
 }
 
+/// Puts an open `/dev/null` in the place of each connection. Another thread may have been using it when the process was
+/// forked: what it had locked stays locked, and nobody but its owner may close the descriptor.
 #[pyfunction]
-fn let_go() {
-    // What another thread had locked when the process was forked stays locked.
-    fn free<T>(mutex: &Mutex<T>) -> Option<std::sync::MutexGuard<'_, T>> {
-        match mutex.try_lock() {
-            Ok(free) => Some(free),
-            Err(TryLockError::Poisoned(free)) => Some(free.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+fn let_go(py: Python<'_>) -> PyResult<()> {
+    let os = py.import("os")?;
+    // Whoever else locks this has the interpreter, as the thread that forked had.
+    let open: Vec<_> = lock(&CONNECTIONS).iter().filter_map(Weak::upgrade).collect();
+    if open.is_empty() {
+        return Ok(());
     }
-    for connection in free(&CONNECTIONS).iter().flat_map(|all| all.iter()).filter_map(Weak::upgrade) {
-        if let Some(mut client) = free(&connection.client) {
-            client.let_go();
-        }
+    let nothing = os.call_method1("open", (os.getattr("devnull")?, os.getattr("O_RDWR")?))?;
+    for connection in open {
+        os.call_method1("dup2", (&nothing, connection.descriptor, false))?;
     }
+    os.call_method1("close", (nothing,)).map(drop)
 }
 
 impl Connection {
@@ -89,7 +91,9 @@ impl PyClient {
     #[staticmethod]
     fn connect(py: Python<'_>, config: &PySessionConfig, socket: &str) -> PyResult<Self> {
         let client = enter(py, || Client::connect(&config.config, Path::new(socket)))?;
-        let shared = Arc::new(Connection { client: Mutex::new(client), usable: AtomicBool::new(true) });
+        let descriptor = client.descriptor();
+        let shared =
+            Arc::new(Connection { client: Mutex::new(client), descriptor, usable: AtomicBool::new(true) });
         let mut all = lock(&CONNECTIONS);
         all.retain(|connection| connection.strong_count() > 0);
         all.push(Arc::downgrade(&shared));

@@ -43,8 +43,9 @@ pub(super) struct Claim {
 /// Equal rows had other values, and which is which is not known.
 pub(super) fn ambiguous_rows(found: Ambiguous, options: &TaskOptions) -> Claim {
     let (how, advice) = match options {
-        TaskOptions { pooled: true, .. } => ("of one of several uses", USES_ADVICE),
+        TaskOptions { uncertain: true, .. } => ("of one of several uses", USES_ADVICE),
         TaskOptions { layout_changed: true, .. } => ("of another number of partitions", PARTITIONS_ADVICE),
+        TaskOptions { pooled: true, .. } => ("of other partitions, or of another use", PARTITIONS_ADVICE),
         _ => ("in another order", KEY_ADVICE),
     };
     Claim {

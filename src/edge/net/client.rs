@@ -4,6 +4,7 @@
 //! reads the replies up to its own.
 
 use std::collections::HashMap;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -33,8 +34,7 @@ pub struct Ticket(u64);
 /// A connection to an agent.
 #[derive(Debug)]
 pub struct Client {
-    /// `None` in a process that was forked from the owner.
-    connection: Option<Connection>,
+    connection: Connection,
     owner: u32,
     sent: u64,
     answered: u64,
@@ -56,7 +56,7 @@ impl Client {
         // From here on an answer may wait for other agents in turn.
         connection.stream().set_timeout(Some(timeout * OPEN_PATIENCE))?;
         Ok(Self {
-            connection: Some(connection),
+            connection,
             owner: std::process::id(),
             sent: 0,
             answered: 0,
@@ -72,18 +72,17 @@ impl Client {
         self.owner
     }
 
-    /// In a process that was forked from the owner: closes its end. The agent would take the owner for alive, for as long
-    /// as any of these processes has one.
-    pub fn let_go(&mut self) {
-        if std::process::id() != self.owner {
-            self.connection = None;
-        }
+    /// The connection's file descriptor.
+    #[must_use]
+    pub fn descriptor(&self) -> RawFd {
+        self.connection.stream().as_raw_fd()
     }
 
     fn connection(&mut self) -> Result<&mut Connection> {
-        let (owner, user) = (self.owner, std::process::id());
-        let ours = self.connection.as_mut().filter(|_| user == owner);
-        ours.ok_or(Error::ForkedProcess { owner, user })
+        match (self.owner, std::process::id()) {
+            (owner, user) if owner == user => Ok(&mut self.connection),
+            (owner, user) => Err(Error::ForkedProcess { owner, user }),
+        }
     }
 
     fn post(&mut self, request: &Request) -> Result<u64> {

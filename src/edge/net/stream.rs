@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Result as IoResult, Write};
 use std::net::TcpStream;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,15 @@ pub enum Stream {
     Tcp(TcpStream),
     /// Between a worker and its agent.
     Unix(UnixStream),
+}
+
+impl AsRawFd for Stream {
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Self::Tcp(stream) => stream.as_raw_fd(),
+            Self::Unix(stream) => stream.as_raw_fd(),
+        }
+    }
 }
 
 impl Stream {
