@@ -13,6 +13,7 @@
 //! piece     entries that came from elsewhere, checked, as runs
 //! pending   deltas of epochs that are not committed
 //! held      the state of one operator
+//! kept      what is kept for those that come later, and what of it makes up a version
 //! memory    how much of it they take
 //! store     all states that one agent holds
 //! codec     rows of Arrow columns as bytes, and back
@@ -32,6 +33,7 @@ pub mod entries;
 pub mod files;
 pub mod group;
 mod held;
+pub mod kept;
 pub mod key;
 pub mod local;
 pub mod memory;

@@ -11,10 +11,7 @@ impl Dice {
 
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        mixed(self.0)
     }
 
     /// A number below `n`.
@@ -30,4 +27,11 @@ impl Dice {
     pub(crate) fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
+}
+
+/// Another number for each number.
+pub(crate) fn mixed(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
 }

@@ -12,6 +12,7 @@ mod cluster;
 mod copying;
 mod dice;
 mod job;
+mod keyed;
 mod late;
 mod sharing;
 mod shuffle;

@@ -3,11 +3,13 @@
 //! ```text
 //! messages   worker to agent
 //! holders    agent to agent: what is asked of whoever holds ranges
+//! holdings   what an agent holds
 //! asking     agent to registry
 //! registry   what the registry knows
 //! ```
 
 pub mod asking;
 pub mod holders;
+pub mod holdings;
 pub mod messages;
 pub mod registry;

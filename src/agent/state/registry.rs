@@ -125,6 +125,8 @@ struct Pending {
     newest: Generation,
     base: Version,
     decided: BTreeMap<u32, Decided>,
+    /// Whether some of that was lost, as nobody has it any more: all of it is decided again, or it is incomplete.
+    has_lost: bool,
     catalog: Option<Bytes>,
 }
 
@@ -223,7 +225,7 @@ impl States {
             if &*id.query == query {
                 state.may_go_back = true;
                 // What nobody has come to the end of is begun anew.
-                state.pending.retain(|_, pending| !pending.decided.is_empty());
+                state.pending.retain(|_, pending| !pending.decided.is_empty() || pending.has_lost);
             }
         }
     }

@@ -10,10 +10,11 @@ use bytes::Bytes;
 use super::location::Location;
 use super::savepoint::{MANIFEST, Pages, Savepoint, uid_of};
 use super::segment::store::Store;
-use super::state::{Chain, StateFolder, Survey, found_states};
+use super::state::{StateFolder, found_states};
 use crate::error::{Error, Result};
 use crate::id::AgentId;
 use crate::state::catalog::Catalog;
+use crate::state::kept::{Chain, Survey};
 use crate::state::table::{Shown, Table};
 use crate::state::{Entry, EntryKey, Page, Range, RangeSet, StateId, StateStore, View};
 

@@ -271,6 +271,7 @@ impl State {
             newest: Generation::NONE,
             base: self.version,
             decided: BTreeMap::new(),
+            has_lost: false,
             catalog: None,
         };
         let pending = self.pending.entry(epoch).or_insert_with(fresh);
@@ -350,10 +351,11 @@ impl State {
         }
         let absent = self.holders.absent();
         for pending in self.pending.values_mut() {
-            let partitions = pending.partitions;
+            let (partitions, before) = (pending.partitions, pending.decided.len());
             pending
                 .decided
                 .retain(|at, _| partition_ranges(*at, partitions).intersection(&absent).is_empty());
+            pending.has_lost |= pending.decided.len() < before;
         }
     }
 }

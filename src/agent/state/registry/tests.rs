@@ -299,6 +299,22 @@ fn a_death_costs_nothing_while_others_have_it_and_then_the_state() {
 }
 
 #[test]
+fn what_the_first_epoch_decided_and_nobody_has_is_missing_though_its_query_begins_anew() {
+    let (mut states, agents) = (states(1, false), Agents::new(1));
+    let of = (0, 1, 0, 1);
+    let located = begin(&mut states, &agents, of);
+    states.done(&done(&located, of, 7), &agents).unwrap();
+    // Spark has committed it, and this is not heard of yet.
+    agents.kill(&mut states, 1);
+    agents.start(2);
+    joins(&mut states, &agents, 2);
+    states.begin_run("q", Generation(5));
+    states.commit("q", 0);
+    let error = ask(&mut states, &agents, (1, 6, 0, 1)).unwrap_err();
+    assert_eq!(error.condition(), "STATE_INCOMPLETE");
+}
+
+#[test]
 fn with_a_folder_what_nobody_has_is_restored_and_tasks_wait() {
     let (mut states, agents) = (states(1, true), Agents::new(1));
     decide(&mut states, &agents, 0);

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use super::super::handler::{Handler, unexpected};
 use crate::agent::protocol::PIECE_BYTES;
 use crate::agent::state::holders::{Answer, Asked};
+use crate::agent::state::holdings::Copied;
 use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::id::Generation;
@@ -81,24 +82,15 @@ impl Handler {
     }
 
     fn open_view(&self, id: &StateId, life: u64, ranges: &RangeSet, wanted: Version) -> Answer {
-        let held = self.states.held.read();
-        let Some(version) = held.version(id, life) else {
-            // Nobody has sent a delta here yet: it is empty.
-            return match wanted {
-                Version::NONE => Answer::Opened { view: NO_VIEW, version: wanted, pending: Vec::new() },
-                _ => Answer::NotHeld(*ranges),
-            };
-        };
-        if version < wanted {
-            return Answer::Behind(version);
+        match self.states.held.read().copied(id, life, ranges, wanted) {
+            Copied::Empty => Answer::Opened { view: NO_VIEW, version: wanted, pending: Vec::new() },
+            Copied::Behind(version) => Answer::Behind(version),
+            Copied::NotHeld(missing) => Answer::NotHeld(missing),
+            Copied::View(view, pending) => {
+                let version = view.version();
+                Answer::Opened { view: self.states.views.keep(view), version, pending }
+            }
         }
-        let Some(view) = held.store.view(id) else { return Answer::NotHeld(*ranges) };
-        let missing = ranges.without(&view.held());
-        if version != Version::NONE && !missing.is_empty() {
-            return Answer::NotHeld(missing);
-        }
-        let pending = held.store.pending_names(id);
-        Answer::Opened { view: self.states.views.keep(view), version, pending }
     }
 
     fn pending_piece(
@@ -121,12 +113,7 @@ impl Handler {
         let mut last = locked(&self.states.views.pending);
         let parts = {
             let held = self.states.held.read();
-            // What was pending then may be a part of what came after.
-            if held.store.held(id).is_none_or(|(here, _)| here != version) {
-                return Err(Error::Protocol {
-                    what: "an epoch was committed while its state was copied".into(),
-                });
-            }
+            held.is_still(id, version)?;
             if let Some((_, bytes)) = last.as_ref().filter(|(of, _)| *of == wanted) {
                 return Ok(bytes.clone());
             }

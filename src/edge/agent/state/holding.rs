@@ -8,9 +8,9 @@ use bytes::Bytes;
 
 use super::super::handler::Handler;
 use super::gathered::Gathered;
-use super::held::Took;
 use crate::agent::protocol::PIECE_BYTES;
 use crate::agent::state::holders::{Answer, Asked, Part, ToHolder};
+use crate::agent::state::holdings::Took;
 use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::id::AgentId;

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use super::super::handler::{Handler, unexpected};
 use super::super::registrar::Registrar;
 use super::GivenUp;
-use super::held::Moved;
 use crate::agent::placement;
 use crate::agent::protocol::AgentInfo;
 use crate::agent::state::asking::{Basis, FromRegistry, Holding, Join, Located, ToRegistry};
 use crate::agent::state::holders::{Answer, Asked, ToHolder};
+use crate::agent::state::holdings::Moved;
 use crate::agent::state::messages::Clock;
 use crate::edge::locked;
 use crate::edge::net::server::Server;
@@ -85,7 +85,9 @@ impl Handler {
             };
             if let Err(error) = joined {
                 tracing::info!(%state, %error, "ranges could not be made this agent's own");
-                if join.sources.is_empty() {
+                // What came too late is told anew, and nobody is to hear of it.
+                let is_over = matches!(error, Error::Protocol { .. });
+                if join.sources.is_empty() && !is_over {
                     self.ask_states(ToRegistry::NotJoined { state, life, error })?;
                 }
             }

@@ -3,8 +3,9 @@
 
 use super::super::handler::Handler;
 use crate::agent::state::asking::{Basis, Join, ToRegistry};
-use crate::edge::disk::state::{StateFolder, Survey};
+use crate::edge::disk::state::StateFolder;
 use crate::error::{Error, Result};
+use crate::state::kept::Survey;
 use crate::state::{DeltaPart, StateStore, Version};
 
 /// One in so many bytes of an agent's memory is for what is being restored.

@@ -11,7 +11,6 @@
 //! counts, as many as the newest of all says there are. Whoever begins to use a state first notes where it goes on:
 //! what older attempts have written in that epoch or later, whenever they do, counts for nobody from then on.
 
-mod chain;
 mod format;
 mod names;
 pub(in crate::edge::disk) mod pages;
@@ -27,16 +26,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-pub(in crate::edge) use self::chain::{Chain, Survey};
 use self::format::{Head, Kind};
 pub(in crate::edge::disk) use self::names::FOLDER;
-use self::names::{Base, Begun, Written};
 pub(in crate::edge) use self::rebuilding::found_states;
 use super::segment::claim::{self, Claim};
 use super::segment::store::{Entry, Filling, Store};
 use super::segment::{layout, write_error};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation};
+use crate::state::kept::{Base, Begun, Chain, Survey, Written};
 use crate::state::{Delta, RangeSet, StateId, Version, View};
 
 /// The setting whose path is written to, for error messages.

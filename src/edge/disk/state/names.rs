@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::id::Generation;
+use crate::state::kept::{Base, Begun, Written};
 use crate::state::{Range, RangeSet, StateId, Version};
 
 pub(in crate::edge::disk) const FOLDER: &str = "state";
@@ -20,15 +21,6 @@ pub(super) fn state_dir(query: &Path, id: &StateId) -> PathBuf {
     query.join(FOLDER).join(format!("{:016x}", xxh3_64(id.operator.as_bytes())))
 }
 
-/// Where an application went on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::edge) struct Begun {
-    /// Attempts up to this one are older.
-    pub(in crate::edge) after: Generation,
-    /// What those wrote of this epoch and later ones does not count.
-    pub(in crate::edge) epoch: u64,
-}
-
 impl fmt::Display for Begun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}-{}.{BEGUN}", self.after.0, self.epoch)
@@ -40,15 +32,6 @@ impl Begun {
         let (after, epoch) = name.strip_suffix(BEGUN)?.strip_suffix('.')?.split_once('-')?;
         Some(Self { after: generation(after)?, epoch: epoch.parse().ok()? })
     }
-}
-
-/// What one task decided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::edge) struct Written {
-    pub(in crate::edge) generation: Generation,
-    pub(in crate::edge) partition: u32,
-    pub(in crate::edge) partitions: u32,
-    pub(in crate::edge) base: Version,
 }
 
 impl fmt::Display for Written {
@@ -76,14 +59,6 @@ impl Written {
             base,
         })
     }
-}
-
-/// Ranges as they were.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::edge) struct Base {
-    /// Written by an application that has gone on after this attempt.
-    pub(in crate::edge) after: Generation,
-    pub(in crate::edge) ranges: RangeSet,
 }
 
 impl fmt::Display for Base {

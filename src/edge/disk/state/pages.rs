@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use bytes::Bytes;
 
 use super::format::{Head, Kind};
-use super::names::Base;
 use super::{File, StateFolder, damaged, unread};
 use crate::error::{Error, Result};
+use crate::state::kept::Base;
 use crate::state::{Entries, Page, Range, RangeSet, StateId, Version, View};
 
 /// Bytes of a page, about.

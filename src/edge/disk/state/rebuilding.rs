@@ -1,36 +1,16 @@
 //! States as they are at a version, out of their files; and which states there are.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::chain::{Chain, Survey};
 use super::format::Head;
-use super::names::{Base, Written};
 use super::pages::HEAD_BYTES_MAX;
 use super::{StateFolder, names};
 use crate::edge::disk::segment::store::Store;
 use crate::error::{Error, Result};
+use crate::state::kept::{Base, Chain, Written};
 use crate::state::{Advanced, DeltaPart, RangeSet, StateId, StateStore, Version, View, partition_ranges};
-
-impl Chain {
-    /// Ranges by the version of their base.
-    pub(in crate::edge) fn by_base(&self) -> BTreeMap<Version, RangeSet> {
-        let mut by_base: BTreeMap<Version, RangeSet> = BTreeMap::new();
-        self.from.iter().for_each(|(range, base)| by_base.entry(*base).or_default().insert(*range));
-        by_base
-    }
-}
-
-impl Survey {
-    /// Versions of which everything is there, older ones first.
-    pub(in crate::edge) fn versions(&self) -> Vec<u64> {
-        let known: std::collections::BTreeSet<u64> =
-            self.deltas.keys().chain(self.bases.keys()).copied().collect();
-        known.into_iter().filter(|version| self.chain(*version, &RangeSet::ALL).is_ok()).collect()
-    }
-}
 
 impl StateFolder {
     /// Some ranges as they are at a chain's version; all have a base of one version. They are put together in a store

@@ -1,11 +1,9 @@
-//! What makes up a version, and files that are torn.
+//! Names of files, and files that are torn.
 
 use std::fs;
 
 use bytes::Bytes;
 
-use super::chain::Survey;
-use super::names::{Base, Begun, Written};
 use super::*;
 use crate::edge::disk::segment::store::{Folder, faulty};
 use crate::id::AgentId;
@@ -21,21 +19,6 @@ fn base(after: u64, ranges: &RangeSet) -> Base {
     Base { after: Generation(after), ranges: *ranges }
 }
 
-/// Three epochs of two partitions by attempts 1 to 6.
-fn three() -> Survey {
-    let mut survey = Survey::default();
-    for (epoch, below) in [(0, None), (1, Some(0)), (4, Some(1))] {
-        let generation = epoch * 2;
-        let tasks = [written(generation + 1, 0, 2, below), written(generation + 2, 1, 2, below)];
-        survey.deltas.insert(epoch, tasks.to_vec());
-    }
-    survey
-}
-
-fn epochs(survey: &Survey, version: u64) -> Result<Vec<u64>, String> {
-    survey.chain(version, &RangeSet::ALL).map(|chain| chain.epochs.iter().map(|(epoch, _)| *epoch).collect())
-}
-
 #[test]
 fn names_say_what_they_were_made_of() {
     let task = written(0xabc, 3, 7, Some(12));
@@ -48,77 +31,6 @@ fn names_say_what_they_were_made_of() {
     assert_eq!(Base::parse(&some.to_string()), Some(some));
     let begun = Begun { after: Generation(1 << 40), epoch: 7 };
     assert_eq!(Begun::parse(&begun.to_string()), Some(begun));
-}
-
-#[test]
-fn a_version_is_what_was_decided_from_the_first_epoch_on() {
-    let survey = three();
-    assert_eq!(survey.newest_below(9), Some(4));
-    assert_eq!(survey.newest_below(4), Some(1));
-    assert_eq!(survey.newest_below(0), None);
-    assert_eq!(epochs(&survey, 4).unwrap(), [0, 1, 4]);
-    assert_eq!(epochs(&survey, 1).unwrap(), [0, 1]);
-}
-
-#[test]
-fn what_is_missing_is_said() {
-    let mut survey = three();
-    survey.deltas.get_mut(&1).unwrap().pop();
-    assert!(epochs(&survey, 4).unwrap_err().contains("epoch 1 has no delta of 1 of 2 partitions: 1"));
-    survey.deltas.remove(&1);
-    assert!(epochs(&survey, 4).unwrap_err().contains("epoch 1 is not there"));
-}
-
-#[test]
-fn of_an_epoch_the_newest_attempts_count_in_the_number_that_the_newest_of_all_says() {
-    let mut survey = three();
-    let again = [written(20, 0, 2, Some(1)), written(18, 0, 2, Some(1)), written(7, 2, 3, Some(1))];
-    survey.deltas.get_mut(&4).unwrap().extend(again);
-    let chain = survey.chain(4, &RangeSet::ALL).unwrap();
-    let counting: Vec<u64> = chain.epochs[2].1.iter().map(|task| task.generation.0).collect();
-    assert_eq!(counting, [20, 10]);
-    // Now in three partitions, of which one is there.
-    survey.deltas.get_mut(&4).unwrap().push(written(21, 1, 3, Some(1)));
-    assert!(epochs(&survey, 4).unwrap_err().contains("1 of 3 partitions: 0"));
-}
-
-#[test]
-fn what_was_written_before_the_state_went_on_elsewhere_does_not_count() {
-    let mut survey = three();
-    // An application that went on with epoch 4, after attempt 10.
-    survey.begun.push(Begun { after: Generation(10), epoch: 4 });
-    assert_eq!(survey.newest_below(9), Some(1));
-    survey.deltas.get_mut(&4).unwrap().extend([written(11, 0, 1, Some(1))]);
-    assert_eq!(epochs(&survey, 4).unwrap(), [0, 1, 4]);
-    // One that was cut off writes in an epoch that this one has not.
-    survey.deltas.insert(5, vec![written(9, 0, 1, Some(4))]);
-    assert_eq!(survey.newest_below(9), Some(4));
-    // Its bases of then do not count either, and those of before do.
-    survey.bases.insert(4, vec![base(0, &RangeSet::ALL)]);
-    assert_eq!(survey.chain(4, &RangeSet::ALL).unwrap().bases, []);
-    survey.bases.insert(1, vec![base(0, &RangeSet::ALL)]);
-    assert_eq!(epochs(&survey, 4).unwrap(), [4]);
-    survey.bases.get_mut(&4).unwrap().push(base(10, &RangeSet::ALL));
-    assert_eq!(epochs(&survey, 4).unwrap(), [0; 0]);
-}
-
-#[test]
-fn each_range_goes_on_from_its_own_base_and_what_nobody_needs_is_known() {
-    let mut survey = three();
-    let half: RangeSet = (0..128).map(Range).collect();
-    let other = RangeSet::ALL.without(&half);
-    survey.bases.insert(0, vec![base(0, &other)]);
-    survey.bases.insert(1, vec![base(0, &half)]);
-    assert_eq!(epochs(&survey, 4).unwrap(), [1, 4]);
-    let of_half = survey.chain(4, &half).unwrap();
-    assert_eq!(of_half.epochs.iter().map(|(epoch, _)| *epoch).collect::<Vec<_>>(), [4]);
-    assert_eq!(survey.superfluous(4), Some(0));
-    assert_eq!(survey.superfluous(0), None, "half of the ranges have no base then");
-    survey.deltas.remove(&0);
-    assert_eq!(epochs(&survey, 4).unwrap(), [1, 4]);
-    // A base of a version that is not one of the others' does not fit.
-    survey.bases.insert(3, vec![base(0, &half)]);
-    assert!(epochs(&survey, 4).unwrap_err().contains("do not fit together"));
 }
 
 #[test]
@@ -256,12 +168,12 @@ fn what_can_be_gone_back_to_is_kept_and_the_rest_removed() {
     folder.prune(1, &id, 9, 3).unwrap();
     let survey = folder.survey(&id).unwrap();
     assert!(survey.deltas.keys().copied().eq(4..10) && survey.bases.keys().copied().eq([3, 8]));
-    assert_eq!(epochs(&survey, 7).unwrap(), [4, 5, 6, 7]);
-    assert_eq!(epochs(&survey, 9).unwrap(), [9]);
+    assert_eq!(survey.epochs(7).unwrap(), [4, 5, 6, 7]);
+    assert_eq!(survey.epochs(9).unwrap(), [9]);
     folder.prune(1, &id, 9, 1).unwrap();
     let survey = folder.survey(&id).unwrap();
     assert!(survey.deltas.keys().copied().eq([9]) && survey.bases.keys().copied().eq([8]));
-    assert!(epochs(&survey, 7).is_err());
+    assert!(survey.epochs(7).is_err());
 }
 
 #[test]
@@ -287,7 +199,7 @@ fn who_was_cut_off_writes_and_removes_nothing_where_another_application_goes_on(
     assert_eq!(written.unwrap_err().condition(), "CONFIG");
     let survey = newer.survey(&id).unwrap();
     assert!(survey.deltas.keys().eq(before.deltas.keys()) && survey.bases == before.bases);
-    assert_eq!(epochs(&survey, 4).unwrap(), [4]);
+    assert_eq!(survey.epochs(4).unwrap(), [4]);
     newer.prune(2, &id, 4, 1).unwrap();
     assert!(newer.survey(&id).unwrap().deltas.keys().copied().eq(4..10));
 }
