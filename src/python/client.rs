@@ -31,6 +31,7 @@ pub(super) struct PyClient {
 pub(super) struct Connection {
     client: Mutex<Client>,
     descriptor: RawFd,
+    owner: u32,
     usable: AtomicBool,
 }
 
@@ -50,8 +51,9 @@ pub(super) fn let_go_when_forked(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[pyfunction]
 fn let_go(py: Python<'_>) -> PyResult<()> {
     let os = py.import("os")?;
-    // Whoever else locks this has the interpreter, as the thread that forked had.
-    let open: Vec<_> = lock(&CONNECTIONS).iter().filter_map(Weak::upgrade).collect();
+    // Whoever else locks this has the interpreter, as the thread that forked had. They are this process's no more: a
+    // child of it must not touch what it may have opened under their numbers.
+    let open: Vec<_> = std::mem::take(&mut *lock(&CONNECTIONS)).iter().filter_map(Weak::upgrade).collect();
     if open.is_empty() {
         return Ok(());
     }
@@ -64,6 +66,11 @@ fn let_go(py: Python<'_>) -> PyResult<()> {
 
 impl Connection {
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut Client) -> Result<T>) -> Result<T> {
+        let (owner, user) = (self.owner, std::process::id());
+        if owner != user {
+            // Before it is locked: what another thread had locked when this process was forked stays so.
+            return Err(Error::ForkedProcess { owner, user });
+        }
         let mut client = lock(&self.client);
         if !self.usable.load(Ordering::Relaxed) {
             // What failed, maybe on another thread, must not be followed by what would look whole.
@@ -91,9 +98,8 @@ impl PyClient {
     #[staticmethod]
     fn connect(py: Python<'_>, config: &PySessionConfig, socket: &str) -> PyResult<Self> {
         let client = enter(py, || Client::connect(&config.config, Path::new(socket)))?;
-        let descriptor = client.descriptor();
-        let shared =
-            Arc::new(Connection { client: Mutex::new(client), descriptor, usable: AtomicBool::new(true) });
+        let (descriptor, owner, usable) = (client.descriptor(), client.pid(), AtomicBool::new(true));
+        let shared = Arc::new(Connection { client: Mutex::new(client), descriptor, owner, usable });
         let mut all = lock(&CONNECTIONS);
         all.retain(|connection| connection.strong_count() > 0);
         all.push(Arc::downgrade(&shared));

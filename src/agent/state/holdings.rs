@@ -175,7 +175,8 @@ impl Holdings {
         }
     }
 
-    /// Begins to make ranges this agent's own: what is pending of them here stays so.
+    /// Begins to make ranges this agent's own: what is pending of them here stays so. Those whose pages are to be
+    /// installed: what is whole here at that version stays as it is, as it may count as held by now.
     ///
     /// # Errors
     /// [`Error::Protocol`] if the state here is at a later version, or at an earlier one that other ranges have: what is
@@ -187,19 +188,22 @@ impl Holdings {
         ranges: &RangeSet,
         version: Version,
         pending: Vec<DeltaPart>,
-    ) -> Result<()> {
+    ) -> Result<RangeSet> {
         self.enter(id, life)?;
-        if let Some((here, _)) = self.store.held(id)
+        let here = self.store.held(id);
+        if let Some((here, _)) = here
             && (here > version || (here < version && !self.ours(id).without(ranges).is_empty()))
         {
             let what = format!("ranges of state {id} at version {version} came where it is at {here}");
             return Err(Error::Protocol { what });
         }
-        let here = self.store.pending(id, ranges)?;
-        self.store.drop_ranges(id, ranges);
+        let whole = here.filter(|(here, _)| *here == version).map_or(RangeSet::EMPTY, |(_, held)| held);
+        let missing = ranges.without(&whole);
+        let here = self.store.pending(id, &missing)?;
+        self.store.drop_ranges(id, &missing);
         match version {
-            Version::NONE => self.store.begin(id, *ranges, version)?,
-            _ => self.store.fill(id, *ranges, version)?,
+            Version::NONE => self.store.begin(id, missing, version)?,
+            _ => self.store.fill(id, missing, version)?,
         }
         for part in here.iter().chain(&pending) {
             // Of two attempts the older may be the one that counts: the newer may never come to its end.
@@ -209,7 +213,7 @@ impl Holdings {
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(self.store.filling(id).intersection(&missing))
     }
 
     /// Ranges that are here, those included that are being filled.
@@ -314,6 +318,17 @@ mod tests {
         held.advance(&id(), 1, &[point(0)], &RangeSet::EMPTY).unwrap();
         let late = held.fill(&id(), 1, &RangeSet::ALL, Version::NONE, Vec::new());
         assert!(matches!(late, Err(Error::Protocol { .. })));
+        assert!(value(&held, 1, 0).unwrap().contains("decided"));
+    }
+
+    #[test]
+    fn ranges_that_are_whole_stay_so_when_they_come_once_more() {
+        let mut held = holdings();
+        held.take(&id(), 1, &part(0, None), delta(0, None, "decided")).unwrap();
+        held.advance(&id(), 1, &[point(0)], &RangeSet::EMPTY).unwrap();
+        // The registry has counted them meanwhile, and whoever gives them may be gone before the first page.
+        let missing = held.fill(&id(), 1, &RangeSet::ALL, Version(Some(0)), Vec::new()).unwrap();
+        assert_eq!(missing, RangeSet::EMPTY);
         assert!(value(&held, 1, 0).unwrap().contains("decided"));
     }
 

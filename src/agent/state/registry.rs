@@ -177,9 +177,15 @@ impl State {
         }
     }
 
-    /// Whether nothing was decided so far: whoever holds it begins with nothing.
-    fn is_empty(&self) -> bool {
-        self.version == Version::NONE && self.pending.values().all(|pending| pending.decided.is_empty())
+    /// Ranges of which nothing was decided so far: whoever holds them begins with nothing.
+    fn untouched(&self) -> RangeSet {
+        if self.version != Version::NONE {
+            return RangeSet::EMPTY;
+        }
+        let decided = self.pending.values().flat_map(|pending| {
+            pending.decided.keys().map(|partition| partition_ranges(*partition, pending.partitions))
+        });
+        decided.fold(RangeSet::ALL, |untouched, decided| untouched.without(&decided))
     }
 }
 
@@ -270,14 +276,16 @@ impl States {
         self.states.get(id).ok_or_else(|| Error::Misuse { what: format!("state {id} was not begun") })
     }
 
-    /// Whether what a query's epoch has decided is all there. Operators that are not in the query any more decide nothing.
+    /// Whether what a query's epoch has decided is all there. Operators that are not in the query any more decide nothing:
+    /// what is known of them is from before it began anew.
     ///
     /// # Errors
     /// [`Error::StateIncomplete`] names what is missing.
     pub fn check(&self, key: &EpochKey) -> Result<()> {
         let Epoch::Batch(epoch) = key.epoch else { return Ok(()) };
         for (id, state) in self.states.iter().filter(|(id, _)| id.query == key.query) {
-            let Some(pending) = state.pending.get(&epoch) else { continue };
+            let is_of_run = |pending: &&Pending| pending.newest > self.after(id);
+            let Some(pending) = state.pending.get(&epoch).filter(is_of_run) else { continue };
             state.readable(epoch).and_then(|()| pending.check(id, epoch))?;
         }
         Ok(())

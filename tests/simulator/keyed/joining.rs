@@ -35,6 +35,8 @@ struct Copying {
     pending: VecDeque<(u64, u32, Generation)>,
     parts: Vec<DeltaPart>,
     is_filled: bool,
+    /// Ranges whose pages are to be installed.
+    missing: RangeSet,
     left: VecDeque<Range>,
     from: Option<EntryKey>,
 }
@@ -141,6 +143,7 @@ impl World {
                 pending,
                 parts: Vec::new(),
                 is_filled: false,
+                missing: RangeSet::EMPTY,
                 left,
                 from: None,
             });
@@ -162,7 +165,8 @@ impl World {
         if !copying.is_filled {
             copying.is_filled = true;
             let parts = std::mem::take(&mut copying.parts);
-            self.hosts[at].holdings.fill(&id, life, &copying.ranges, copying.version, parts)?;
+            copying.missing =
+                self.hosts[at].holdings.fill(&id, life, &copying.ranges, copying.version, parts)?;
             if self.is(Mutation::ReadyAtOnce) {
                 for range in copying.ranges.iter() {
                     self.tell_joined(at, &copying.join, range)?;
@@ -172,7 +176,7 @@ impl World {
         }
         for _ in 0..RANGES_AT_ONCE {
             let Some(range) = copying.left.front().copied() else { break };
-            if let Some(view) = copying.view.as_ref().filter(|_| copying.version != Version::NONE) {
+            if let Some(view) = copying.view.as_ref().filter(|_| copying.missing.contains(range)) {
                 self.reach(at, copying.source)?;
                 let page = view.page(range, copying.from.as_ref(), PAGE_BYTES)?;
                 copying.from.clone_from(&page.next);
@@ -232,10 +236,12 @@ impl World {
                 Ok(DeltaPart { delta: part.delta.of(&ranges)?, ranges, ..part.clone() })
             };
             let parts = pending.iter().map(part).collect::<Result<Vec<_>>>()?;
-            self.hosts[at].holdings.fill(&id, life, &ranges, join.version, parts)?;
+            let missing = self.hosts[at].holdings.fill(&id, life, &ranges, join.version, parts)?;
             for range in ranges.iter() {
-                let page = view.page(range, None, usize::MAX)?;
-                self.hosts[at].holdings.store.install(&id, &page)?;
+                if missing.contains(range) {
+                    let page = view.page(range, None, usize::MAX)?;
+                    self.hosts[at].holdings.store.install(&id, &page)?;
+                }
                 self.tell_joined(at, join, range)?;
             }
         }

@@ -13,9 +13,11 @@ use super::world::World;
 use super::{Mutation, Outcome, QUERY, Setting};
 use crate::dice::mixed;
 
-const STEPS_MAX: usize = 60_000;
+const STEPS_MAX: usize = 400_000;
 /// Attempts of an epoch that may fail.
 const FAILURES_MAX: usize = 300;
+/// Some have more than there are ranges.
+const PARTITIONS_MAX: usize = 300;
 /// Of a hundred keys, how many an epoch changes.
 const CHANGED: u64 = 60;
 
@@ -128,7 +130,8 @@ impl Query {
     /// The query begins, or begins anew, with an epoch.
     fn begin_run(&mut self, epoch: u64) {
         self.epoch = epoch;
-        self.partitions = self.world.dice.between(1, 4) as u32;
+        let most = if self.world.dice.chance(10) { PARTITIONS_MAX } else { 4 };
+        self.partitions = self.world.dice.between(1, most) as u32;
         self.begin_epoch();
     }
 
@@ -179,6 +182,10 @@ impl Query {
             self.lost = Some(error.to_string());
         }
         if self.failures > FAILURES_MAX {
+            assert!(
+                self.known.version > Version::NONE,
+                "nothing was ever committed that could be lost: {error}"
+            );
             let lost = self.lost.take().filter(|_| self.world.setting.beyond);
             return Some(Outcome::Told(
                 lost.unwrap_or_else(|| panic!("epoch {epoch} goes nowhere: {error}")),

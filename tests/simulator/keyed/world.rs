@@ -189,6 +189,10 @@ impl World {
             matches!(told, ToRegistry::Done(_) | ToRegistry::Lacks { .. } | ToRegistry::Joined { .. });
         if may_come_twice && self.dice.chance(LATE) {
             self.late.push(Late::Told(told.clone()));
+            if self.dice.chance(50) {
+                // It comes for the first time then.
+                return Err(lost_on_the_way());
+            }
         }
         self.registry.look_at_clock(self.now_ms);
         self.registry.state(told).unwrap_or_else(|| panic!("{told:?} is not for this"))

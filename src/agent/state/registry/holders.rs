@@ -73,8 +73,8 @@ pub(super) struct Chosen {
 /// On what terms agents are chosen.
 pub(super) struct Terms {
     pub(super) copies: usize,
-    /// Whether there is nothing to copy.
-    pub(super) is_empty: bool,
+    /// Ranges of which there is nothing to copy.
+    pub(super) untouched: RangeSet,
     /// Under which number agents are told to join.
     pub(super) number: u64,
 }
@@ -88,16 +88,17 @@ impl Holders {
             let wanted = placement::holders(state, range, staying).into_iter();
             let wanted: Vec<AgentId> = wanted.take(terms.copies.max(1)).map(|agent| agent.id).collect();
             let is_absent = self.ready(range).next().is_none();
+            let is_untouched = terms.untouched.contains(range);
             for agent in &wanted {
                 let held = self.by_agent.entry(*agent).or_default();
-                if terms.is_empty || is_absent || held.joining_len() < JOINING_MAX {
+                if is_untouched || is_absent || held.joining_len() < JOINING_MAX {
                     held.since.entry(range).or_insert(terms.number);
                 }
-                if terms.is_empty {
+                if is_untouched {
                     held.ready.insert(range);
                 }
             }
-            if is_absent && !terms.is_empty {
+            if is_absent && !is_untouched {
                 chosen.absent.insert(range);
             }
             self.relieve(range, &wanted, &mut chosen.relieved);

@@ -99,7 +99,7 @@ impl States {
                 state.forget_first_epoch();
             }
             let terms =
-                Terms { copies: self.keeping.copies, is_empty: state.is_empty(), number: self.numbers };
+                Terms { copies: self.keeping.copies, untouched: state.untouched(), number: self.numbers };
             let Chosen { absent, relieved } = state.holders.choose(id, &staying, &terms);
             self.told.extend(relieved);
             if !absent.is_empty() && !self.keeping.durable && state.broken.is_none() {
@@ -346,7 +346,7 @@ impl State {
     /// If nothing was ever committed, what the first epoch has decided and nobody has any more is decided again when
     /// that epoch is run again. Until then it is incomplete.
     fn forget_first_epoch(&mut self) {
-        if self.version != Version::NONE || self.is_empty() {
+        if self.version != Version::NONE {
             return;
         }
         let absent = self.holders.absent();

@@ -1,5 +1,7 @@
 //! Which versions count, who holds them, and who may say so.
 
+mod losing;
+
 use std::sync::Mutex;
 
 use bytes::Bytes;
@@ -275,64 +277,6 @@ fn what_was_said_of_a_holder_before_it_was_given_its_ranges_anew_is_not_said_of_
     // What is said of it as it is now counts.
     lacks(&mut states, as_of);
     assert_eq!(copies(&mut states, &agents), [1; 256]);
-}
-
-#[test]
-fn a_death_costs_nothing_while_others_have_it_and_then_the_state() {
-    let (mut states, agents) = (states(2, false), Agents::new(3));
-    decide(&mut states, &agents, 0);
-    agents.kill(&mut states, 1);
-    assert!(copies(&mut states, &agents).iter().all(|copies| (1..=2).contains(copies)));
-    for agent in [2, 3] {
-        while !joins(&mut states, &agents, agent).is_empty() {
-            join_all(&mut states, &agents, agent);
-        }
-    }
-    assert_eq!(copies(&mut states, &agents), [2; 256]);
-    agents.kill(&mut states, 2);
-    agents.kill(&mut states, 3);
-    agents.start(4);
-    for _ in 0..2 {
-        let error = ask(&mut states, &agents, (1_000, 6_000, 0, 1)).unwrap_err();
-        assert!(error.to_string().contains("standbys=1"), "{error}");
-    }
-}
-
-#[test]
-fn what_the_first_epoch_decided_and_nobody_has_is_missing_though_its_query_begins_anew() {
-    let (mut states, agents) = (states(1, false), Agents::new(1));
-    let of = (0, 1, 0, 1);
-    let located = begin(&mut states, &agents, of);
-    states.done(&done(&located, of, 7), &agents).unwrap();
-    // Spark has committed it, and this is not heard of yet.
-    agents.kill(&mut states, 1);
-    agents.start(2);
-    joins(&mut states, &agents, 2);
-    states.begin_run("q", Generation(5));
-    states.commit("q", 0);
-    let error = ask(&mut states, &agents, (1, 6, 0, 1)).unwrap_err();
-    assert_eq!(error.condition(), "STATE_INCOMPLETE");
-}
-
-#[test]
-fn with_a_folder_what_nobody_has_is_restored_and_tasks_wait() {
-    let (mut states, agents) = (states(1, true), Agents::new(1));
-    decide(&mut states, &agents, 0);
-    let of = (1, 101, 0, 2);
-    let located = begin(&mut states, &agents, of);
-    assert!(matches!(states.done(&done(&located, of, 7), &agents), Ok(FromRegistry::Counts)));
-    agents.kill(&mut states, 1);
-    agents.start(2);
-    assert!(matches!(ask(&mut states, &agents, (1, 102, 1, 2)), Ok(FromRegistry::IsRestored)));
-    let told = joins(&mut states, &agents, 2);
-    assert!(told[0].ranges == RangeSet::ALL && told[0].sources.is_empty());
-    assert_eq!(told[0].pending.iter().map(|part| (part.epoch, part.partition)).collect::<Vec<_>>(), [(1, 0)]);
-    // Why it fails is told once, and it is tried again.
-    states.not_joined(&id(), 1, Error::Misuse { what: "a disk".into() });
-    assert_eq!(ask(&mut states, &agents, (1, 103, 1, 2)).unwrap_err().condition(), "MISUSE");
-    assert!(matches!(ask(&mut states, &agents, (1, 104, 1, 2)), Ok(FromRegistry::IsRestored)));
-    join_all(&mut states, &agents, 2);
-    assert_eq!(begin(&mut states, &agents, (1, 105, 1, 2)).version, Version(Some(0)));
 }
 
 #[test]

@@ -219,10 +219,10 @@ impl Handler {
         for name in pending {
             parts.extend(self.fetch_pending(join, source, (view, *name), ranges)?);
         }
-        self.states.held.write().fill(&join.state, join.life, ranges, version, parts)?;
+        let missing = self.states.held.write().fill(&join.state, join.life, ranges, version, parts)?;
         for range in ranges.iter() {
             let mut from = None;
-            while version != Version::NONE && !server.is_stopping() {
+            while missing.contains(range) && !server.is_stopping() {
                 let page = self.fetch_page(join, source, Asked::Page { view, range, from })?;
                 from = page.next.as_ref().map(|next| next.as_bytes().clone());
                 self.states.held.write().store.install(&join.state, &page)?;

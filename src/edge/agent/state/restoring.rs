@@ -42,10 +42,10 @@ impl Handler {
                 Ok(DeltaPart { delta: part.delta.of(&ranges)?, ranges, ..part.clone() })
             };
             let parts = pending.iter().map(part).collect::<Result<Vec<_>>>()?;
-            self.states.held.write().fill(id, join.life, &ranges, join.version, parts)?;
+            let missing = self.states.held.write().fill(id, join.life, &ranges, join.version, parts)?;
             for range in ranges.iter() {
                 let mut from = None;
-                loop {
+                while missing.contains(range) {
                     let page = view.page(range, from.as_ref(), PAGE_BYTES)?;
                     self.states.held.write().store.install(id, &page)?;
                     from = page.next;
