@@ -1,6 +1,7 @@
 //! Logs of many tasks, and who holds what: the agent's state without its sockets and files.
 
 pub mod code;
+pub(crate) mod committed;
 pub mod copying;
 pub mod members;
 pub mod permits;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub use self::opening::{
-    AgentInfo, AgentStanding, Beginning, Grant, HeldCopy, Layout, OpenTask, Opened, Recording,
+    AgentInfo, AgentStanding, Beginning, Fence, Grant, HeldCopy, Layout, OpenTask, Opened, Recording,
 };
 pub use self::parts::{Commit, Counting, Ending, Left, Piece, PoolEntry, Repair, Sent};
 pub use super::code::{Code, Execution, Placed, Plan, Use};
@@ -30,7 +30,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::{PoolQuestions, PoolRows, Summary};
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 28;
+pub const PROTOCOL_VERSION: u32 = 29;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 1 << 20;
 
@@ -285,12 +285,8 @@ pub enum Request {
     Fence {
         /// The task.
         task: TaskId,
-        /// Lower generations are refused from now on.
-        generation: Generation,
-        /// Who has the log from now on, if its determinants travel in frames.
-        reopened_at: Option<AgentInfo>,
-        /// What something visible depends on.
-        shown: Beginning,
+        /// What is refused from now on.
+        fence: Fence,
     },
     /// Agent to agent: hold a copy.
     Replicate {
@@ -324,6 +320,8 @@ pub enum Request {
         pieces: Vec<Piece>,
         /// Generation of a task that has absorbed them.
         born: Generation,
+        /// Below this generation, what there is of the epoch is of a use of its name that is committed.
+        over: Generation,
         /// Whose copies they are.
         by: AgentId,
     },

@@ -24,22 +24,19 @@ use agents::Agents;
 use figures::Figures;
 use repair::Short;
 
+use super::committed::Committed;
 use super::protocol::{
     Beginning, Commit, Ending, Grant, Layout, Left, OpenTask, Placed, Recording, Recovery, Sent, Totals,
 };
 use super::state::registry::States;
 use crate::error::{Error, Result};
-use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, TaskId};
+use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::{Ended, Summary};
 pub(crate) use parts::first_part;
 use parts::part_of;
 use uses::Uses;
 pub(crate) use uses::name_of;
 use waiting::Waiting;
-
-/// Attempts of a task that are known by their agents: far more than Spark makes. Many in a row may come to nothing, and
-/// the one before counts.
-const ATTEMPTED_MAX: usize = 1_024;
 
 /// Why an agent is not listened to.
 const DEAD: &str = "it was declared dead";
@@ -202,6 +199,7 @@ pub struct Registry {
     /// Which of Spark's executions are of the run that each query is in.
     runs: HashMap<Arc<str>, Run>,
     commits: VecDeque<Commit>,
+    over: Committed,
     /// Commits that are not kept any more.
     commits_dropped: u64,
     totals: Totals,
@@ -311,6 +309,7 @@ impl Registry {
         self.newest = self.newest.max(generation);
         self.totals.opens += u64::from(given.is_none());
         let (committed, commits) = self.commits_since(commits_seen);
+        let over = self.over.below(&task.epoch_key()).unwrap_or(Generation::NONE);
         let layout_changed = self.recorded_otherwise(&task, &layout);
         let other_borders = self.has_other_borders(&task, &layout);
         let run = self.uses_of(&task).run;
@@ -335,13 +334,7 @@ impl Registry {
         }
         (entry.generation, entry.granted, entry.opens) = (generation, generation, opens + 1);
         let ended_before = entry.ended_before;
-        entry.attempted.retain(|(known, _)| *known != generation);
-        entry.attempted.push_back((generation, live.agent));
-        if entry.attempted.len() > ATTEMPTED_MAX {
-            entry.attempted.pop_front();
-        }
-        // They are asked for what they have now.
-        entry.claimants.clear();
+        entry.attempted_at(generation, live.agent);
         let recording = Recording {
             same_stage: entry.layout.same_stage(&layout),
             layout_changed,
@@ -371,20 +364,9 @@ impl Registry {
             pooled,
             recording,
             ended_before,
+            over,
             committed,
             commits,
-        }
-    }
-
-    /// A query's next micro-batch begins only when Spark has committed the one before.
-    fn begin_batch(&mut self, task: &TaskId) {
-        let Epoch::Batch(batch) = task.epoch else { return };
-        self.states.seen(&task.query, batch);
-        let newest = self.batches.entry(Arc::clone(&task.query)).or_insert(0);
-        if batch > *newest {
-            *newest = batch;
-            let query = Arc::clone(&task.query);
-            self.commit(&EpochKey { query, epoch: Epoch::Batch(batch - 1) });
         }
     }
 

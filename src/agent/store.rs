@@ -2,7 +2,6 @@
 //!
 //! A machine without I/O: it says which blocks must go to disk, the edge moves them.
 
-mod committed;
 mod copies;
 mod copying;
 mod durable;
@@ -16,12 +15,12 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use bytes::Bytes;
 
-use self::committed::Committed;
 pub use self::copies::Taken;
 pub use self::copying::Arriving;
 use self::durable::Durable;
 pub use self::memory::Victims;
 use self::memory::{LISTED, PLACED, QUEUED};
+use super::committed::Committed;
 use super::protocol::{AgentInfo, AgentStats, HeldCopy, HeldStats, Layout, PIECE_BYTES, Sent};
 use crate::causal_log::{BlockHash, BlockRef, CausalLog, Place, SpillRef};
 use crate::error::{Error, Result};
@@ -395,6 +394,20 @@ impl Store {
         epochs.sort();
         epochs.dedup();
         epochs
+    }
+
+    /// What is below this generation is of a use of the epoch's name that is committed, says who is in the next one. News
+    /// of the commit may be on its way still.
+    pub fn is_over(&mut self, key: &EpochKey, below: Generation) {
+        if self.over_below(key) < below {
+            self.commit(key, below);
+        }
+    }
+
+    /// Below which generation an epoch is over, as far as is known here.
+    #[must_use]
+    pub fn over_below(&self, key: &EpochKey) -> Generation {
+        self.committed.below(key).unwrap_or(Generation::NONE)
     }
 
     /// A request of a use of an epoch that was committed comes late: what it brings is not the next use's.

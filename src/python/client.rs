@@ -270,6 +270,9 @@ pub(super) struct Publisher {
     connection: Arc<Connection>,
     session: u64,
     tickets: Mutex<Tickets>,
+    /// Why something that was to be published is not stable. Whoever learnt of it first may not be who lets output go:
+    /// a thread that saves answers in between, a function that goes on after an exception.
+    failed: OnceLock<Error>,
     closed: AtomicBool,
     pub(super) work: Work,
     used: UseNumber,
@@ -297,6 +300,7 @@ impl Publisher {
             connection,
             session,
             tickets: Mutex::default(),
+            failed: OnceLock::new(),
             closed: AtomicBool::new(false),
             work: Work::default(),
             used: UseNumber::default(),
@@ -317,11 +321,23 @@ impl Publisher {
     /// Sends a block, if there is one. Returns the mark to settle: of this block or, if there is none, of
     /// what was sent last.
     pub(super) fn publish(&self, block: Option<Bytes>) -> Result<u64> {
+        self.check()?;
         if let Some(block) = block {
-            let ticket = self.connection.with(|client| client.send(self.session, block))?;
+            let ticket = self.with(|client| client.send(self.session, block))?;
             self.sent(ticket);
         }
         Ok(lock(&self.tickets).sent)
+    }
+
+    /// # Errors
+    /// What kept anything so far from being stable.
+    fn check(&self) -> Result<()> {
+        self.failed.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// Sends what is to be stable, or waits until it is.
+    fn with<T>(&self, work: impl FnOnce(&mut Client) -> Result<T>) -> Result<T> {
+        self.connection.with(work).inspect_err(|error| drop(self.failed.set(error.clone())))
     }
 
     fn sent(&self, ticket: Ticket) {
@@ -333,7 +349,7 @@ impl Publisher {
 
     /// Sends anything that is answered with nothing but success; waited for with the blocks.
     pub(super) fn start(&self, request: &Request) -> Result<()> {
-        let ticket = self.connection.with(|client| client.start(request))?;
+        let ticket = self.with(|client| client.start(request))?;
         self.sent(ticket);
         Ok(())
     }
@@ -382,18 +398,22 @@ impl Publisher {
         loop {
             let mut tickets = lock(&self.tickets);
             if !due(&tickets) {
-                return Ok(());
+                break;
             }
-            let Some((_, ticket)) = tickets.waiting.pop_front() else { return Ok(()) };
+            let Some((_, ticket)) = tickets.waiting.pop_front() else { break };
             // Others may send while this waits.
             drop(tickets);
-            self.connection.with(|client| client.wait(ticket))?;
+            self.with(|client| client.wait(ticket))?;
         }
+        self.check()
     }
 
     pub(super) fn close(&self, summary: &Summary, ending: Ending) -> Result<()> {
         if self.closed.swap(true, Ordering::Relaxed) {
             return Ok(());
+        }
+        if ending.done {
+            self.settle(u64::MAX)?;
         }
         if !self.connection.usable.load(Ordering::Relaxed) {
             return Ok(());

@@ -88,6 +88,35 @@ fn frames_of_another_number_of_tasks_are_not_sent_again() {
     assert!(!has_frames(&mut worker, ONE, 3));
 }
 
+#[test]
+fn frames_of_an_attempt_that_did_not_come_to_its_end_are_not_sent_again() {
+    let world = world(false);
+    let mut worker = world.worker();
+    let ending = || Ending { done: true, has_frames: true, ..Ending::default() };
+    let mut number = 0;
+    let mut opened = |worker: &mut Client| {
+        number += 1;
+        worker.open(OpenTask { inside: true, ..opening(&task(0), FOUR, number) }).unwrap()
+    };
+    let send = |worker: &mut Client, session| {
+        let sent = worker.start(&Request::Send { session, frames: vec![text("a frame")] }).unwrap();
+        worker.wait(sent).unwrap();
+    };
+    let first = opened(&mut worker);
+    send(&mut worker, first.session);
+    worker.close(first.session, Summary::default(), ending()).unwrap();
+    // Its agent was slow, and so it was not told where frames are: it computes them once more, and dies halfway.
+    let second = opened(&mut worker);
+    assert!(second.has_frames);
+    send(&mut worker, second.session);
+    fail(&mut worker, second.session);
+    let third = opened(&mut worker);
+    assert!(!third.has_frames);
+    send(&mut worker, third.session);
+    worker.close(third.session, Summary::default(), ending()).unwrap();
+    assert!(opened(&mut worker).has_frames);
+}
+
 /// The next attempt of a task.
 fn attempt(partition: u32, app: u64, stage: u32) -> OpenTask {
     let open = opening(&task(partition), stage, 0);

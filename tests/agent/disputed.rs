@@ -4,7 +4,7 @@
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-use clonos::agent::protocol::{Beginning, Reply, Request};
+use clonos::agent::protocol::{Reply, Request};
 use clonos::edge::agent::{Agent, AgentConfig, Role};
 use clonos::edge::net::client::Client;
 
@@ -13,7 +13,7 @@ use crate::lost_answers::granted_in_vain;
 use crate::reopened::{
     absorb, commit, consumer, fail, inside, keep, open_when_known, opened_again, shows, worker_of, world,
 };
-use crate::world::{Peer, World, close, eventually, task, text};
+use crate::world::{Peer, World, close, eventually, fence_of, task, text};
 
 const SENDERS: u32 = 6;
 
@@ -345,8 +345,7 @@ fn an_agent_does_not_speak_for_an_attempt_whose_grant_it_never_heard_of() {
     granted_in_vain(&world, &b, 2);
     // The third raises its fence and comes to nothing.
     let third = granted_in_vain(&world, &e, 3);
-    let fence =
-        Request::Fence { task: task(0), generation: third, reopened_at: None, shown: Beginning::default() };
+    let fence = Request::Fence { task: task(0), fence: fence_of(third) };
     assert!(matches!(Peer::of(&world, b.addr()).ask(&fence), Reply::Fenced(Some(_))));
     let c = world.process("c");
     assert!(shows(&mut worker_of(&world, &c), 1, &task(0), &["one", "two"]));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use arrow_array::{ArrayRef, StringArray};
 use bytes::Bytes;
-use clonos::agent::protocol::{Beginning, Code, Layout, OpenTask, Reply, Request, Sent};
+use clonos::agent::protocol::{Code, Layout, OpenTask, Reply, Request, Sent};
 use clonos::determinant::{BlockBuilder, BlockReader, encode_results};
 use clonos::edge::net::Connection;
 use clonos::edge::net::client::Client;
@@ -17,7 +17,7 @@ use clonos::task::{PoolQuestion, PoolQuestions, TaskMode, TaskOptions, values_he
 use crate::memory::{block, given};
 use crate::reopened::fail;
 use crate::world::{
-    APP, Peer, World, append, close, eventually, open, opening, restarted, start_driver, task,
+    APP, Peer, World, append, close, eventually, fence_of, open, opening, restarted, start_driver, task,
 };
 
 /// A log's block: rows of these fingerprints, each with a value that says where it was recorded.
@@ -422,8 +422,7 @@ fn a_log_is_read_though_somebody_was_granted_it_who_never_opens_it() {
     let grant = Request::Grant { open: opening(&task(9), 102, 2), sent, commits_seen: 0 };
     let granted = Peer::of(&world, world.driver.addr()).ask(&grant);
     let Reply::Granted(grant) = granted else { panic!("{granted:?}") };
-    let (task, generation, shown) = (task(9), grant.generation, Beginning::default());
-    let fence = Request::Fence { task, generation, reopened_at: None, shown };
+    let fence = Request::Fence { task: task(9), fence: fence_of(grant.generation) };
     for holder in &grant.holders {
         Peer::of(&world, &holder.addr).ask(&fence);
     }

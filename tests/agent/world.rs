@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clonos::agent::members::Members;
-use clonos::agent::protocol::{AgentInfo, Ending, OpenTask, Opened, Reply, Request, Use};
+use clonos::agent::protocol::{AgentInfo, Beginning, Ending, Fence, OpenTask, Opened, Reply, Request, Use};
 use clonos::agent::state::messages::Clock;
 use clonos::config::SessionConfig;
 use clonos::edge::agent::{Agent, AgentConfig, NextBatch, Role, Stage};
 use clonos::edge::net::Connection;
 use clonos::edge::net::client::Client;
 use clonos::error::Result;
-use clonos::id::{AgentId, Epoch, Partition, TaskId};
+use clonos::id::{AgentId, Epoch, Generation, Partition, TaskId};
 use clonos::task::Summary;
 use tempfile::TempDir;
 
@@ -270,4 +270,9 @@ impl Peer {
         self.0.write(request).unwrap();
         self.0.read().unwrap()
     }
+}
+
+/// What an attempt in this generation tells those who have copies, if its log is published.
+pub fn fence_of(generation: Generation) -> Fence {
+    Fence { generation, over: Generation::NONE, reopened_at: None, shown: Beginning::default() }
 }

@@ -11,12 +11,13 @@ use clonos::agent::protocol::{Ending, Recovery};
 use clonos::error::{Error, Result};
 use clonos::exchange::{Compression, Gather, InMemory, Scatter, ScatterOptions, Stage};
 use clonos::frame::{Group, Opening};
-use clonos::id::{Epoch, Partition, TaskId};
+use clonos::id::{EpochKey, Partition, TaskId};
 use clonos::task::{CallDecision, ServiceTask, TaskMode, TaskOptions};
 
 use crate::Mutation;
 use crate::cluster::{Cluster, Session, died};
 use crate::dice::Dice;
+use crate::uses::epoch;
 
 /// Batches that a task of the first stage makes, and rows of each.
 const BATCHES: usize = 3;
@@ -67,6 +68,9 @@ pub(crate) struct Attempt {
     /// Whether some of them were lost on the way.
     pub(crate) cut_short: bool,
     pub(crate) recorded: bool,
+    /// Which use of the epoch's name it is of, and when that began.
+    pub(crate) used: u64,
+    pub(crate) since: i64,
     service: ServiceTask,
     stage: Stage<InMemory>,
     batches: VecDeque<RecordBatch>,
@@ -75,12 +79,13 @@ pub(crate) struct Attempt {
     state: i64,
     outbox: VecDeque<Message>,
     frames: Vec<Vec<Bytes>>,
-    used: Option<(String, u64)>,
+    inputs_used: Option<(String, u64)>,
 }
 
 pub(crate) fn task_id(stage: usize, partition: usize) -> TaskId {
     let partition = Partition(partition as u32);
-    TaskId { query: "sim".into(), operator: format!("op{stage}").into(), epoch: Epoch::Batch(1), partition }
+    let EpochKey { query, epoch } = epoch();
+    TaskId { query, operator: format!("op{stage}").into(), epoch, partition }
 }
 
 fn mix(a: i64, b: i64) -> i64 {
@@ -127,6 +132,8 @@ impl Attempt {
             inputs,
             cut_short: false,
             recorded: !prior.is_empty(),
+            used: 0,
+            since: 0,
             service,
             stage,
             batches: VecDeque::new(),
@@ -135,7 +142,7 @@ impl Attempt {
             state: 0,
             outbox: VecDeque::new(),
             frames: vec![Vec::new(); shape.consumers],
-            used: None,
+            inputs_used: None,
         })
     }
 
@@ -208,7 +215,7 @@ impl Attempt {
         // Where no frame came, the registry says whether there was anyone to send one.
         let expected = (!self.stage.has_input()).then_some(self.shape.senders as u32);
         match self.stage.end_input(expected) {
-            Ok(used) => self.used = used,
+            Ok(used) => self.inputs_used = used,
             Err(error) if mutation != Mutation::AcceptCut => return Err(error),
             Err(_) => {}
         }
@@ -227,7 +234,12 @@ impl Attempt {
         for (id, state) in ids.iter().zip(states.values()) {
             self.state = mix(self.state, mix(*id, *state));
         }
-        self.state = mix(self.state, self.service.time(clock)?);
+        let time = self.service.time(clock)?;
+        assert!(
+            time >= self.since,
+            "what was recorded in a use of the name that was committed is read again"
+        );
+        self.state = mix(self.state, time);
         if self.state & 1 == 0 {
             let answer = match self.service.call(9)? {
                 CallDecision::Replayed { value, .. } => value,
@@ -290,7 +302,7 @@ impl Attempt {
         }
         self.service.finish()?;
         let recovery = if self.recorded { Recovery::Replayed } else { Recovery::Live };
-        let used = self.used.take().into_iter().collect();
+        let used = self.inputs_used.take().into_iter().collect();
         cluster.close(&self.session, Ending { done: true, has_frames: false, recovery, used })?;
         Ok(Step::Done(std::mem::take(&mut self.frames)))
     }

@@ -9,7 +9,7 @@ use clonos::agent::registry::{Granted, Registry};
 use clonos::agent::store::{Absorbed, Store};
 use clonos::error::{Error, Result};
 use clonos::frame::Group;
-use clonos::id::{AgentId, ChannelId, Epoch, EpochKey, Generation, LogOffset, TaskId};
+use clonos::id::{AgentId, ChannelId, Generation, LogOffset, TaskId};
 use clonos::task::Summary;
 
 use crate::copying::Logs;
@@ -27,6 +27,8 @@ pub(crate) struct Host {
     pub(crate) info: AgentInfo,
     pub(crate) store: Store,
     pub(crate) lives: u64,
+    /// Commits that it has heard of.
+    pub(crate) heard: u64,
 }
 
 /// All hosts and the registry. Host 0 is the driver's: it runs no tasks and does not die.
@@ -42,6 +44,8 @@ pub(crate) struct Cluster {
     pub(crate) count: Count,
     pub(crate) now: u64,
     pub(crate) late: Late,
+    /// Which use of the epoch's name this is.
+    pub(crate) stamp: u64,
 }
 
 /// An open task.
@@ -67,25 +71,26 @@ pub(crate) fn channel(generation: Generation, peer: &AgentInfo) -> ChannelId {
     ChannelId(peer.id.0.rotate_left(17) ^ generation.0)
 }
 
-pub(crate) fn epoch() -> EpochKey {
-    EpochKey { query: "sim".into(), epoch: Epoch::Batch(1) }
-}
-
 impl Cluster {
     pub(crate) fn new(hosts: usize, depth: usize, mutation: Mutation, late: Late) -> Self {
         let mut registry = Registry::new();
-        let host = |number| Host { info: info(number, 0), store: Store::new(1 << 40), lives: 0 };
+        let host = |number| Host { info: info(number, 0), store: Store::new(1 << 40), lives: 0, heard: 0 };
         let hosts: Vec<Host> = (0..=hosts).map(host).collect();
         hosts.iter().for_each(|host| registry.register(host.info.clone(), "", 0));
         let (count, now, cut, waits) = (Count::default(), 0, None, false);
-        Self { hosts, registry, depth, mutation, count, now, cut, waits, late }
+        let mut cluster = Self { hosts, registry, depth, mutation, count, now, cut, waits, late, stamp: 0 };
+        cluster.begin_use();
+        cluster
     }
 
     /// A host dies with its agent; another agent comes up in its place, empty.
     pub(crate) fn crash(&mut self, number: usize) {
         // Long enough for the registry to take the dead one for dead; the others go on beating.
         self.now += 5_000;
+        let heard = self.commits();
         let host = &mut self.hosts[number];
+        // There was nothing here that was committed before.
+        host.heard = heard;
         host.lives += 1;
         host.store = Store::new(1 << 40);
         host.info = info(number, host.lives);
@@ -120,7 +125,7 @@ impl Cluster {
             attempt,
             worker: attempt,
             inside,
-            stamp: 0,
+            stamp: self.stamp,
         };
         let own = self.hosts[host].info.clone();
         let (now, mut sent) = (self.now, self.late.next_request(own.id));
@@ -138,6 +143,8 @@ impl Cluster {
         let Granted::Yes(grant) = granted else { return Ok(None) };
         let grant = *grant;
         let generation = grant.generation;
+        self.hears(host);
+        self.hosts[host].store.is_over(&task.epoch_key(), grant.over);
         let opened = self.open_granted(grant, host, inside);
         if opened.is_err() {
             if self.mutation != Mutation::NothingIsWithdrawn {
@@ -165,20 +172,16 @@ impl Cluster {
                     silent |= !self.is_dead(host, holder.id);
                     continue;
                 }
-                let (generation, skip) = (grant.generation, self.mutation == Mutation::NoFence);
+                let skip = self.mutation == Mutation::NoFence;
+                let fence = self.fence_of(&grant, host, all_count);
                 if all_count && !skip {
-                    let (task, reopened_at) = (task.clone(), Some(own.clone()));
-                    let shown = grant.shown;
-                    let fence = Request::Fence { task, generation, reopened_at, shown };
-                    self.carry_out(Some(holder.id), fence)?;
+                    let (task, fence) = (task.clone(), fence.clone());
+                    self.carry_out(Some(holder.id), Request::Fence { task, fence })?;
                 }
                 let Some(store) = self.agent(holder.id) else { continue };
                 let copy = match skip {
                     true => store.end(task).map(|end| HeldCopy { end, whole: true, is_shown: true }),
-                    false => {
-                        let reopened_at = all_count.then(|| own.clone());
-                        store.fence_for(task, generation, reopened_at, grant.shown)
-                    }
+                    false => store.fence_for(task, fence),
                 };
                 let counts = |copy: &HeldCopy| match &grant.whole {
                     Some(holders) if all_count => copy.whole && holders.contains(&holder.id),
@@ -474,14 +477,6 @@ impl Cluster {
         let (task, generation, lost) = (&session.task, session.grant.generation, session.lost);
         let left = Left { by: own, lost, end: self.hosts[session.host].store.end(task) };
         self.registry_of(session.host)?.closed(task, generation, &Summary::default(), ending, left)
-    }
-
-    pub(crate) fn commit(&mut self) {
-        self.registry.commit(&epoch());
-        let (committed, _) = self.registry.commits_since(0);
-        for host in &mut self.hosts {
-            committed.iter().for_each(|commit| drop(host.store.commit(&commit.key, commit.below)));
-        }
     }
 
     /// A host that runs tasks.

@@ -107,6 +107,10 @@ impl Cluster {
         let (by, here) = (own.info.id, own.store.generation(task).unwrap_or(Generation::NONE));
         let (born, mut from, blocks) =
             (session.grant.generation, outgoing.part.from, in_memory(&outgoing.blocks));
+        if self.mutation != Mutation::OlderUsesCount {
+            let over = self.hosts[session.host].store.over_below(&task.epoch_key());
+            self.hosts[to].store.is_over(&task.epoch_key(), over);
+        }
         let needs_confirmation = self.mutation == Mutation::NobodyHasCopies;
         let counts = self.hosts[to].store.counting_at(task, by);
         let Some(counts) = counts.filter(|counts| !needs_confirmation && *counts <= here) else {

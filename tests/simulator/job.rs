@@ -1,6 +1,8 @@
 //! A job and its scheduler, as Spark's: stages with a shuffle between them, lost outputs computed again,
 //! consumers rolled back when an output that is computed again has other contents.
 
+mod losses;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -8,12 +10,12 @@ use clonos::error::{Error, Result};
 use clonos::id::TaskId;
 
 use crate::attempt::{Attempt, Shape, Step, task_id};
-use crate::cluster::{Cluster, epoch};
+use crate::cluster::Cluster;
 use crate::dice::Dice;
 use crate::late::Late;
 use crate::shuffle::{Output, inputs};
-use crate::silence::Cut;
 use crate::stores::blocks;
+use crate::uses::epoch;
 use crate::{Mutation, Setting};
 
 /// Steps after which a job that goes nowhere is given up.
@@ -42,6 +44,8 @@ pub(crate) struct Job {
     /// Logs of the attempts whose output counts, where no host's death reaches them.
     truth: BTreeMap<TaskId, Vec<Bytes>>,
     attempts: u64,
+    /// When this use of the epoch's name began.
+    since: i64,
     crashes: usize,
     clock: i64,
     pub(crate) trace: Vec<String>,
@@ -63,6 +67,7 @@ impl Job {
             finished: Vec::new(),
             truth: BTreeMap::new(),
             attempts: 0,
+            since: 0,
             crashes: 0,
             clock: 1_000,
             trace: Vec::new(),
@@ -98,6 +103,12 @@ impl Job {
                 }
                 self.check_story()?;
                 self.cluster.commit();
+                if self.cluster.stamp < self.setting.uses {
+                    self.begin_use();
+                    continue;
+                }
+                self.cluster.cut = None;
+                self.cluster.all_hear();
                 self.check_forgotten()?;
                 return Ok(Outcome::Good);
             }
@@ -108,6 +119,19 @@ impl Job {
         Err("the job goes nowhere".into())
     }
 
+    /// The program uses the name of the epoch again, for another job. Some attempts of the one before go on: nobody has
+    /// told them, or they cannot be reached.
+    fn begin_use(&mut self) {
+        self.since = self.clock + 1;
+        self.note(|| "the epoch is committed, and its name used again".into());
+        self.cluster.begin_use();
+        self.outputs.clear();
+        self.sums.clear();
+        self.visible.clear();
+        self.finished.clear();
+        self.truth.clear();
+    }
+
     fn turn(&mut self) -> std::result::Result<Option<Outcome>, String> {
         self.clock += 1;
         if self.crashes < self.setting.crashes && self.attempts > 1 && self.dice.below(self.setting.calm) == 0
@@ -116,9 +140,11 @@ impl Job {
         }
         if self.setting.mutation == Mutation::TruncateEarly && self.dice.chance(1) {
             self.cluster.commit();
+            self.cluster.all_hear();
         }
         self.cut_off_or_back();
         self.cluster.receive_late();
+        self.cluster.somebody_hears(&mut self.dice);
         // Who is due is looked for among all tasks: the more there are, the less often.
         let tasks: usize = self.setting.tasks.iter().sum();
         let start = self.running.len() < 2 * self.setting.hosts && self.dice.below(2 + tasks / 8) == 0;
@@ -160,6 +186,13 @@ impl Job {
         let (host, partition, stage) = (attempt.session.host, attempt.partition, attempt.shape.stage);
         if sudden {
             self.crash_host(host);
+            return Ok(None);
+        }
+        if attempt.used < self.cluster.stamp {
+            // Whatever it does is nothing to the job.
+            if !matches!(stepped, Ok(Step::Going | Step::Rows(..))) {
+                self.running.swap_remove(number);
+            }
             return Ok(None);
         }
         match stepped {
@@ -255,56 +288,6 @@ impl Job {
         Ok(None)
     }
 
-    /// A host is cut off for a while. That it may be taken for dead meanwhile counts as a loss.
-    fn cut_off_or_back(&mut self) {
-        let was_cut = self.cluster.cut.is_some();
-        match self.cluster.cut {
-            None if self.crashes < self.setting.crashes && self.dice.below(self.setting.calm) == 0 => {
-                let cut =
-                    Cut { host: self.cluster.any_host(&mut self.dice), both_ways: self.dice.chance(50) };
-                self.crashes += 1;
-                self.note(|| format!("host {} is cut off, both ways: {}", cut.host, cut.both_ways));
-                self.cluster.cut = Some(cut);
-            }
-            Some(cut) if self.dice.below(40) == 0 => {
-                self.note(|| format!("host {} is back", cut.host));
-                self.cluster.cut = None;
-            }
-            _ => {}
-        }
-        let waits = std::mem::take(&mut self.cluster.waits);
-        if (was_cut || waits)
-            && let Some(dead) = self.cluster.beat()
-        {
-            self.note(|| format!("host {dead} is told that it is dead"));
-            self.crashes -= 1;
-            self.crash_host(dead);
-        }
-    }
-
-    fn crash(&mut self) {
-        let host = self.cluster.any_host(&mut self.dice);
-        self.crash_host(host);
-        // Several at once, sometimes.
-        if self.crashes < self.setting.crashes && self.dice.chance(30) {
-            let host = self.cluster.any_host(&mut self.dice);
-            self.crash_host(host);
-        }
-    }
-
-    fn crash_host(&mut self, host: usize) {
-        self.crashes += 1;
-        self.note(|| format!("host {host} dies"));
-        self.cluster.crash(host);
-        self.running.retain(|attempt| attempt.session.host != host);
-        self.outputs.retain(|_, output| output.host != host);
-        for attempt in &mut self.running {
-            let before = attempt.inputs.len();
-            attempt.inputs.retain(|(on, _)| *on != host);
-            attempt.cut_short |= attempt.inputs.len() < before;
-        }
-    }
-
     /// Starts an attempt of some task that is due; whether there was one.
     fn start(&mut self) -> std::result::Result<bool, String> {
         let Some((stage, partition)) = self.due() else { return Ok(false) };
@@ -312,7 +295,8 @@ impl Job {
         self.attempts += 1;
         let task = task_id(stage, partition);
         let inside = stage < self.last();
-        let opened = self.cluster.open(&task, stage as u32, self.attempts, host, inside);
+        let number = stage as u32 + 100 * self.cluster.stamp as u32;
+        let opened = self.cluster.open(&task, number, self.attempts, host, inside);
         let (session, prior) = match opened {
             Ok(Some(opened)) => opened,
             Ok(None) | Err(Error::Fenced { .. } | Error::Timeout { .. } | Error::AgentUnreachable { .. }) => {
@@ -329,7 +313,9 @@ impl Job {
         let shape = self.shape(stage);
         let inputs = inputs(&mut self.dice, &self.outputs, shape.senders, stage, partition);
         let attempt = Attempt::new(session, partition, shape, &prior, inputs, self.setting.mutation);
-        self.running.push(attempt.map_err(|error| error.to_string())?);
+        let mut attempt = attempt.map_err(|error| error.to_string())?;
+        (attempt.used, attempt.since) = (self.cluster.stamp, self.since);
+        self.running.push(attempt);
         Ok(true)
     }
 
@@ -359,7 +345,9 @@ impl Job {
             if missing.is_empty() {
                 continue;
             }
-            let runs = |p: usize| self.running.iter().any(|a| a.shape.stage == stage && a.partition == p);
+            let is_of =
+                |a: &Attempt, p| a.shape.stage == stage && a.partition == p && a.used == self.cluster.stamp;
+            let runs = |p: usize| self.running.iter().any(|a| is_of(a, p));
             let idle: Vec<usize> = missing.iter().copied().filter(|p| !runs(*p)).collect();
             let pool = if !idle.is_empty() {
                 idle
@@ -382,6 +370,9 @@ impl Job {
         if !self.bounded() {
             return Ok(());
         }
+        // Elsewhere there may be what is left of an older use of the name.
+        self.cluster.all_hear();
+        let commits = self.cluster.commits();
         let known: BTreeMap<TaskId, Vec<String>> = self
             .cluster
             .registry
@@ -392,7 +383,7 @@ impl Job {
         for task in self.tasks() {
             let inside = task.operator.as_ref() != format!("op{}", self.last());
             let mut longest: Vec<Bytes> = Vec::new();
-            for host in self.cluster.living() {
+            for host in self.cluster.living().filter(|host| host.heard == commits) {
                 let counts = known.get(&task).is_some_and(|holders| holders.contains(&host.info.addr));
                 if !inside && !counts {
                     continue;
@@ -442,7 +433,8 @@ impl Job {
         let holders = holders.unwrap_or_default();
         let inside = stage < self.last();
         let counts = |addr: &String| inside || holders.contains(addr);
-        let hosts = self.cluster.living().filter(|host| counts(&host.info.addr));
+        let commits = self.cluster.commits();
+        let hosts = self.cluster.living().filter(|host| counts(&host.info.addr) && host.heard == commits);
         hosts.map(|host| blocks(&host.store, task)).max_by_key(Vec::len).unwrap_or_default()
     }
 

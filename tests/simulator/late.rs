@@ -126,9 +126,7 @@ impl Cluster {
                     store.complete(&task, generation);
                 }
             }
-            Request::Fence { task, generation, reopened_at, shown } => {
-                store.fence_for(&task, generation, reopened_at, shown);
-            }
+            Request::Fence { task, fence } => drop(store.fence_for(&task, fence)),
             Request::Forget { task, generation } => store.forget(&task, generation),
             other => unreachable!("{other:?}"),
         }

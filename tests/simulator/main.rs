@@ -18,6 +18,7 @@ mod sharing;
 mod shuffle;
 mod silence;
 mod stores;
+mod uses;
 
 use clonos::exchange::RIDING_BYTES_MAX;
 use dice::Dice;
@@ -91,6 +92,8 @@ pub(crate) enum Mutation {
     NothingIsWithdrawn,
     /// What follows on a log that was published is not.
     KeptBehindPublished,
+    /// What agents have of a use of the epoch's name that is committed counts, until they hear of that.
+    OlderUsesCount,
 }
 
 /// Messages and bytes.
@@ -117,6 +120,8 @@ pub(crate) struct Setting {
     pub(crate) calm: usize,
     /// Bytes of determinants that ride in a task's frames.
     pub(crate) riding: u64,
+    /// How often the epoch's name is used, each time after the commit of the time before.
+    pub(crate) uses: u64,
     pub(crate) mutation: Mutation,
     pub(crate) traced: bool,
 }
@@ -135,6 +140,7 @@ impl Setting {
             crashes: dice.between(0, depth),
             calm: dice.between(20, 150),
             riding: [0, 100, 400, u64::MAX][dice.below(4)],
+            uses: [1, 1, 1, 2, 3][dice.below(5)],
             mutation: Mutation::None,
             traced: false,
         }
@@ -261,11 +267,21 @@ fn noticed(mutation: Mutation) -> u64 {
         // Copies are given to others only of what rides.
         let riding = if mutation == Mutation::NoSpread { u64::MAX } else { bounded.riding };
         let setting = Setting { mutation, riding, ..bounded };
-        let crashes = setting.depth;
-        // Functions that raise are what it takes to have a log published and go on with it.
-        let calm = if mutation == Mutation::KeptBehindPublished { 15 } else { 40 };
-        std::panic::catch_unwind(|| run(&Setting { crashes, calm, ..setting }))
-            .map_or(true, |ran| !matches!(ran, Ok(Outcome::Good)))
+        let (crashes, calm) = (setting.depth, 40);
+        // The fewer there are, the sooner the same task raises, sends, is taken in, and is lost.
+        let setting = match mutation {
+            Mutation::KeptBehindPublished => Setting {
+                depth: 1,
+                hosts: 3,
+                crashes: 1,
+                calm: 60,
+                tasks: vec![2, 2],
+                riding: 400,
+                ..setting
+            },
+            _ => Setting { crashes, calm, ..setting },
+        };
+        std::panic::catch_unwind(|| run(&setting)).map_or(true, |ran| !matches!(ran, Ok(Outcome::Good)))
     };
     (0..20 * SEEDS).find(fails).unwrap_or_else(|| panic!("nobody notices {mutation:?}"))
 }
@@ -434,4 +450,9 @@ fn message_table() {
             (per_task(count.frames), per_task(count.piggyback), per_task(count.copied));
         println!("| {hosts} | {agent:.1} | {registry:.1} | {frames:.1} | {riding:.0} | {copied:.0} |");
     }
+}
+
+#[test]
+fn the_oracle_notices_that_older_uses_of_a_name_count() {
+    noticed(Mutation::OlderUsesCount);
 }

@@ -9,9 +9,10 @@ use clonos::error::{Error, Result};
 use clonos::id::{AgentId, Generation, LogOffset, TaskId};
 
 use crate::Mutation;
-use crate::cluster::{Cluster, Session, epoch};
+use crate::cluster::{Cluster, Session};
 use crate::copying::Logs;
 use crate::stores::blocks;
+use crate::uses::epoch;
 
 impl Cluster {
     /// All blocks of a log at one agent.

@@ -27,6 +27,7 @@ impl Cluster {
             if !self.reaches_registry(number) {
                 continue;
             }
+            self.hears(number);
             let standing = self.registry.heartbeat(self.hosts[number].info.id, 0, self.now).0;
             match standing {
                 AgentStanding::Dead if self.mutation == Mutation::DeadGoesOn => self.goes_on(number),

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from local_agent import SECRET, make_config, open_task
+from local_agent import SECRET, make_config, open_task, start_agent
 
 from clonos import _config, _core, errors
 from clonos.errors import AgentError, AuthRefused, ConfigError, Fenced, ForkedProcess
@@ -107,6 +107,23 @@ def test_services_are_given_back_in_order(config: Any) -> None:
 
     first = ask(open_task(config, _core.ServiceTask, "services"))
     assert ask(open_task(config, _core.ServiceTask, "services")) == first
+
+
+def test_what_is_not_stable_fails_whoever_learnt_of_it_first(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    agent = start_agent(config)
+    task = open_task(config, _core.ServiceTask, "services")
+    task.begin_batch([pa.array([7])])
+    task.begin_row(0)
+    task.time_ns()
+    agent.stop()
+    # Between batches another thread saves answers, and whoever has called it cannot tell anybody.
+    with pytest.raises(AgentError):
+        task.publish_answers()
+    task.end_row()
+    for ending in (task.publish, task.settle, task.finish):
+        with pytest.raises(AgentError):
+            ending()
 
 
 def test_keys_are_the_same_for_every_attempt_and_differ_between_calls(config: Any) -> None:

@@ -138,6 +138,19 @@ pub struct Beginning {
     pub hash: u128,
 }
 
+/// What a new attempt tells those who have copies of its log.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Fence {
+    /// Lower generations are refused from now on.
+    pub generation: Generation,
+    /// Below this they are of a use of the epoch's name that is committed: no copy of such a log counts.
+    pub over: Generation,
+    /// Who has the log from now on, if its determinants travel in frames.
+    pub reopened_at: Option<AgentInfo>,
+    /// What something visible depends on.
+    pub shown: Beginning,
+}
+
 /// A log as one agent has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldCopy {
@@ -197,6 +210,8 @@ pub struct Grant {
     /// became of these.
     #[serde(skip)]
     pub ended_before: Ended,
+    /// Below this generation, what anybody has of the epoch is of a use of its name that is committed.
+    pub over: Generation,
     /// What was committed since the agent heard of it last.
     pub committed: Vec<Commit>,
     /// Commits so far.

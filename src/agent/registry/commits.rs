@@ -1,5 +1,7 @@
 //! What Spark has committed, as agents are told with their beats.
 
+use std::sync::Arc;
+
 use super::Registry;
 use crate::agent::protocol::Commit;
 use crate::id::{Epoch, EpochKey, TaskId};
@@ -16,6 +18,18 @@ impl Registry {
         (new, self.commits_dropped + self.commits.len() as u64)
     }
 
+    /// A query's next micro-batch begins only when Spark has committed the one before.
+    pub(super) fn begin_batch(&mut self, task: &TaskId) {
+        let Epoch::Batch(batch) = task.epoch else { return };
+        self.states.seen(&task.query, batch);
+        let newest = self.batches.entry(Arc::clone(&task.query)).or_insert(0);
+        if batch > *newest {
+            *newest = batch;
+            let query = Arc::clone(&task.query);
+            self.commit(&EpochKey { query, epoch: Epoch::Batch(batch - 1) });
+        }
+    }
+
     /// Spark has committed an epoch: its logs are forgotten, and agents are told with their next beat.
     pub fn commit(&mut self, key: &EpochKey) {
         if let Epoch::Batch(batch) = key.epoch {
@@ -27,7 +41,9 @@ impl Registry {
         }
         self.tasks.retain(|task, _| !key.covers(&task.epoch_key()));
         self.uses.retain(|epoch, _| !key.covers(epoch));
-        self.commits.push_back(Commit { key: key.clone(), below: self.newest.next(), epochs });
+        let below = self.newest.next();
+        self.over.insert(key, below);
+        self.commits.push_back(Commit { key: key.clone(), below, epochs });
         if self.commits.len() > COMMITS_MAX {
             self.commits.pop_front();
             self.commits_dropped += 1;

@@ -7,7 +7,22 @@ use crate::agent::protocol::{Beginning, Layout, Sent};
 use crate::id::{AgentId, Generation, LogOffset};
 use crate::task::Ended;
 
+/// Attempts of a task that are known by their agents: far more than Spark makes. Many in a row may come to nothing, and
+/// the one before counts.
+const ATTEMPTED_MAX: usize = 1_024;
+
 impl Entry {
+    /// An attempt was granted, at an agent.
+    pub(super) fn attempted_at(&mut self, generation: Generation, agent: AgentId) {
+        self.attempted.retain(|(known, _)| *known != generation);
+        self.attempted.push_back((generation, agent));
+        if self.attempted.len() > ATTEMPTED_MAX {
+            self.attempted.pop_front();
+        }
+        // They are asked for what they have now.
+        self.claimants.clear();
+    }
+
     /// As [`Registry::holding`].
     pub(super) fn holding(
         &mut self,

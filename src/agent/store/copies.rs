@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::{Absorbed, Held, Reopened, Store};
-use crate::agent::protocol::{AgentInfo, Beginning, HeldCopy, Layout};
+use crate::agent::protocol::{AgentInfo, Beginning, Fence, HeldCopy, Layout};
 use crate::causal_log::{BlockHash, CausalLog, Place};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
@@ -72,11 +72,11 @@ impl Store {
             held.absorbed = true;
             self.held.insert(task.clone(), held);
         }
-        if let Some(held) = self.held.get_mut(task) {
-            held.born = held.born.max(born);
-        }
         let generation = self.generation(task).unwrap_or(Generation::NONE);
         let absorbed = self.absorb(task, generation, from, block);
+        if let Some(held) = self.held.get_mut(task).filter(|_| absorbed.is_ok()) {
+            held.born = held.born.max(born);
+        }
         if matches!(absorbed, Err(Error::LogFork { .. })) {
             // What a task that ran here has recorded counts, and so does what a new attempt has confirmed.
             let newest = self.newest(task).cloned();
@@ -156,15 +156,15 @@ impl Store {
         forgotten || (self.is_own(task) && self.generation(task) >= Some(generation))
     }
 
-    /// Raises the fence for a new attempt; `reopened_at` is its agent, where its determinants travel in frames, of
-    /// which something visible depends on `shown`.
-    pub fn fence_for(
-        &mut self,
-        task: &TaskId,
-        generation: Generation,
-        reopened_at: Option<AgentInfo>,
-        shown: Beginning,
-    ) -> Option<HeldCopy> {
+    /// Raises the fence for a new attempt. The copy here, if there is one.
+    pub fn fence_for(&mut self, task: &TaskId, fence: Fence) -> Option<HeldCopy> {
+        let Fence { generation, over, reopened_at, shown } = fence;
+        let epoch = task.epoch_key();
+        self.is_over(&epoch, over);
+        if generation < self.over_below(&epoch) {
+            // It comes so late that the attempt's use of the name is over: what counts in the next one is not at its agent.
+            return None;
+        }
         let copy = match reopened_at {
             Some(holder) => self.reopened(task, generation, holder),
             None => self.fence(task, generation),

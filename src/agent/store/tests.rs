@@ -7,7 +7,7 @@ mod copying;
 use proptest::prelude::*;
 
 use super::*;
-use crate::agent::protocol::Code;
+use crate::agent::protocol::{Beginning, Code, Fence};
 use crate::config::SpillPolicy;
 use crate::id::{AgentId, Epoch, Partition};
 

@@ -129,7 +129,7 @@ impl Handler {
                         if all && bytes < PIECE_BYTES {
                             break;
                         }
-                        Request::Share { pieces: std::mem::take(&mut pieces), born, by: self.info.id }
+                        self.share_of(logs, std::mem::take(&mut pieces), born)
                     }
                 };
                 self.deliver(peer, channel, &request, std::mem::take(&mut parts))?;
@@ -138,10 +138,15 @@ impl Handler {
         }
         match logs.kind {
             Kind::Absorbed(born) if !pieces.is_empty() => {
-                self.deliver(peer, channel, &Request::Share { pieces, born, by: self.info.id }, parts)
+                self.deliver(peer, channel, &self.share_of(logs, pieces, born), parts)
             }
             _ => Ok(()),
         }
+    }
+
+    fn share_of(&self, logs: Logs<'_>, pieces: Vec<Piece>, born: Generation) -> Request {
+        let over = locked(&self.store).over_below(&logs.near.epoch_key());
+        Request::Share { pieces, born, over, by: self.info.id }
     }
 
     /// What a channel lacks, with its generation and the request's number. They are taken together: by its number a
@@ -205,13 +210,20 @@ impl Handler {
     }
 
     /// Holds what another agent has absorbed.
-    pub(in crate::edge) fn shared(&self, pieces: Vec<Piece>, born: Generation, by: AgentId) -> Result<()> {
+    pub(in crate::edge) fn shared(
+        &self,
+        pieces: Vec<Piece>,
+        born: Generation,
+        over: Generation,
+        by: AgentId,
+    ) -> Result<()> {
         if self.is_leaving.load(Ordering::Acquire) {
             let reason = "its executor has ended".to_owned();
             return Err(Error::AgentUnreachable { agent: self.info.addr.clone(), reason });
         }
         let deadline = Some(Instant::now() + self.peer_patience());
         for Piece { task, generation, from, blocks } in pieces {
+            locked(&self.store).is_over(&task.epoch_key(), over);
             // What it had before it opened the task is part of what it has since only if it said so then.
             let counts = locked(&self.store).counting_at(&task, by).filter(|counts| *counts <= generation);
             self.hold_all(deadline, &task, counts.unwrap_or(Generation::NONE), born, from, &blocks)?;

@@ -266,9 +266,9 @@ impl Handler {
     /// Whether the frames of an earlier attempt can be read where they are.
     pub(super) fn reach_frames(&self, grant: &mut Grant) -> bool {
         let log = grant.task.in_flight();
-        // Without them the task replays.
+        // Without them the task replays. An attempt of which the registry has not heard may have begun to send anew.
         let fenced = |holder| self.fence(&log, grant, &holder, false).ok().flatten();
-        let there = grant.frames.clone().and_then(fenced);
+        let there = grant.frames.clone().and_then(fenced).filter(|copy| copy.whole);
         if there.is_none() {
             grant.frames = None;
         }

@@ -7,7 +7,7 @@
 use bytes::Bytes;
 
 use super::handler::{Handler, unexpected};
-use crate::agent::protocol::{AgentInfo, Grant, HeldCopy, Reply, Request};
+use crate::agent::protocol::{AgentInfo, Fence, Grant, HeldCopy, Reply, Request};
 use crate::edge::disk::Rescued;
 use crate::edge::locked;
 use crate::error::Result;
@@ -105,13 +105,12 @@ impl Handler {
         holder: &AgentInfo,
         inside: bool,
     ) -> Result<Option<HeldCopy>> {
-        let (generation, shown) = (grant.generation, grant.shown);
-        let reopened_at = inside.then(|| self.info.clone());
+        let Grant { generation, over, shown, .. } = *grant;
+        let fence = Fence { generation, over, reopened_at: inside.then(|| self.info.clone()), shown };
         if holder.id == self.info.id {
-            return Ok(locked(&self.store).fence_for(task, generation, reopened_at, shown));
+            return Ok(locked(&self.store).fence_for(task, fence));
         }
-        let fence = Request::Fence { task: task.clone(), generation, reopened_at, shown };
-        match self.connections.call(holder, &fence)? {
+        match self.connections.call(holder, &Request::Fence { task: task.clone(), fence })? {
             Reply::Fenced(copy) => Ok(copy),
             _ => Err(unexpected()),
         }

@@ -209,10 +209,14 @@ impl Handler {
         let end = locked(&self.store).end(&session.task);
         let left = Left { by: self.info.id, lost: session.lost, end };
         let (task, generation) = (session.task.clone(), session.grant.generation);
+        let frames = (ending.done && ending.has_frames).then(|| task.in_flight());
         let closed = Request::Closed { task, generation, summary, ending, left };
         let told = self.registrar.tell(&self.connections, closed);
         if told.is_err() {
             self.keep_refusals();
+        } else if let Some(frames) = frames {
+            // Only now: the registry knows by whom, and as which of how many tasks, they were sent.
+            locked(&self.store).complete(&frames, generation);
         }
         told
     }
@@ -290,6 +294,7 @@ impl Handler {
         epochs.extend(commit.epochs.iter().cloned());
         epochs.sort();
         epochs.dedup();
+        self.disk.over(&commit.key, commit.below);
         for epoch in epochs {
             self.pools.forget(&epoch);
             // A name may be in use again, in other agents' files: see `commit`. A batch is not.

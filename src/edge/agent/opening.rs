@@ -70,6 +70,8 @@ impl Handler {
         // A name that was committed may be in use again: its old logs must be gone before.
         self.heard(&grant.committed, grant.commits);
         let task = grant.task.clone();
+        // An agent that began later has not heard of it.
+        locked(&self.store).is_over(&task.epoch_key(), grant.over);
         let (found, copies) = match grant.discarded {
             Some(generation) => {
                 self.forget_everywhere(&task, generation, &grant.holders)?;

@@ -31,7 +31,7 @@ use crate::causal_log::{BlockRef, Place, SpillRef};
 use crate::config::SessionConfig;
 use crate::edge::progress::Progress;
 use crate::error::{Error, Result};
-use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
+use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, TaskId};
 use crate::state::Files;
 
 /// What part of the time that workers wait for an answer an object store has for its own: one publish may wait for two
@@ -257,12 +257,20 @@ impl Disk {
         self.spill.release(key);
     }
 
+    /// An epoch is committed: what was recorded of it has generations below `below`.
+    pub(super) fn over(&self, key: &EpochKey, below: Generation) {
+        if let Some(segments) = &self.segments {
+            segments.over(key, below);
+        }
+    }
+
     /// Removes this agent's segment of a committed epoch, or with `everybodys` those of all in that use of the
-    /// epoch. Nothing is lost where it cannot be removed: whoever finds it sees that nobody claims it, or, of
-    /// a micro-batch, commits it again with the next.
+    /// epoch. What cannot be removed is no loss. Of a micro-batch that is done while others go on: it may be its next
+    /// one's first task that waits here.
     pub(super) fn drop_epoch(&self, key: &EpochKey, everybodys: Option<u64>) {
-        if let Err(error) = self.remove(key, everybodys) {
-            tracing::warn!(epoch = %key, %error, "a committed segment could not be removed");
+        match (&self.segments, &key.epoch) {
+            (Some(segments), Epoch::Batch(_)) => segments.drop_epoch_later(key, everybodys),
+            _ => drop(self.remove(key, everybodys)),
         }
     }
 

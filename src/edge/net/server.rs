@@ -258,7 +258,9 @@ impl Server {
                 handler.senders(known(sessions, session)?, operator, token)
             }
             Request::Forget { task, generation } => Ok(handler.dropped(&task, generation)),
-            Request::Share { pieces, born, by } => handler.shared(pieces, born, by).map(|()| Reply::Done),
+            Request::Share { pieces, born, over, by } => {
+                handler.shared(pieces, born, over, by).map(|()| Reply::Done)
+            }
             Request::Pool { session, questions, checks_ambiguity } => {
                 let session = sessions.get_mut(&session).ok_or_else(|| not_open(session))?;
                 handler.pool(session, &questions.read()?, checks_ambiguity)
@@ -268,8 +270,8 @@ impl Server {
                 let read = handler.read_copy(&task, from, whole, newest)?;
                 Ok(read.map_or(Reply::Withdrawn, Reply::Blocks))
             }
-            Request::Fence { task, generation, reopened_at, shown } => {
-                Ok(Reply::Fenced(locked(&handler.store).fence_for(&task, generation, reopened_at, shown)))
+            Request::Fence { task, fence } => {
+                Ok(Reply::Fenced(locked(&handler.store).fence_for(&task, fence)))
             }
             Request::Replicate { .. } => handler.replicated(request).map(|()| Reply::Done),
             Request::State(about) => {

@@ -42,6 +42,29 @@ fn late_news_of_a_commit_spares_who_has_the_log_that_counts_in_the_next_use_of_t
 }
 
 #[test]
+fn what_an_older_use_of_the_name_recorded_does_not_count_though_news_of_its_commit_is_late() {
+    let mut store = store();
+    let (id, beside) = (task("score", 1, 0), task("beside", 1, 0));
+    for id in [&id, &beside] {
+        store.begin(id, Generation(3), LAYOUT).unwrap();
+        store.complete(id, Generation(3));
+    }
+    let fence = |generation, over| Fence { generation, over, reopened_at: None, shown: Beginning::default() };
+    assert!(store.fence_for(&id, fence(Generation(4), Generation::NONE)).is_some());
+    assert!(store.fence_for(&id, fence(Generation(7), Generation(6))).is_none());
+    assert_eq!(store.end(&beside), None);
+    store.begin(&id, Generation(7), LAYOUT).unwrap();
+    assert!(store.fence_for(&id, fence(Generation(8), Generation(6))).is_some());
+    // One of the older use comes late, and says nothing of who has what counts.
+    let reopened_at = Some(AgentInfo { id: AgentId(1), addr: "a:1".into(), host: "a".into(), driver: false });
+    assert!(store.fence_for(&id, Fence { reopened_at, ..fence(Generation(5), Generation::NONE) }).is_none());
+    assert_eq!(store.counting_at(&id, AgentId(1)), None);
+    // It comes now, and takes nothing of the next use.
+    store.commit(&id.epoch_key(), Generation(6));
+    assert!(store.end(&id).is_some());
+}
+
+#[test]
 fn a_commit_forgets_logs_frames_and_what_was_not_shared() {
     let mut store = store();
     for number in 1..=3 {

@@ -58,6 +58,8 @@ pub(super) struct Append {
 pub(super) enum Message {
     /// Append records, in one group.
     Append(Vec<Append>),
+    /// An epoch is committed: what comes of generations below this is not its name's next use's.
+    Over { key: EpochKey, below: Generation },
     /// Forget an epoch: this agent's segment, or those of everybody in one use of its name.
     Drop { key: EpochKey, everybodys: Option<u64>, answer: Answer<()> },
 }

@@ -219,6 +219,20 @@ fn dropping_an_epoch_removes_its_file_and_empty_folders() {
 }
 
 #[test]
+fn what_waited_in_the_queue_until_its_epoch_was_committed_is_not_the_next_uses() {
+    let root = tempfile::tempdir().unwrap();
+    let writer = writer(root.path());
+    append(&writer, 0, 1, 0, b"x");
+    writer.over(&epoch(), Generation(2));
+    writer.drop_epoch(&epoch()).unwrap();
+    let late = writer.submit(record(1, 1, 0, b"y")).wait().unwrap_err();
+    assert!(matches!(late, Error::Fenced { newer: Generation(2), .. }), "{late}");
+    assert!(segment_files(&Folder::at(root.path())).unwrap().is_empty());
+    writer.submit(record(1, 2, 0, b"z")).wait().unwrap();
+    assert_eq!(recovered(root.path(), 1), b"z");
+}
+
+#[test]
 fn only_the_driver_removes_the_files_of_others() {
     let root = tempfile::tempdir().unwrap();
     let (dead, mine) = (DiskWriter::start(root.path(), AgentId(9), 99).unwrap(), writer(root.path()));

@@ -17,6 +17,7 @@ use super::format::SegmentHeader;
 use super::layout;
 use super::queue::{Append, Message};
 use super::store::Store;
+use crate::agent::committed::Committed;
 use crate::causal_log::SpillRef;
 use crate::error::{Error, Result};
 use crate::id::{AgentId, EpochKey, Generation};
@@ -32,6 +33,8 @@ pub(super) struct Writer {
     pub(super) table: Arc<FileTable>,
     /// Segments of the epochs that are not dropped.
     pub(super) files: HashMap<EpochKey, SegmentFile>,
+    /// Which of them are over.
+    pub(super) over: Committed,
     /// Number of the application among those that attached to the folder; 0: nobody owns anything here.
     pub(super) incarnation: Arc<AtomicU64>,
     /// The error of everything from now on, once a sync has failed.
@@ -66,6 +69,7 @@ impl Writer {
                             group.push(append);
                         }
                     }
+                    Message::Over { key, below } => self.over.insert(&key, below),
                     Message::Drop { key, everybodys, answer } => {
                         // What was submitted before is written before, what comes after, after.
                         drop_request = Some((key, everybodys, answer));
@@ -76,7 +80,13 @@ impl Writer {
             }
             self.commit(groups.drain());
             if let Some((key, everybodys, answer)) = drop_request {
-                answer.give(self.drop_epoch(&key, everybodys));
+                let dropped = self.drop_epoch(&key, everybodys);
+                if let Err(error) = &dropped {
+                    // Nothing is lost: whoever finds it sees that nobody claims it, or, of a micro-batch, commits it
+                    // again with the next.
+                    tracing::warn!(epoch = %key, %error, "a committed segment could not be removed");
+                }
+                answer.give(dropped);
             }
         }
         if let Some(path) = self.alive {
@@ -129,7 +139,17 @@ impl Writer {
         file.is_claimed(store, key)
     }
 
-    fn write(&mut self, key: &EpochKey, group: Vec<Append>) -> Result<Vec<Unsynced>> {
+    fn write(&mut self, key: &EpochKey, mut group: Vec<Append>) -> Result<Vec<Unsynced>> {
+        if let Some(below) = self.over.below(key) {
+            for Append { answer, task, generation: ours, .. } in
+                group.extract_if(.., |append| append.generation < below)
+            {
+                answer.give(Err(Error::Fenced { task, newer: below, ours }));
+            }
+            if group.is_empty() {
+                return Ok(Vec::new());
+            }
+        }
         let file = match self.poison.clone() {
             Some(poison) => Err(poison),
             None => self.file(key),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -16,9 +16,10 @@ use super::queue::{self, Append, Message, Pending};
 use super::scan::read_block;
 use super::store::{Folder, Store};
 use super::thread::Writer;
+use crate::agent::committed::Committed;
 use crate::causal_log::SpillRef;
 use crate::error::{Error, Result};
-use crate::id::{AgentId, EpochKey};
+use crate::id::{AgentId, EpochKey, Generation};
 
 /// Requests that may wait for the writer's thread; past it, submitting blocks.
 const QUEUE: usize = 256;
@@ -65,6 +66,7 @@ impl DiskWriter {
             app,
             table: Arc::clone(&table),
             files: std::collections::HashMap::new(),
+            over: Committed::default(),
             incarnation: Arc::clone(&incarnation),
             poison: None,
             failed: Arc::clone(&failed),
@@ -156,12 +158,29 @@ impl DiskWriter {
         self.drop_files(key, Some(used))
     }
 
+    /// An epoch is committed. What was submitted with a generation below `below`, and has waited in the queue since, is
+    /// refused from now on: it would stand in the segment of the next use of the name.
+    pub(in crate::edge) fn over(&self, key: &EpochKey, below: Generation) {
+        if let Some(queue) = &self.queue {
+            let _gone = queue.send(Message::Over { key: key.clone(), below });
+        }
+    }
+
+    /// As these two, without waiting for it: for a micro-batch, whose number is not used again.
+    pub(in crate::edge) fn drop_epoch_later(&self, key: &EpochKey, everybodys: Option<u64>) {
+        drop(self.ask_to_drop(key, everybodys));
+    }
+
     fn drop_files(&self, key: &EpochKey, everybodys: Option<u64>) -> Result<()> {
+        self.ask_to_drop(key, everybodys).recv().unwrap_or_else(|_gone| Err(queue::stopped()))
+    }
+
+    fn ask_to_drop(&self, key: &EpochKey, everybodys: Option<u64>) -> Receiver<Result<()>> {
         let (message, answer) = queue::drop_epoch(key.clone(), everybodys);
         if let Some(queue) = &self.queue {
             let _refused = queue.send(message);
         }
-        answer.recv().unwrap_or_else(|_gone| Err(queue::stopped()))
+        answer
     }
 }
 

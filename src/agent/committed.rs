@@ -9,11 +9,11 @@ const EPOCHS_MAX: usize = 1_024;
 
 /// Commits, as far as a request of before may come still.
 #[derive(Debug, Default)]
-pub(super) struct Committed(HashMap<EpochKey, (Epoch, Generation)>);
+pub(crate) struct Committed(HashMap<EpochKey, (Epoch, Generation)>);
 
 impl Committed {
     /// An epoch was committed: what was recorded of it has generations below `below`.
-    pub(super) fn insert(&mut self, key: &EpochKey, below: Generation) {
+    pub(crate) fn insert(&mut self, key: &EpochKey, below: Generation) {
         let known = self.0.entry(slot(key)).or_insert_with(|| (key.epoch.clone(), below));
         // News of an older one may come later.
         if known.1 <= below {
@@ -28,7 +28,7 @@ impl Committed {
     }
 
     /// Below which generation an epoch is over.
-    pub(super) fn below(&self, key: &EpochKey) -> Option<Generation> {
+    pub(crate) fn below(&self, key: &EpochKey) -> Option<Generation> {
         let (epoch, below) = self.0.get(&slot(key))?;
         let committed = EpochKey { query: key.query.clone(), epoch: epoch.clone() };
         committed.covers(key).then_some(*below)
