@@ -243,6 +243,18 @@ fn thousands_of_tasks_and_agents() {
 }
 
 #[test]
+fn a_seed_always_does_the_same() {
+    for seed in 0..100 {
+        let story = || {
+            let mut job = Job::new(Setting { traced: true, ..Setting::beyond(seed) });
+            let ended = job.run();
+            (ended, job.trace)
+        };
+        assert_eq!(story(), story(), "seed {seed}");
+    }
+}
+
+#[test]
 fn one_seed() {
     let Ok(seed) = std::env::var("CLONOS_SIM_SEED") else { return };
     let setting = Setting { traced: true, ..Setting::bounded(seed.parse().unwrap()) };
