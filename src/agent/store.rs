@@ -398,7 +398,7 @@ impl Store {
 
     /// What is below this generation is of a use of the epoch's name that is committed, says who is in the next one. News
     /// of the commit may be on its way still.
-    pub fn is_over(&mut self, key: &EpochKey, below: Generation) {
+    pub fn end_uses_below(&mut self, key: &EpochKey, below: Generation) {
         if self.over_below(key) < below {
             self.commit(key, below);
         }

@@ -270,6 +270,8 @@ pub(super) struct Publisher {
     connection: Arc<Connection>,
     session: u64,
     tickets: Mutex<Tickets>,
+    /// Held by whoever waits for a ticket: of what it has taken nobody else knows that it is waited for.
+    settling: Mutex<()>,
     /// Why something that was to be published is not stable. Whoever learnt of it first may not be who lets output go:
     /// a thread that saves answers in between, a function that goes on after an exception.
     failed: OnceLock<Error>,
@@ -300,6 +302,7 @@ impl Publisher {
             connection,
             session,
             tickets: Mutex::default(),
+            settling: Mutex::default(),
             failed: OnceLock::new(),
             closed: AtomicBool::new(false),
             work: Work::default(),
@@ -396,6 +399,7 @@ impl Publisher {
 
     fn settle_while(&self, due: impl Fn(&Tickets) -> bool) -> Result<()> {
         loop {
+            let _turn = lock(&self.settling);
             let mut tickets = lock(&self.tickets);
             if !due(&tickets) {
                 break;
@@ -409,11 +413,12 @@ impl Publisher {
     }
 
     pub(super) fn close(&self, summary: &Summary, ending: Ending) -> Result<()> {
+        if ending.done {
+            // Before it counts as closed: an attempt that cannot end well is to be closed as one that failed.
+            self.settle(u64::MAX)?;
+        }
         if self.closed.swap(true, Ordering::Relaxed) {
             return Ok(());
-        }
-        if ending.done {
-            self.settle(u64::MAX)?;
         }
         if !self.connection.usable.load(Ordering::Relaxed) {
             return Ok(());

@@ -144,7 +144,7 @@ impl Cluster {
         let grant = *grant;
         let generation = grant.generation;
         self.hears(host);
-        self.hosts[host].store.is_over(&task.epoch_key(), grant.over);
+        self.hosts[host].store.end_uses_below(&task.epoch_key(), grant.over);
         let opened = self.open_granted(grant, host, inside);
         if opened.is_err() {
             if self.mutation != Mutation::NothingIsWithdrawn {

@@ -109,7 +109,7 @@ impl Cluster {
             (session.grant.generation, outgoing.part.from, in_memory(&outgoing.blocks));
         if self.mutation != Mutation::OlderUsesCount {
             let over = self.hosts[session.host].store.over_below(&task.epoch_key());
-            self.hosts[to].store.is_over(&task.epoch_key(), over);
+            self.hosts[to].store.end_uses_below(&task.epoch_key(), over);
         }
         let needs_confirmation = self.mutation == Mutation::NobodyHasCopies;
         let counts = self.hosts[to].store.counting_at(task, by);

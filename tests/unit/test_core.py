@@ -126,6 +126,21 @@ def test_what_is_not_stable_fails_whoever_learnt_of_it_first(tmp_path: Path) -> 
             ending()
 
 
+def test_an_attempt_that_another_has_overtaken_does_not_end_well(config: Any) -> None:
+    first = open_task(config, _core.ServiceTask, "overtaken")
+    open_task(config, _core.ServiceTask, "overtaken")
+    first.begin_batch([pa.array([7])])
+    first.begin_row(0)
+    first.time_ns()
+    first.end_row()
+    first.publish()
+    # The user's function may have caught the first of them.
+    for ending in (first.settle, first.settle, first.publish, first.finish):
+        with pytest.raises(Fenced):
+            ending()
+    first.close()
+
+
 def test_keys_are_the_same_for_every_attempt_and_differ_between_calls(config: Any) -> None:
     def keys() -> list[str]:
         task = open_task(config, _core.ResultTask, "keys")

@@ -42,7 +42,10 @@ impl Registry {
         self.tasks.retain(|task, _| !key.covers(&task.epoch_key()));
         self.uses.retain(|epoch, _| !key.covers(epoch));
         let below = self.newest.next();
-        self.over.insert(key, below);
+        // Nobody runs an execution again, and many of them would crowd out names.
+        if !key.is_execution() {
+            self.over.insert(key, below);
+        }
         self.commits.push_back(Commit { key: key.clone(), below, epochs });
         if self.commits.len() > COMMITS_MAX {
             self.commits.pop_front();
@@ -64,5 +67,54 @@ impl Registry {
         epochs.sort();
         epochs.dedup();
         epochs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::protocol::{AgentInfo, OpenTask, Sent, Use};
+    use crate::agent::registry::Granted;
+    use crate::id::{AgentId, Generation, Partition, application_query};
+
+    fn over(registry: &mut Registry, epoch: &str) -> Generation {
+        let query = application_query("app").into();
+        let epoch = Epoch::Named(epoch.into());
+        let task = TaskId { query, operator: "f".into(), epoch, partition: Partition(0) };
+        let number = registry.totals.opens + 1;
+        let open = OpenTask {
+            task,
+            used: Use::default(),
+            execution: None,
+            app: 1,
+            stage: 1,
+            attempt: number,
+            worker: number,
+            inside: false,
+            stamp: 0,
+        };
+        match registry.grant(&open, Sent { by: AgentId(1), number }, u64::MAX, None, 0) {
+            Granted::Yes(grant) => {
+                registry.commit(&open.task.epoch_key());
+                grant.over
+            }
+            refused => panic!("{refused:?}"),
+        }
+    }
+
+    #[test]
+    fn a_name_is_known_to_be_used_again_however_many_executions_came_between() {
+        let mut registry = Registry::new();
+        registry.register(
+            AgentInfo { id: AgentId(1), addr: "1".into(), host: "1".into(), driver: false },
+            "",
+            0,
+        );
+        assert_eq!(over(&mut registry, "daily"), Generation::NONE);
+        let first = registry.newest;
+        for number in 0..3_000 {
+            assert_eq!(over(&mut registry, &format!("sql-{number}")), Generation::NONE);
+        }
+        assert_eq!(over(&mut registry, "daily"), first.next());
     }
 }

@@ -160,7 +160,7 @@ impl Store {
     pub fn fence_for(&mut self, task: &TaskId, fence: Fence) -> Option<HeldCopy> {
         let Fence { generation, over, reopened_at, shown } = fence;
         let epoch = task.epoch_key();
-        self.is_over(&epoch, over);
+        self.end_uses_below(&epoch, over);
         if generation < self.over_below(&epoch) {
             // It comes so late that the attempt's use of the name is over: what counts in the next one is not at its agent.
             return None;

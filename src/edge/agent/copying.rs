@@ -223,7 +223,7 @@ impl Handler {
         }
         let deadline = Some(Instant::now() + self.peer_patience());
         for Piece { task, generation, from, blocks } in pieces {
-            locked(&self.store).is_over(&task.epoch_key(), over);
+            locked(&self.store).end_uses_below(&task.epoch_key(), over);
             // What it had before it opened the task is part of what it has since only if it said so then.
             let counts = locked(&self.store).counting_at(&task, by).filter(|counts| *counts <= generation);
             self.hold_all(deadline, &task, counts.unwrap_or(Generation::NONE), born, from, &blocks)?;

@@ -71,7 +71,7 @@ impl Handler {
         self.heard(&grant.committed, grant.commits);
         let task = grant.task.clone();
         // An agent that began later has not heard of it.
-        locked(&self.store).is_over(&task.epoch_key(), grant.over);
+        locked(&self.store).end_uses_below(&task.epoch_key(), grant.over);
         let (found, copies) = match grant.discarded {
             Some(generation) => {
                 self.forget_everywhere(&task, generation, &grant.holders)?;
