@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 from clonos import _unrecorded
 from clonos._named import ATOMS, Named
 from clonos._outcomes import Awaited, Cancelled, Refused, Sight, dumps, dumps_error, loads
-from clonos.errors import ClonosError, ConfigError, ReplayDivergence
+from clonos.errors import ClonosError, ConfigError, ForkedProcess, ReplayDivergence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,6 +98,35 @@ _NO_SCOPE = Scope(None)
 # Of tasks in which nothing is recorded because the session says so.
 _UNRECORDED = Scope(None)
 current: ContextVar[Scope] = ContextVar("clonos_scope", default=_NO_SCOPE)
+
+
+class _Forked:
+    """In the place of a task's recorder, in a process that its function has forked.
+
+    What such a process recorded nobody would have, and what it was given would be the answers to
+    other questions: the next ones of its parent.
+    """
+
+    def _refuse(self, *_args: Any) -> Any:
+        message = (
+            "a causal service was used in a process that a causal function has forked, where "
+            "nothing is recorded: use it before the fork, or in the function itself, and hand what "
+            "it gave to the process"
+        )
+        raise ForkedProcess(message, "FORKED_PROCESS")
+
+    time_ns = getrandbits = random = call_begin = call_record = _refuse
+
+
+def _forked() -> None:
+    """Let the child of a fork not record, or read, in its parent's name."""
+    scope = current.get()
+    if scope.recorder is not None:
+        scope.recorder = _Forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def record_nothing() -> None:

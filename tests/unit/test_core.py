@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from local_agent import SECRET, make_config, open_task, start_agent
 
-from clonos import _config, _core, errors
+import clonos
+from clonos import _config, _core, _services, errors
 from clonos.errors import AgentError, AuthRefused, ConfigError, Fenced, ForkedProcess
 
 _operators = itertools.count(1)
@@ -124,6 +126,38 @@ def test_what_is_not_stable_fails_whoever_learnt_of_it_first(tmp_path: Path) -> 
     for ending in (task.publish, task.settle, task.finish):
         with pytest.raises(AgentError):
             ending()
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        clonos.time_ns,
+        clonos.random.random,
+        clonos.uuid4,
+        lambda: clonos.token_bytes(4),
+        lambda: clonos.call(os.urandom, 4),
+        clonos.numpy_rng,
+    ],
+)
+def test_services_refuse_in_a_process_that_the_function_has_forked(
+    config: Any, service: Callable[[], Any]
+) -> None:
+    task = open_task(config, _core.ServiceTask, "forked")
+    task.begin_batch([pa.array([7])])
+    task.begin_row(0)
+    token = _services.current.set(_services.Scope(task))
+    try:
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(ForkedProcess):
+                service()
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        service()
+    finally:
+        _services.current.reset(token)
+        task.close()
 
 
 def test_an_attempt_that_another_has_overtaken_does_not_end_well(config: Any) -> None:
