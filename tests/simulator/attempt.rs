@@ -284,7 +284,7 @@ impl Attempt {
         match kept {
             Ok(())
             | Err(Error::Fenced { .. } | Error::StaleFrame { .. } | Error::Timeout { .. })
-            | Err(Error::AgentUnreachable { .. }) => Ok(()),
+            | Err(Error::AgentUnreachable { .. } | Error::DiskBudget { .. }) => Ok(()),
             Err(error) => Err(error.to_string()),
         }
     }

@@ -14,22 +14,12 @@ use clonos::task::Summary;
 
 use crate::copying::Logs;
 use crate::dice::Dice;
+use crate::host::{Host, Room, bytes_of};
 use crate::late::Late;
 use crate::silence::Cut;
-use crate::stores::{hold_all, in_memory};
 use crate::{Count, Mutation};
 
 const APP: u64 = 7;
-
-/// One host: its agent, and how often it has died.
-#[derive(Debug)]
-pub(crate) struct Host {
-    pub(crate) info: AgentInfo,
-    pub(crate) store: Store,
-    pub(crate) lives: u64,
-    /// Commits that it has heard of.
-    pub(crate) heard: u64,
-}
 
 /// All hosts and the registry. Host 0 is the driver's: it runs no tasks and does not die.
 #[derive(Debug)]
@@ -40,6 +30,7 @@ pub(crate) struct Cluster {
     pub(crate) hosts: Vec<Host>,
     pub(crate) registry: Registry,
     pub(crate) depth: usize,
+    room: Room,
     pub(crate) mutation: Mutation,
     pub(crate) count: Count,
     pub(crate) now: u64,
@@ -62,23 +53,18 @@ pub(crate) struct Session {
     pub(crate) absorbed: BTreeSet<TaskId>,
 }
 
-pub(crate) fn info(number: usize, lives: u64) -> AgentInfo {
-    let id = AgentId(number as u64 + 1000 * lives);
-    AgentInfo { id, addr: format!("{number}"), host: format!("h{number}"), driver: number == 0 }
-}
-
 pub(crate) fn channel(generation: Generation, peer: &AgentInfo) -> ChannelId {
     ChannelId(peer.id.0.rotate_left(17) ^ generation.0)
 }
 
 impl Cluster {
-    pub(crate) fn new(hosts: usize, depth: usize, mutation: Mutation, late: Late) -> Self {
+    pub(crate) fn new(hosts: usize, depth: usize, mutation: Mutation, late: Late, room: Room) -> Self {
         let mut registry = Registry::new();
-        let host = |number| Host { info: info(number, 0), store: Store::new(1 << 40), lives: 0, heard: 0 };
-        let hosts: Vec<Host> = (0..=hosts).map(host).collect();
+        let hosts: Vec<Host> = (0..=hosts).map(|number| Host::new(number, 0, room, mutation)).collect();
         hosts.iter().for_each(|host| registry.register(host.info.clone(), "", 0));
-        let (count, now, cut, waits) = (Count::default(), 0, None, false);
-        let mut cluster = Self { hosts, registry, depth, mutation, count, now, cut, waits, late, stamp: 0 };
+        let (count, now, cut, waits, stamp) = (Count::default(), 0, None, false, 0);
+        let mut cluster =
+            Self { hosts, registry, depth, room, mutation, count, now, cut, waits, late, stamp };
         cluster.begin_use();
         cluster
     }
@@ -90,10 +76,8 @@ impl Cluster {
         let heard = self.commits();
         let host = &mut self.hosts[number];
         // There was nothing here that was committed before.
+        *host = Host::new(number, host.lives + 1, self.room, self.mutation);
         host.heard = heard;
-        host.lives += 1;
-        host.store = Store::new(1 << 40);
-        host.info = info(number, host.lives);
         for number in 0..self.hosts.len() {
             if self.reaches_registry(number) {
                 self.registry.register(self.hosts[number].info.clone(), "", self.now);
@@ -101,8 +85,8 @@ impl Cluster {
         }
     }
 
-    pub(crate) fn agent(&mut self, id: AgentId) -> Option<&mut Store> {
-        self.hosts.iter_mut().find(|host| host.info.id == id).map(|host| &mut host.store)
+    pub(crate) fn agent(&mut self, id: AgentId) -> Option<&mut Host> {
+        self.hosts.iter_mut().find(|host| host.info.id == id)
     }
 
     /// As `edge/agent/opening.rs`.
@@ -178,7 +162,7 @@ impl Cluster {
                     let (task, fence) = (task.clone(), fence.clone());
                     self.carry_out(Some(holder.id), Request::Fence { task, fence })?;
                 }
-                let Some(store) = self.agent(holder.id) else { continue };
+                let Some(Host { store, .. }) = self.agent(holder.id) else { continue };
                 let copy = match skip {
                     true => store.end(task).map(|end| HeldCopy { end, whole: true, is_shown: true }),
                     false => store.fence_for(task, fence),
@@ -219,15 +203,15 @@ impl Cluster {
             None => Vec::new(),
         };
         let here = best.is_some_and(|(_, holder)| holder == own.id) && !prior.is_empty();
-        let store = &mut self.hosts[host].store;
+        let at = &mut self.hosts[host];
         if here {
-            store.reopen(task, grant.generation, grant.layout)?;
+            at.store.reopen(task, grant.generation, grant.layout)?;
         } else {
-            store.begin(task, grant.generation, grant.layout)?;
-            hold_all(store, task, grant.generation, LogOffset::START, &prior)?;
+            at.store.begin(task, grant.generation, grant.layout)?;
+            at.hold_all(task, grant.generation, LogOffset::START, &prior)?;
         }
         if !lost {
-            store.complete(task, grant.generation);
+            at.store.complete(task, grant.generation);
         }
         let mut session = Session {
             task: task.clone(),
@@ -244,7 +228,7 @@ impl Cluster {
             self.begin_publishing(&mut session)?;
             if !prior.is_empty() {
                 self.replicate(&mut session)?;
-                self.tell_holders(&session, Some(LogOffset(prior.iter().map(|b| b.len() as u64).sum())))?;
+                self.tell_holders(&session, Some(LogOffset(bytes_of(&prior))))?;
                 session.published = true;
             }
         }
@@ -281,9 +265,9 @@ impl Cluster {
     }
 
     fn hold(&mut self, session: &Session, block: &Bytes) -> Result<()> {
-        let store = &mut self.hosts[session.host].store;
-        let from = store.end(&session.task).unwrap_or_default();
-        hold_all(store, &session.task, session.grant.generation, from, std::slice::from_ref(block))
+        let host = &mut self.hosts[session.host];
+        let from = host.store.end(&session.task).unwrap_or_default();
+        host.hold_all(&session.task, session.grant.generation, from, std::slice::from_ref(block))
     }
 
     /// As `Handler::absorb`.
@@ -315,7 +299,8 @@ impl Cluster {
     ) -> Result<()> {
         for block in blocks {
             loop {
-                let newest = match self.hosts[host].store.absorb_copy(task, born, from, block)? {
+                let absorb = |store: &mut Store| store.absorb_copy(task, born, from, block);
+                let newest = match self.hosts[host].hold(block, absorb)? {
                     Absorbed::Unconfirmed(newest) if self.mutation == Mutation::NoConfirmation => {
                         self.hosts[host].store.nobody_confirms(task, newest.generation);
                         continue;
@@ -338,11 +323,11 @@ impl Cluster {
                     self.hosts[host].store.nobody_confirms(task, newest.generation);
                     continue;
                 };
-                if other.has_withdrawn(task, newest.generation) {
+                if other.store.has_withdrawn(task, newest.generation) {
                     self.hosts[host].store.drop_reopened(task, newest.generation);
                     continue;
                 }
-                let piece = other.piece(task, end).map(|piece| in_memory(&piece)).unwrap_or_default();
+                let piece = other.piece(task, end);
                 if piece.is_empty() && self.mutation != Mutation::StaleCounts {
                     return Err(stale());
                 }
@@ -352,7 +337,9 @@ impl Cluster {
                 }
                 let mut at = end;
                 for block in &piece {
-                    self.hosts[host].store.absorb_confirmed(task, newest.generation, born, at, block)?;
+                    let by = newest.generation;
+                    let absorb = |store: &mut Store| store.absorb_confirmed(task, by, born, at, block);
+                    self.hosts[host].hold(block, absorb)?;
                     at = at.plus(block.len() as u64);
                 }
             }

@@ -5,13 +5,13 @@ use std::time::Duration;
 use clonos::agent::copying::{Copying, Step};
 use clonos::agent::placement;
 use clonos::agent::protocol::{AgentInfo, Request};
-use clonos::agent::store::Outgoing;
+use clonos::agent::store::{Outgoing, Store};
+use clonos::causal_log::BlockRef;
 use clonos::error::{Error, Result};
 use clonos::id::{Generation, LogOffset, TaskId};
 
 use crate::Mutation;
 use crate::cluster::{Cluster, Session, channel, died};
-use crate::stores::{bytes_of, in_memory};
 
 /// What is copied for a session.
 pub(crate) enum Logs {
@@ -61,7 +61,7 @@ impl Cluster {
             let sent = tasks.iter().try_for_each(|task| {
                 while let Some(outgoing) = self.hosts[session.host].store.outgoing(task, channel) {
                     let part = outgoing.part;
-                    self.count.copied += bytes_of(&in_memory(&outgoing.blocks));
+                    self.count.copied += outgoing.blocks.iter().map(BlockRef::bytes).sum::<u64>();
                     let has_arrived = match logs {
                         Logs::Own => self.send_own(session, peer, outgoing)?,
                         Logs::Absorbed(_) => self.send_absorbed(session, number, task, &outgoing)?,
@@ -86,7 +86,7 @@ impl Cluster {
         self.count.agent += 1;
         let Outgoing { reset, part, blocks, layout, all } = outgoing;
         let (task, generation) = (session.task.clone(), session.grant.generation);
-        let (from, blocks) = (part.from, in_memory(&blocks));
+        let (from, blocks) = (part.from, self.hosts[session.host].read(&blocks));
         let sent = self.late.next_request(self.hosts[session.host].info.id);
         let copy = Request::Replicate { task, generation, layout, reset, from, blocks, all, sent };
         let is_overtaken = self.late.is_overtaken(peer.id, &copy);
@@ -106,7 +106,7 @@ impl Cluster {
         let own = &self.hosts[session.host];
         let (by, here) = (own.info.id, own.store.generation(task).unwrap_or(Generation::NONE));
         let (born, mut from, blocks) =
-            (session.grant.generation, outgoing.part.from, in_memory(&outgoing.blocks));
+            (session.grant.generation, outgoing.part.from, own.read(&outgoing.blocks));
         if self.mutation != Mutation::OlderUsesCount {
             let over = self.hosts[session.host].store.over_below(&task.epoch_key());
             self.hosts[to].store.end_uses_below(&task.epoch_key(), over);
@@ -118,7 +118,8 @@ impl Cluster {
             return Ok(true);
         };
         for block in &blocks {
-            self.hosts[to].store.absorb_confirmed(task, counts, born, from, block)?;
+            let absorb = |store: &mut Store| store.absorb_confirmed(task, counts, born, from, block);
+            self.hosts[to].hold(block, absorb)?;
             from = from.plus(block.len() as u64);
         }
         Ok(true)

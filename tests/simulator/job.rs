@@ -12,9 +12,9 @@ use clonos::id::TaskId;
 use crate::attempt::{Attempt, Shape, Step, task_id};
 use crate::cluster::Cluster;
 use crate::dice::Dice;
+use crate::host::Room;
 use crate::late::Late;
 use crate::shuffle::{Output, inputs};
-use crate::stores::blocks;
 use crate::uses::epoch;
 use crate::{Mutation, Setting};
 
@@ -55,7 +55,13 @@ type Check = std::result::Result<(), String>;
 
 impl Job {
     pub(crate) fn new(setting: Setting) -> Self {
-        let cluster = Cluster::new(setting.hosts, setting.depth, setting.mutation, Late::new(setting.seed));
+        let cluster = Cluster::new(
+            setting.hosts,
+            setting.depth,
+            setting.mutation,
+            Late::new(setting.seed),
+            setting.room,
+        );
         let dice = Dice::new(setting.seed);
         Self {
             cluster,
@@ -228,6 +234,7 @@ impl Job {
             | Error::StaleFrame { .. }
             | Error::InputCutShort { .. }
             | Error::Timeout { .. }
+            | Error::DiskBudget { .. }
             | Error::AgentUnreachable { .. } => Ok(()),
             Error::LogFork { .. } | Error::LogGap { .. } if !self.bounded() => Ok(()),
             Error::Divergence(_) if !self.bounded() => Ok(()),
@@ -273,7 +280,7 @@ impl Job {
     }
 
     fn remember(&mut self, task: &TaskId, host: usize) {
-        self.truth.insert(task.clone(), blocks(&self.cluster.hosts[host].store, task));
+        self.truth.insert(task.clone(), self.cluster.hosts[host].blocks(task));
     }
 
     /// Spark notices that an output has other contents than before.
@@ -299,9 +306,8 @@ impl Job {
         let opened = self.cluster.open(&task, number, self.attempts, host, inside);
         let (session, prior) = match opened {
             Ok(Some(opened)) => opened,
-            Ok(None) | Err(Error::Fenced { .. } | Error::Timeout { .. } | Error::AgentUnreachable { .. }) => {
-                return Ok(true);
-            }
+            Ok(None) => return Ok(true),
+            Err(error) if matches!(error, Error::Fenced { .. }) || error.is_retryable() => return Ok(true),
             Err(error) => return Err(format!("{task}: {error}")),
         };
         if session.lost {
@@ -388,7 +394,7 @@ impl Job {
                 if !inside && !counts {
                     continue;
                 }
-                let copy = blocks(&host.store, &task);
+                let copy = host.blocks(&task);
                 if !copy.iter().zip(&longest).all(|(a, b)| a == b) {
                     return Err(format!("two copies of the log of {task} differ"));
                 }
@@ -409,7 +415,7 @@ impl Job {
     /// Runs the whole job once more without failures, from the logs alone: it must show the same rows.
     fn check_story(&mut self) -> Check {
         let mut frames: BTreeMap<(usize, usize), Output> = BTreeMap::new();
-        let mut scratch = Cluster::new(1, 0, Mutation::None, Late::never());
+        let mut scratch = Cluster::new(1, 0, Mutation::None, Late::never(), Room::PLENTY);
         for (stage, count) in self.setting.tasks.clone().into_iter().enumerate() {
             for partition in 0..count {
                 let task = task_id(stage, partition);
@@ -435,7 +441,7 @@ impl Job {
         let counts = |addr: &String| inside || holders.contains(addr);
         let commits = self.cluster.commits();
         let hosts = self.cluster.living().filter(|host| counts(&host.info.addr) && host.heard == commits);
-        hosts.map(|host| blocks(&host.store, task)).max_by_key(Vec::len).unwrap_or_default()
+        hosts.map(|host| host.blocks(task)).max_by_key(Vec::len).unwrap_or_default()
     }
 
     fn replayed(

@@ -8,7 +8,6 @@ use clonos::id::{AgentId, Generation};
 use crate::Mutation;
 use crate::cluster::Cluster;
 use crate::dice::Dice;
-use crate::stores::hold_all;
 
 const REPEATED: usize = 10;
 const OVERTAKEN: usize = 5;
@@ -116,14 +115,15 @@ impl Cluster {
             self.registry.grant(&open, sent, commits_seen, None, self.now);
             return Ok(());
         }
-        let Some(store) = to.and_then(|to| self.agent(to)) else { return Ok(()) };
+        let Some(host) = to.and_then(|to| self.agent(to)) else { return Ok(()) };
+        let store = &mut host.store;
         match request {
             Request::Replicate { task, generation, layout, reset, from, blocks, all, sent } => {
                 let end = blocks.iter().fold(from, |end, block| end.plus(block.len() as u64));
                 store.begin_copy(&task, &Arriving { generation, layout, reset, end, all, sent })?;
-                hold_all(store, &task, generation, from, &blocks)?;
+                host.hold_all(&task, generation, from, &blocks)?;
                 if all {
-                    store.complete(&task, generation);
+                    host.store.complete(&task, generation);
                 }
             }
             Request::Fence { task, fence } => drop(store.fence_for(&task, fence)),

@@ -11,17 +11,18 @@ mod attempt;
 mod cluster;
 mod copying;
 mod dice;
+mod host;
 mod job;
 mod keyed;
 mod late;
 mod sharing;
 mod shuffle;
 mod silence;
-mod stores;
 mod uses;
 
 use clonos::exchange::RIDING_BYTES_MAX;
 use dice::Dice;
+use host::Room;
 use job::{Job, Outcome};
 
 const SEEDS: u64 = 2_000;
@@ -94,6 +95,8 @@ pub(crate) enum Mutation {
     KeptBehindPublished,
     /// What agents have of a use of the epoch's name that is committed counts, until they hear of that.
     OlderUsesCount,
+    /// What the disk did not take counts as written there.
+    RefusedIsWritten,
 }
 
 /// Messages and bytes.
@@ -122,6 +125,7 @@ pub(crate) struct Setting {
     pub(crate) riding: u64,
     /// How often the epoch's name is used, each time after the commit of the time before.
     pub(crate) uses: u64,
+    pub(crate) room: Room,
     pub(crate) mutation: Mutation,
     pub(crate) traced: bool,
 }
@@ -141,6 +145,8 @@ impl Setting {
             calm: dice.between(20, 150),
             riding: [0, 100, 400, u64::MAX][dice.below(4)],
             uses: [1, 1, 1, 2, 3][dice.below(5)],
+            room: [Room::PLENTY, Room { memory: 4_000, refused: 2 }, Room { memory: 600, refused: 5 }]
+                [dice.below(3)],
             mutation: Mutation::None,
             traced: false,
         }
@@ -467,4 +473,19 @@ fn message_table() {
 #[test]
 fn the_oracle_notices_that_older_uses_of_a_name_count() {
     noticed(Mutation::OlderUsesCount);
+}
+
+#[test]
+fn the_oracle_notices_that_what_a_full_disk_refused_is_lost() {
+    noticed(Mutation::RefusedIsWritten);
+}
+
+#[test]
+fn logs_leave_memory_and_are_read_back() {
+    for seed in 0..50 {
+        let setting = Setting { room: Room { memory: 600, refused: 5 }, ..Setting::bounded(seed) };
+        let mut job = Job::new(setting);
+        assert_eq!(job.run(), Ok(Outcome::Good), "seed {seed}");
+        assert!(job.cluster.hosts.iter().any(host::Host::has_spilled), "seed {seed}");
+    }
 }

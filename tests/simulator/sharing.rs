@@ -11,13 +11,12 @@ use clonos::id::{AgentId, Generation, LogOffset, TaskId};
 use crate::Mutation;
 use crate::cluster::{Cluster, Session};
 use crate::copying::Logs;
-use crate::stores::blocks;
 use crate::uses::epoch;
 
 impl Cluster {
     /// All blocks of a log at one agent.
     pub(crate) fn log(&mut self, holder: AgentId, task: &TaskId) -> Vec<Bytes> {
-        self.agent(holder).map(|store| blocks(store, task)).unwrap_or_default()
+        self.agent(holder).map(|host| host.blocks(task)).unwrap_or_default()
     }
 
     /// As `Handler::spread`.
@@ -95,7 +94,7 @@ impl Cluster {
         let counting = self.registry_of(host)?.counting(own, &asked)?;
         let compared = counting.iter().map(|counting| counting.generation).collect();
         for ((task, _), Counting { generation, newest, holders, whole, .. }) in asked.iter().zip(counting) {
-            let ours = blocks(&self.hosts[host].store, task);
+            let ours = self.hosts[host].blocks(task);
             let end = self.hosts[host].store.end(task).unwrap_or_default();
             let has_all = whole || newest.is_some();
             let mut others: Vec<_> = holders.iter().map(|agent| agent.id).collect();
@@ -105,10 +104,10 @@ impl Cluster {
             }
             others.retain(|other| *other != own);
             let asked = others.iter().copied().find(|other| self.reaches(host, *other));
-            let theirs = asked.and_then(|other| self.agent(other)).map(|store| {
+            let theirs = asked.and_then(|other| self.agent(other)).map(|other| {
                 let by = newest.as_ref().map_or(generation, |(by, _)| *by);
-                let withdrawn = store.has_withdrawn(task, by);
-                (!withdrawn).then(|| blocks(store, task))
+                let withdrawn = other.store.has_withdrawn(task, by);
+                (!withdrawn).then(|| other.blocks(task))
             });
             match theirs {
                 None if others.iter().any(|other| !self.is_dead(host, *other)) => {

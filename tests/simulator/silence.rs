@@ -6,7 +6,8 @@ use clonos::error::{Error, Result};
 use clonos::id::AgentId;
 
 use crate::Mutation;
-use crate::cluster::{Cluster, Host, info};
+use crate::cluster::Cluster;
+use crate::host::{Host, info};
 
 /// Who is cut off.
 #[derive(Debug, Clone, Copy)]

@@ -4,8 +4,9 @@ use clonos::agent::protocol::{Fence, Grant};
 use clonos::id::{Epoch, EpochKey, Generation};
 
 use crate::Mutation;
-use crate::cluster::{Cluster, Host};
+use crate::cluster::Cluster;
 use crate::dice::Dice;
+use crate::host::Host;
 
 pub(crate) fn epoch() -> EpochKey {
     EpochKey { query: "sim".into(), epoch: Epoch::Named("daily".into()) }

@@ -43,7 +43,7 @@ impl Host {
     fn new(number: usize, lives: u64) -> Self {
         let store = StateStore::with_files(MEMORY_BYTES, Arc::new(MemoryFiles));
         Self {
-            info: crate::cluster::info(number, lives),
+            info: crate::host::info(number, lives),
             lives,
             holdings: Holdings::new(store),
             untold: Vec::new(),
