@@ -85,8 +85,12 @@ test-failed: $(VENV)/.core $(VENV)/spark.jsa ## What failed last, once more and 
 	$(WITH_JAVA) $(PY) -m pytest tests --last-failed --last-failed-no-failures none $(ARGS)
 
 .PHONY: test-hosts
-test-hosts: $(VENV)/.core ## A cluster of hosts that are switched off, cut off and paused: needs root and iproute2.
+test-hosts: $(VENV)/.core ## A cluster of hosts that are switched off, cut off, slowed down and paused: needs root and iproute2.
 	$(WITH_JAVA) $(PY) -m pytest tests/hosts $(ARGS)
+
+.PHONY: test-mutants
+test-mutants: $(VENV)/.core ## Put faults back that were in the code, and see that a test notices each.
+	$(WITH_JAVA) $(PY) tests/mutants/run.py $(ARGS)
 
 THREADS ?= 8
 .PHONY: test-rust

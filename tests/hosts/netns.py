@@ -24,6 +24,8 @@ DRIVER = f"{_NET}.1"
 MASTER_PORT = 7177
 _BRIDGE = "clonos-br"
 PATIENCE_SECONDS = 60.0
+# A line that others fill: packets queue, and some are lost.
+_SLOW = "tbf rate 512kbit burst 16kb latency 400ms"
 # Spark takes a host for lost after some twelve seconds instead of two minutes.
 SOON = {
     "spark.network.timeout": "12s",
@@ -39,7 +41,7 @@ def why_not() -> str | None:
     """Why there can be no such hosts here; ``None`` if there can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    if shutil.which("ip") is None:
+    if shutil.which("ip") is None or shutil.which("tc") is None:
         return "network namespaces need iproute2"
     tried = subprocess.run(
         ["ip", "netns", "add", "clonos-try"], capture_output=True, text=True, check=False
@@ -50,8 +52,12 @@ def why_not() -> str | None:
     return None
 
 
-def _ip(command: str, **options: Any) -> None:
-    subprocess.run(["ip", *command.split()], check=True, capture_output=True, **options)
+def _ip(command: str) -> None:
+    subprocess.run(["ip", *command.split()], check=True, capture_output=True)
+
+
+def _tc(command: str) -> None:
+    subprocess.run(["tc", *command.split()], check=True, capture_output=True)
 
 
 class Hosts:
@@ -189,6 +195,16 @@ class Hosts:
     def hear(self, host: int, other: int) -> None:
         """End what `silence` began."""
         _ip(f"-n clonos{host} route del blackhole {address(other)}/32")
+
+    def slow_down(self, host: int) -> None:
+        """What goes to the host, and what leaves it, takes its time; some of it gets lost."""
+        _tc(f"qdisc add dev clonos-v{host} root {_SLOW}")
+        _tc(f"-n clonos{host} qdisc add dev eth0 root {_SLOW}")
+
+    def speed_up(self, host: int) -> None:
+        """End what `slow_down` began."""
+        _tc(f"qdisc del dev clonos-v{host} root")
+        _tc(f"-n clonos{host} qdisc del dev eth0 root")
 
 
 def address(host: int) -> str:

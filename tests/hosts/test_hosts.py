@@ -1,4 +1,4 @@
-"""Hosts that are switched off, cut off, silenced one way or paused, and come back.
+"""Hosts that are switched off, cut off, silenced one way, slowed down or paused, and come back.
 
 `make test-hosts`; not part of `make test`. ``CLONOS_HOSTS_SEEDS`` is the number of random stories.
 """
@@ -83,6 +83,14 @@ def test_a_host_stands_still_and_goes_on(hosts: Hosts, spark: Any, record: Recor
     run(spark, record, strike)
 
 
+def test_a_host_is_slow_for_a_while(hosts: Hosts, spark: Any, record: Record) -> None:
+    def strike() -> None:
+        hosts.slow_down(2)
+        later(LONG_SECONDS, lambda: hosts.speed_up(2))
+
+    run(spark, record, strike)
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_random_story(hosts: Hosts, spark: Any, record: Record, seed: int) -> None:
     """Anything happens to one host at any time, for any length, also while the first stage runs."""
@@ -94,6 +102,7 @@ def test_a_random_story(hosts: Hosts, spark: Any, record: Record, seed: int) -> 
             (lambda: hosts.cut_off(host), lambda: hosts.reconnect(host)),
             (lambda: hosts.silence(host, other), lambda: hosts.hear(host, other)),
             (lambda: hosts.pause(host), lambda: hosts.resume(host)),
+            (lambda: hosts.slow_down(host), lambda: hosts.speed_up(host)),
             (lambda: hosts.switch_off(host), lambda: hosts.switch_on(host)),
         ]
     )
