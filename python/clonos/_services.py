@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 from clonos import _unrecorded
 from clonos._named import ATOMS, Named
 from clonos._outcomes import Awaited, Cancelled, Refused, Sight, dumps, dumps_error, loads
-from clonos.errors import ClonosError, ConfigError, ForkedProcess, ReplayDivergence
+from clonos.errors import (
+    CallsOverlap,
+    ClonosError,
+    ConfigError,
+    ForkedProcess,
+    ReplayDivergence,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -264,7 +270,7 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         What `fn` raised, now or when it was recorded. One that ends the task is asked again.
     ReplayDivergence
         If another service was asked for at this point when the log was recorded.
-    RuntimeError
+    CallsOverlap
         If another call is being awaited: at replay it could not be told which was which.
 
     Examples
@@ -288,8 +294,9 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
             current.reset(token)
     name = f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', type(fn).__name__)}"
     if scope.awaited is not None:
-        message = f"{name} is called while {scope.awaited} is awaited: record them one by one"
-        raise RuntimeError(message)
+        if inspect.iscoroutine(service):
+            service.close()
+        raise _overlap(name, scope.awaited)
     scope.check()
     recorded = recorder.call_begin(name)
     if recorded is not None:
@@ -320,6 +327,14 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     if scope.after is not None:
         scope.after()
     return result  # type: ignore[no-any-return]
+
+
+def _overlap(name: str, awaited: str) -> CallsOverlap:
+    message = (
+        f"{name} is called while {awaited} is awaited: await one before the next, or make both in "
+        "one call, `await clonos.call(fn)`, of a coroutine function that gathers them"
+    )
+    return CallsOverlap(message, "CALLS_OVERLAP")
 
 
 def _record(scope: Scope, name: str, result: Any, outcome: Any, sight: Sight) -> None:

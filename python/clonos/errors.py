@@ -20,6 +20,7 @@
     ├── ConfigError           a setting out of range (also a ValueError)
     ├── UnsupportedType       a column type that cannot be fingerprinted (also a TypeError)
     ├── ForkedProcess         a client carried over a fork (also a RuntimeError)
+    ├── CallsOverlap          a call while another is awaited (also a RuntimeError)
     └── AgentError            an agent that cannot be reached (also a ConnectionError)
         ├── AuthRefused       wrong secret, or not an agent at all
         └── AgentTimeout      no answer in time (also a TimeoutError)
@@ -38,6 +39,7 @@ __all__ = [
     "AgentError",
     "AgentTimeout",
     "AuthRefused",
+    "CallsOverlap",
     "CausalLogLost",
     "ClonosError",
     "ConfigError",
@@ -147,6 +149,10 @@ class UnsupportedType(ClonosError, TypeError):
 
 class ForkedProcess(ClonosError, RuntimeError):
     """A client was used in another process than the one that made it."""
+
+
+class CallsOverlap(ClonosError, RuntimeError):
+    """`clonos.call` was used while another was awaited: replay could not tell which was which."""
 
 
 class AgentError(ClonosError, ConnectionError):

@@ -121,17 +121,21 @@ def test_the_name_of_an_epoch_is_a_text(session: Any, name: Any) -> None:
         pass
 
 
-def test_another_session_of_the_application_can_be_attached(plain_spark: Any, session: Any) -> None:
+def test_another_session_of_the_application_is_attached_too(plain_spark: Any, session: Any) -> None:
     other = plain_spark.newSession()
-    with clonos.attach(other) as attached:
+    # The same settings are the same session.
+    assert clonos.attach(other) is session
+    with pytest.raises(Exception, match="port"):
+        other.readStream.format("clonos-socket").load()
+    f = causal("double")(lambda _n: clonos.random.random())
+    with session.epoch("other"):
+        rows = other.range(0, 10, 1, 2).select(f("id"))
+        assert rows.collect() == rows.collect()
+    with clonos.attach(other, memory="64MiB") as attached:
         assert not session.is_active
         assert attached.is_active
         with pytest.raises(errors.ConfigError, match="stopped"), session.epoch("old"):
             pass
-        f = causal("double")(lambda _n: clonos.random.random())
-        with attached.epoch("other"):
-            rows = other.range(0, 10, 1, 2).select(f("id"))
-            assert rows.collect() == rows.collect()
     assert not attached.is_active
 
 

@@ -101,7 +101,10 @@ def batch_of(spark: SparkSession, user: str, session: str, frame: str) -> tuple[
         return None
     execution = jvm.org.apache.spark.sql.execution
     executions = getattr(getattr(execution, "SQLExecution$"), "MODULE$")
-    for stream in jspark.sharedState().activeStreamingQueries().values():
+    # As `active_streams` of a classic program has it.
+    streams = jspark.sharedState().activeStreamingQueries().elements()
+    while streams.hasMoreElements():
+        stream = streams.nextElement()
         # Each has a session of its own.
         if stream.sparkSessionForStream().equals(batch.sparkSession()):
             last = stream.lastExecution()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
@@ -155,9 +156,9 @@ def attach(
     Returns
     -------
     Session or ConnectSession
-        The one there is, if this Spark session is attached with the same settings: a notebook may
-        run the cell again, and what was built before goes on. Other settings stop it and begin
-        another, and columns that belong to the old one fail.
+        The one there is, if this Spark session, or another of its application, is attached with
+        the same settings: a notebook may run the cell again, and what was built before goes on.
+        Other settings stop it and begin another, and columns that belong to the old one fail.
 
     Raises
     ------
@@ -191,9 +192,10 @@ def attach(
     context = spark.sparkContext
     settings = context.getConf()
     local = _is_local(context.master or "")
+    bind_host, reached_as = _driver_hosts(settings, driver_host, local)
     before = _attached.latest()
-    same = isinstance(before, Session) and before.spark is spark and before.asked == asked
-    if isinstance(before, Session) and same and before.is_active:
+    if isinstance(before, Session) and _is_same(before, spark, asked):
+        _join(before, spark, reached_as or bind_host)
         return before
     chosen = _chosen(asked, settings, local=local)
     # A setting of the session, which a program may change before it starts a query.
@@ -210,7 +212,6 @@ def attach(
         driver_socket=str(folder / "agent.sock"),
         **chosen,
     )
-    bind_host, reached_as = _driver_hosts(settings, driver_host, local)
     config = config.with_driver_addr(reached_as)
 
     iterators = LocalIterators(spark)
@@ -221,10 +222,26 @@ def attach(
     atexit.register(session.stop)
     if metrics is not None:
         session.serve_metrics(metrics)
-    register_formats(spark, advertised, "127.0.0.1" if local else reached_as or bind_host)
+    register_formats(spark, advertised, reached_as or bind_host)
     _attached.set_current(session)
     session.adopt()
     return session
+
+
+def _is_same(before: Session, spark: SparkSession, asked: dict[str, Any]) -> bool:
+    """Whether to attach `spark` so would begin another one like `before`.
+
+    `spark` may be any session of its application, as ``newSession`` makes them.
+    """
+    is_ours = before.spark.sparkContext is spark.sparkContext
+    return is_ours and before.asked == asked and before.is_active
+
+
+def _join(session: Session, spark: SparkSession, bind_host: str) -> None:
+    """Let `spark` have what the attached session of its application has."""
+    if session.spark is not spark:
+        register_formats(spark, session.config, bind_host)
+        session.watch(spark)
 
 
 def _client(spark: SparkSession, asked: dict[str, Any]) -> ConnectSession:
@@ -316,13 +333,16 @@ def register_formats(
     loop = loop_of(_batches_retained(spark))
     own: list[type[DataSource]] = [source_of(config), FirstBatchSource, timers_of(config), loop]
     formats: list[type[DataSource]] = [*sources, *own, *data_sources()]
-    for source in formats:
-        try:
-            spark.dataSource.register(source)
-        except AnalysisException as error:
-            # Another Spark session of the application has them, and this one finds them there.
-            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-                raise
+    # Whether a name is taken Spark asks the session that it takes for the current one.
+    current = spark_private.active if spark_private.is_classic(spark) else contextlib.nullcontext
+    with current(spark):
+        for source in formats:
+            try:
+                spark.dataSource.register(source)
+            except AnalysisException as error:
+                # From the class path, where that has them too.
+                if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                    raise
 
 
 def _batches_retained(spark: SparkSession) -> int:

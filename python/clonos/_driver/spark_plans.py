@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clonos._driver import spark_private
 from clonos._uses import function_identity
 
 if TYPE_CHECKING:
@@ -118,8 +119,7 @@ class Plans:
         if str(query.getClass().getSimpleName()) != "IncrementalExecution":
             return None
         run = str(query.runId())
-        jspark: Any = self._spark._jsparkSession
-        for stream in jspark.sharedState().activeStreamingQueries().values():
+        for stream in spark_private.active_streams(self._spark):
             if str(stream.runId()) == run:
                 return stream.logicalPlan()
         raise LookupError(run)

@@ -32,7 +32,7 @@ name                                                      seen in
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from typing import TYPE_CHECKING, Any
 
 from clonos._versions import spark_version
@@ -229,6 +229,32 @@ def session_name(spark: SparkSession) -> str:
     return str(jspark.sessionUUID())
 
 
+@contextlib.contextmanager
+def active(spark: SparkSession) -> Iterator[None]:
+    """Make `spark` the session that Spark takes for the current one in this thread, for a while."""
+    jvm: Any = spark._jvm
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+def active_streams(spark: SparkSession) -> Iterator[Any]:
+    """Streaming queries that run, of all sessions of the application."""
+    jspark: Any = spark._jsparkSession
+    # Not as py4j goes through a map: for each it meets an exception of Java's at the end, which
+    # takes twenty times as long as all the rest.
+    running = jspark.sharedState().activeStreamingQueries().elements()
+    while running.hasMoreElements():
+        yield running.nextElement()
+
+
 def _active_query(spark: SparkSession, query: str) -> Any:
     """A streaming query that runs, of any session of the application; or ``None``."""
     jspark: Any = spark._jsparkSession
@@ -242,10 +268,8 @@ def sessions_of_streams(
     """Return, by name, the sessions in which a streaming query runs and that are not `known`."""
     from pyspark.sql.streaming.query import StreamingQueryManager
 
-    jspark: Any = spark._jsparkSession
     found: dict[str, Any] = {}
-    # py4j takes it for a mapping.
-    for query in list(jspark.sharedState().activeStreamingQueries().values()):
+    for query in active_streams(spark):
         session = query.sparkSession()
         if (name := str(session.sessionUUID())) not in known:
             # Not as a session of Python's: making one changes what `RDD.toDF` belongs to.
@@ -296,8 +320,7 @@ def next_batches(spark: SparkSession) -> Callable[[str], tuple[str, int, int] | 
     known: dict[str, Any] = {}
 
     def find(reader: str) -> Any:
-        jspark: Any = spark._jsparkSession
-        for query in jspark.sharedState().activeStreamingQueries().values():
+        for query in active_streams(spark):
             # Others may have no batches, or no source yet.
             with contextlib.suppress(Py4JError):
                 # Where the batch that is made up starts, and ends so far; and what is done.
