@@ -6,7 +6,7 @@ use std::sync::Once;
 
 use pyo3::prelude::*;
 
-use super::allocator::give_back_at_once;
+use super::allocator::give_back_soon;
 use super::client::{epoch, epoch as client_epoch, epoch_object};
 use super::config::PySessionConfig;
 use super::door::enter;
@@ -15,6 +15,7 @@ use super::stored::savepoint_report;
 use super::traces::{keep_traces, take_traces};
 use crate::agent::protocol::{Code, Execution, Placed, Plan, Use};
 use crate::agent::state::messages::Clock;
+use crate::config::SessionConfig;
 use crate::edge::agent::{Agent, AgentConfig, Clocks, NextBatch, NextBatches, Role, Stage};
 use crate::error::Error;
 use crate::id::Partition;
@@ -44,7 +45,7 @@ impl PyAgent {
         clocks: Py<PyAny>,
         next_batches: Py<PyAny>,
     ) -> PyResult<Self> {
-        give_back_at_once();
+        let memory_bytes = give_back_soon(config.config.memory_bytes);
         keep_traces();
         let ask = move |stage: u32| -> Option<Stage> {
             // Spark may not know, or be shutting down; then the layout counts as unchanged.
@@ -85,7 +86,7 @@ impl PyAgent {
             };
             Some(uses.into_iter().map(placed).collect())
         };
-        let session = config.config.clone();
+        let session = SessionConfig { memory_bytes, ..config.config.clone() };
         let socket = PathBuf::from(&session.driver_socket);
         let role = Role::Driver {
             bind_host: host,

@@ -10,20 +10,30 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[expect(unsafe_code, reason = "the crate that links mimalloc does not name its options")]
 // SAFETY: as mimalloc.h declares them.
 unsafe extern "C" {
-    safe fn mi_option_get(option: c_int) -> c_long;
     safe fn mi_option_set(option: c_int, value: c_long);
 }
 
 /// `mi_option_purge_delay`: for how many milliseconds pages are kept that nobody uses.
 const PURGE_DELAY: c_int = 15;
-/// Unless `MIMALLOC_PURGE_DELAY` says otherwise.
-const PURGE_DELAY_MS: c_long = 1_000;
+/// Says so for all processes.
+const PURGE_DELAY_VARIABLE: &str = "MIMALLOC_PURGE_DELAY";
 /// An agent takes no more than it was given: what goes to disk within 10 ms is 15 MiB already where many work at it.
 const PURGE_DELAY_OF_AGENTS_MS: c_long = 0;
+/// Pages that go at once come back one by one and not in large ones, so that all that is sent costs a tenth more. An
+/// agent that has much keeps them, and a part of it for them: as much as goes to disk in that time.
+const PURGE_DELAY_OF_LARGE_AGENTS_MS: c_long = 100;
+const LARGE_AGENT_BYTES: u64 = 4 << 30;
+const KEPT_BYTES: u64 = 150 << 20;
 
-/// This process has an agent: pages that nobody uses are given back at once.
-pub(super) fn give_back_at_once() {
-    if mi_option_get(PURGE_DELAY) == PURGE_DELAY_MS {
-        mi_option_set(PURGE_DELAY, PURGE_DELAY_OF_AGENTS_MS);
+/// This process has an agent that may have so many bytes in memory: how many are left for what it holds besides pages
+/// that nobody uses, which are given back soon.
+pub(super) fn give_back_soon(memory_bytes: u64) -> u64 {
+    let (delay, kept) = match memory_bytes < LARGE_AGENT_BYTES {
+        true => (PURGE_DELAY_OF_AGENTS_MS, 0),
+        false => (PURGE_DELAY_OF_LARGE_AGENTS_MS, KEPT_BYTES),
+    };
+    if std::env::var_os(PURGE_DELAY_VARIABLE).is_none() {
+        mi_option_set(PURGE_DELAY, delay);
     }
+    memory_bytes - kept
 }

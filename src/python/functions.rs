@@ -10,10 +10,11 @@ use pyo3::prelude::*;
 use pyo3_arrow::PyArray;
 use serde::Serialize;
 
-use super::allocator::give_back_at_once;
+use super::allocator::give_back_soon;
 use super::arrays::{arrays, to_pyarrow};
 use super::config::PySessionConfig;
 use super::door::{enter, quick};
+use crate::config::SessionConfig;
 use crate::determinant;
 use crate::edge::agent::process;
 use crate::edge::disk;
@@ -56,7 +57,8 @@ pub(super) fn run_executor_agent(
     executor: String,
 ) -> PyResult<()> {
     // Only this process is an agent and nothing else, so only it may set up where traces go.
-    give_back_at_once();
+    let memory_bytes = give_back_soon(config.config.memory_bytes);
+    let config = SessionConfig { memory_bytes, ..config.config.clone() };
     let filter = tracing_subscriber::EnvFilter::try_from_env("CLONOS_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let _ = tracing_subscriber::fmt()
@@ -64,7 +66,7 @@ pub(super) fn run_executor_agent(
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .try_init();
-    enter(py, || process::run_executor_agent(config.config.clone(), watch_pid, Path::new(folder), executor))
+    enter(py, || process::run_executor_agent(config, watch_pid, Path::new(folder), executor))
 }
 
 #[pyfunction]
