@@ -296,7 +296,7 @@ def call(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     if scope.awaited is not None:
         if inspect.iscoroutine(service):
             service.close()
-        raise _overlap(name, scope.awaited)
+        raise scope.fail(_overlap(name, scope.awaited))
     scope.check()
     recorded = recorder.call_begin(name)
     if recorded is not None:

@@ -18,8 +18,8 @@ const PARTITIONS_ADVICE: &str = "Spark has cut the rows into another number of p
      spark.sql.adaptive.enabled lets it do by itself; or this query reads other columns of the frame, as a count does, by \
      which repartition(n) deals its rows otherwise; or a union (exceptAll, intersectAll) of a frame with itself has \
      asked its rows on both sides: give row_key= columns that tell the rows apart, keep the number \
-     (spark.sql.adaptive.coalescePartitions.enabled=false), ask for all rows of the frame alone before the union, give \
-     each use of the function a name of its own with .with_uid(...), or set on_ambiguous=\"any\"";
+     (spark.sql.adaptive.coalescePartitions.enabled=false), behind a shuffle ask for all rows of the frame alone before \
+     the union, give each use of the function a name of its own with .with_uid(...), or set on_ambiguous=\"any\"";
 const USES_ADVICE: &str = "which use of this function had which log is not known, so all were searched: \
      give each use a name of its own with .with_uid(...), and each query a call of its own, give row_key= columns that \
      tell the rows apart, or set on_ambiguous=\"any\"";

@@ -74,56 +74,67 @@ class Tree:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
 
-    def verdict(self, fault: Fault) -> str:
-        """Say what came of the test that is to notice a fault."""
+    def passes(self, command: str) -> str:
+        """Run a test on the code as it is; what it said, if it did not pass."""
+        ran = self._run(command)
+        has_run = "test result: ok. 0 passed" not in ran.stdout
+        return "" if not ran.returncode and has_run else _said(ran)
+
+    def notices(self, fault: Fault) -> str:
+        """Run the test that is to notice a fault; what it said, if it did not."""
         file = self._root / fault.file
         whole = file.read_text()
         file.write_text(fault.put_back(whole))
         try:
-            return self._run(fault.noticed_by)
-        finally:
-            file.write_text(whole)
-
-    def _run(self, noticed_by: str) -> str:
-        command = shlex.split(noticed_by)
-        if command[0] == "pytest":
-            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *command[1:]]
-        try:
-            ran = subprocess.run(
-                command,
-                cwd=self._root,
-                env=self._environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=PATIENCE_SECONDS,
-                check=False,
-            )
+            ran = self._run(fault.noticed_by)
         except subprocess.TimeoutExpired:
             return "it hangs"
-        # Neither what does not compile nor a test that is not there has noticed anything.
-        says = "test result: FAILED" if command[0] == "cargo" else " failed"
-        if ran.returncode and says in ran.stdout:
-            return ""
-        said = "\n".join(ran.stdout.splitlines()[-_SHOWN_LINES:])
-        return f"exit code {ran.returncode}\n{said}"
+        finally:
+            file.write_text(whole)
+        # What does not compile has noticed nothing.
+        says = "test result: FAILED" if fault.noticed_by.startswith("cargo") else " failed"
+        return "" if ran.returncode and says in ran.stdout else _said(ran)
+
+    def _run(self, command: str) -> subprocess.CompletedProcess[str]:
+        words = shlex.split(command)
+        if words[0] == "pytest":
+            words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words[1:]]
+        return subprocess.run(
+            words,
+            cwd=self._root,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+
+
+def _said(ran: subprocess.CompletedProcess[str]) -> str:
+    last = "\n".join(ran.stdout.splitlines()[-_SHOWN_LINES:])
+    return f"exit code {ran.returncode}\n{last}"
 
 
 def main(numbers: list[str]) -> int:
-    """Try the faults with these numbers, all without any; how many nobody notices."""
+    """Try the faults with these numbers, all without any; how many tests do not do their work."""
     tree = Tree(ROOT / "target" / "mutants")
-    unnoticed = 0
-    for fault in faults():
-        if numbers and str(fault.number) not in numbers:
-            continue
+    chosen = [fault for fault in faults() if not numbers or str(fault.number) in numbers]
+    bad = 0
+    # A test that fails without a fault notices nothing.
+    for command in dict.fromkeys(fault.noticed_by for fault in chosen):
+        if said := tree.passes(command):
+            bad += 1
+            print(f"FAILS AS IT IS: {command}: {said}", flush=True)
+    for fault in chosen:
         begun = time.monotonic()
-        verdict = tree.verdict(fault)
-        unnoticed += bool(verdict)
+        said = tree.notices(fault)
+        bad += bool(said)
+        outcome = f"NOT NOTICED: {said}" if said else "noticed"
         seconds = time.monotonic() - begun
-        outcome = f"NOT NOTICED: {verdict}" if verdict else "noticed"
         print(f"{fault.number:3} {fault.name}: {outcome} ({seconds:.0f} s)", flush=True)
-    print(f"{unnoticed} not noticed")
-    return unnoticed
+    print(f"{len(chosen)} faults, {bad} tests that fail without them or do not notice them")
+    return bad
 
 
 if __name__ == "__main__":

@@ -174,10 +174,17 @@ impl Attempt {
         let Some(input) = self.next_input(cluster.mutation)? else { return self.end(cluster, dies) };
         let Some(batch) = input else { return Ok(Step::Going) };
         let output = self.function(&batch, dice, clock)?;
+        // By all that it has seen, as a filter does, or a function that yields twice.
+        let outputs = [0, 1, 1, 2][(self.state & 3) as usize];
         if self.shape.consumers > 0 {
-            if self.stage.push(output)? {
-                self.cut(false, cluster)?;
+            for _ in 0..outputs {
+                if self.stage.push(output.clone())? {
+                    self.cut(false, cluster)?;
+                }
             }
+            return Ok(Step::Going);
+        }
+        if outputs == 0 {
             return Ok(Step::Going);
         }
         self.leave(cluster, dies)?;

@@ -8,7 +8,7 @@ use clonos::error::{Error, Result};
 use clonos::id::{AgentId, Generation, LogOffset, TaskId};
 
 use crate::Mutation;
-use crate::dice::Dice;
+use crate::dice::{Dice, mixed};
 
 /// What agents have for their logs.
 #[derive(Debug, Clone, Copy)]
@@ -17,11 +17,13 @@ pub(crate) struct Room {
     pub(crate) memory: u64,
     /// Of a hundred writes, how many the disk does not take.
     pub(crate) refused: usize,
+    /// Which of them.
+    pub(crate) seed: u64,
 }
 
 impl Room {
     /// All is in memory.
-    pub(crate) const PLENTY: Self = Self { memory: 1 << 40, refused: 0 };
+    pub(crate) const PLENTY: Self = Self { memory: 1 << 40, refused: 0, seed: 0 };
 }
 
 /// One host: its agent, and how often it has died.
@@ -52,7 +54,7 @@ pub(crate) fn info(number: usize, lives: u64) -> AgentInfo {
 impl Host {
     pub(crate) fn new(number: usize, lives: u64, room: Room, mutation: Mutation) -> Self {
         let info = info(number, lives);
-        let dice = Dice::new(info.id.0);
+        let dice = Dice::new(mixed(room.seed) ^ info.id.0);
         let disk = Disk { blocks: Vec::new(), dice, refused: room.refused, mutation };
         Self { info, store: Store::new(room.memory), disk, lives, heard: 0 }
     }

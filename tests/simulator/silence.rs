@@ -1,4 +1,4 @@
-//! Hosts that are cut off for a while, one way or both, and may be taken for dead meanwhile.
+//! Hosts that are cut off for a while, one way or both, from all others or from one, and may be taken for dead meanwhile.
 
 use clonos::agent::protocol::AgentStanding;
 use clonos::agent::registry::Registry;
@@ -7,14 +7,48 @@ use clonos::id::AgentId;
 
 use crate::Mutation;
 use crate::cluster::Cluster;
+use crate::dice::Dice;
 use crate::host::{Host, info};
 
 /// Who is cut off.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cut {
     pub(crate) host: usize,
-    /// Whether it reaches nobody, the registry included. Else only nobody reaches it.
-    pub(crate) both_ways: bool,
+    pub(crate) way: Way,
+}
+
+/// What does not arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// What others send to the host.
+    To,
+    /// What it sends to others, the registry among them.
+    From,
+    Both,
+    /// What it sends to one other host.
+    Between(usize),
+}
+
+impl Cut {
+    pub(crate) fn of_some(host: usize, hosts: usize, dice: &mut Dice) -> Self {
+        let way = match dice.below(4) {
+            0 => Way::To,
+            1 => Way::From,
+            2 => Way::Both,
+            // The driver's host, too.
+            _ => Way::Between((host + dice.between(1, hosts - 1)) % hosts),
+        };
+        Self { host, way }
+    }
+
+    fn lets_through(self, from: usize, to: usize) -> bool {
+        match self.way {
+            Way::To => to != self.host,
+            Way::From => from != self.host,
+            Way::Both => to != self.host && from != self.host,
+            Way::Between(other) => (from, to) != (self.host, other),
+        }
+    }
 }
 
 impl Cluster {
@@ -54,13 +88,14 @@ impl Cluster {
     }
 
     pub(crate) fn reaches(&self, from: usize, to: AgentId) -> bool {
-        let Some(Cut { host, both_ways }) = self.cut else { return true };
+        let Some(cut) = self.cut else { return true };
         let to = self.hosts.iter().position(|known| known.info.id == to);
-        to == Some(from) || (to != Some(host) && !(both_ways && from == host))
+        // Whoever is gone does not answer in any case.
+        to.is_none_or(|to| to == from || cut.lets_through(from, to))
     }
 
     pub(crate) fn reaches_registry(&self, from: usize) -> bool {
-        !self.cut.is_some_and(|cut| cut.both_ways && cut.host == from)
+        !self.cut.is_some_and(|cut| cut.host == from && matches!(cut.way, Way::From | Way::Both))
     }
 
     pub(crate) fn registry_of(&mut self, from: usize) -> Result<&mut Registry> {

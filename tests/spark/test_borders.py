@@ -90,9 +90,15 @@ def test_rows_that_moved_unseen_are_not_asked_twice_in_silence(
         assert len(answers(cut(spark, after))) == ROWS
 
 
-def test_rows_that_moved_are_refused_after_a_restart_too(plain_spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("uses_before", [0, 1])
+def test_rows_that_moved_are_refused_after_a_restart_too(
+    plain_spark: Any, tmp_path: Path, uses_before: int
+) -> None:
     refused = pytest.raises(PySparkException, match=rf"{ReplayDivergence.__name__}.*commit")
     with clonos.attach(plain_spark, checkpoint_dir=tmp_path) as session:
+        for _ in range(uses_before):
+            with session.epoch("cut"):
+                answers(cut(plain_spark, 20))
         with suppress(Failed), session.epoch("cut"):
             answers(cut(plain_spark, 30))
             fail()

@@ -131,6 +131,9 @@ def test_another_session_of_the_application_is_attached_too(plain_spark: Any, se
     with session.epoch("other"):
         rows = other.range(0, 10, 1, 2).select(f("id"))
         assert rows.collect() == rows.collect()
+        # Rows with equal arguments are told apart there, too.
+        moved: Any = other.range(0, 40, 1, 4).repartition(3).select("id", f(lit(1)))
+        assert "xxhash64" in moved._jdf.queryExecution().optimizedPlan().toString()
     with clonos.attach(other, memory="64MiB") as attached:
         assert not session.is_active
         assert attached.is_active

@@ -14,7 +14,7 @@ import pytest
 import clonos
 from clonos import _services, causal
 from clonos._services import Scope
-from clonos.errors import ConfigError, ReplayDivergence
+from clonos.errors import CallsOverlap, ConfigError, ReplayDivergence
 
 PROGRAM = """
 import dataclasses
@@ -388,6 +388,19 @@ def test_a_call_that_is_not_given_up_again_is_no_other_outcome(
 
     with pytest.raises(ReplayDivergence, match="was given up when it was recorded"):
         within(Scope(Log(live.made)), lambda: asyncio.run(patient()))
+
+
+def test_calls_that_overlap_end_the_task_whatever_it_makes_of_that() -> None:
+    async def both() -> None:
+        first = asyncio.create_task(_services.call(asyncio.sleep, 0.01))
+        with contextlib.suppress(CallsOverlap):
+            await _services.call(asyncio.sleep(0))
+        await first
+
+    scope = Scope(Log())
+    within(scope, lambda: asyncio.run(both()))
+    with pytest.raises(CallsOverlap, match="gathers them"):
+        scope.check()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -241,7 +241,7 @@ def _join(session: Session, spark: SparkSession, bind_host: str) -> None:
     """Let `spark` have what the attached session of its application has."""
     if session.spark is not spark:
         register_formats(spark, session.config, bind_host)
-        session.watch(spark)
+        session.join(spark)
 
 
 def _client(spark: SparkSession, asked: dict[str, Any]) -> ConnectSession:

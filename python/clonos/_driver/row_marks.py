@@ -34,6 +34,7 @@ class RowMarks:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        self._attached: list[SparkSession] = []
         self._lock = threading.Lock()
         self._rule: Any = None
         self._failed = False
@@ -54,7 +55,8 @@ class RowMarks:
             try:
                 if self._rule is None:
                     self._rule = compiled.made(self._spark, "RowMarks")
-                self._stand_in(self._active())
+                for spark in (*self._attached, self._active()):
+                    self._stand_in(spark)
                 self._rule.add(judf.func(), takes_marks)
             except Exception as error:
                 if not spark_private.is_running(self._spark):
@@ -65,6 +67,11 @@ class RowMarks:
                     "not told apart behind a shuffle: give row_key= where answers differ (%s)",
                     error,
                 )
+
+    def join(self, spark: SparkSession) -> None:
+        """Let another session of the application have the rule with the next function."""
+        with self._lock:
+            self._attached.append(spark)
 
     def _active(self) -> SparkSession:
         """Session that the current thread builds queries in: a stream's batches have another."""

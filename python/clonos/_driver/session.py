@@ -104,14 +104,13 @@ class Session:
         self._attempts = itertools.count(1)
         # Of the epochs that are open, on whichever threads.
         self._strays: list[Strays] = []
-        self._smaller_batches = not spark_private.is_set(spark, BATCH_BYTES_SETTING)
-        if self._smaller_batches:
-            spark.conf.set(BATCH_BYTES_SETTING, BATCH_BYTES)
+        # Sessions that hand over less at a time meanwhile.
+        self._smaller_batches: list[SparkSession] = []
         self._listener = progress_listener(self._begin_query, self._end_batch)
         # Sessions of the application whose queries are listened to, by what tells them apart.
         self._watched: dict[str, StreamingQueryManager] = {}
         self._watching = threading.Lock()
-        self.watch(spark)
+        self.join(spark)
         self._watcher = threading.Thread(
             target=self._watch_executions, name="clonos-executions", daemon=True
         )
@@ -366,8 +365,8 @@ class Session:
                 streams.removeListener(self._listener)
         with contextlib.suppress(Exception):
             spark_private.wait_for_events(self.spark.sparkContext)
-            if self._smaller_batches:
-                self.spark.conf.unset(BATCH_BYTES_SETTING)
+            for spark in self._smaller_batches:
+                spark.conf.unset(BATCH_BYTES_SETTING)
         for close in self._closing:
             close()
         # First: streams that ask for their timers see by it that nobody answers any more.
@@ -380,14 +379,16 @@ class Session:
         """Note a causal function, which may be handed a mark of each row; see `RowMarks`."""
         self._marks.add(function, takes_marks=takes_marks)
 
-    def watch(self, spark: SparkSession) -> None:
-        """Listen to the streaming queries of a session of the application: each has its own.
+    def join(self, spark: SparkSession) -> None:
+        """Serve a session of the application: the first one, or one that ``newSession`` made."""
+        if not spark_private.is_set(spark, BATCH_BYTES_SETTING):
+            spark.conf.set(BATCH_BYTES_SETTING, BATCH_BYTES)
+            self._smaller_batches.append(spark)
+        self._marks.join(spark)
+        self.watch(spark)
 
-        Parameters
-        ----------
-        spark : pyspark.sql.SparkSession
-            The attached one, or one that ``newSession`` made of it.
-        """
+    def watch(self, spark: SparkSession) -> None:
+        """Listen to the streaming queries of a session of the application: each has its own."""
         self._listen_to(spark_private.session_name(spark), spark.streams)
 
     def watch_streams(self) -> None:

@@ -20,7 +20,7 @@ const ADVICE: &str = "rows have moved from task to task, or the input changed, a
 const SHARED_ADVICE: &str = "tasks were cut otherwise before all rows were recorded, and some rows with equal \
      arguments have one answer, so that this epoch can only be given up. Name the columns that tell its rows apart \
      with row_key=, or leave the number of partitions as it is until the epoch is committed; before a union of a \
-     frame with itself, have all of its rows asked by an action over it alone";
+     frame with itself, have all of its rows asked by an action over it alone, behind a shuffle";
 
 /// Some rows of a partition.
 type Rows = (Partition, u64);
@@ -218,6 +218,11 @@ impl Registry {
     /// What was refused since this was asked last: to be written down, for whoever begins the epoch again.
     pub fn newly_refused(&mut self) -> Vec<Divergence> {
         self.uses.values_mut().flat_map(|uses| std::mem::take(&mut uses.moved.unwritten)).collect()
+    }
+
+    /// It was not, and is to be written down later.
+    pub fn not_written(&mut self, divergence: Divergence) {
+        self.uses_of(&divergence.task.clone()).moved.unwritten.push(divergence);
     }
 
     /// Refuses what an earlier application has refused.

@@ -30,8 +30,9 @@ impl Handler {
         let refused = locked(&local.registry).newly_refused();
         for divergence in refused {
             if let Err(error) = self.keep_refusal(&divergence) {
-                // It holds while the driver lives.
+                // It holds while the driver lives, and is tried again.
                 tracing::warn!(%error, %divergence, "a refusal could not be written to checkpoint_dir");
+                locked(&local.registry).not_written(divergence);
             }
         }
     }
@@ -40,7 +41,8 @@ impl Handler {
         let operator = format!("{}{REFUSAL}", divergence.task.operator);
         let record = SegmentRecord {
             task: TaskId { operator: operator.into(), ..divergence.task.clone() },
-            generation: Generation(1),
+            // Of this use of the epoch's name: what is older counts no more.
+            generation: locked(&self.store).over_below(&divergence.task.epoch_key()).max(Generation(1)),
             app: 0,
             stage: 0,
             tasks: None,

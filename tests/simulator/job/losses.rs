@@ -9,10 +9,10 @@ impl Job {
         let was_cut = self.cluster.cut.is_some();
         match self.cluster.cut {
             None if self.crashes < self.setting.crashes && self.dice.below(self.setting.calm) == 0 => {
-                let cut =
-                    Cut { host: self.cluster.any_host(&mut self.dice), both_ways: self.dice.chance(50) };
+                let host = self.cluster.any_host(&mut self.dice);
+                let cut = Cut::of_some(host, self.cluster.hosts.len(), &mut self.dice);
                 self.crashes += 1;
-                self.note(|| format!("host {} is cut off, both ways: {}", cut.host, cut.both_ways));
+                self.note(|| format!("host {host} is cut off: {:?}", cut.way));
                 self.cluster.cut = Some(cut);
             }
             Some(cut) if self.dice.below(40) == 0 => {
