@@ -12,7 +12,7 @@ use clonos::id::TaskId;
 use crate::attempt::{Attempt, Shape, Step, task_id};
 use crate::cluster::Cluster;
 use crate::dice::Dice;
-use crate::host::Room;
+use crate::host::{Host, Room};
 use crate::late::Late;
 use crate::shuffle::{Output, inputs};
 use crate::uses::epoch;
@@ -280,7 +280,13 @@ impl Job {
     }
 
     fn remember(&mut self, task: &TaskId, host: usize) {
-        self.truth.insert(task.clone(), self.cluster.hosts[host].blocks(task));
+        let (hosts, commits) = (&self.cluster.hosts, self.cluster.commits());
+        // Where a newer attempt's copy is being made in its place, others have it.
+        let is_whole = |host: &&Host| host.store.is_whole(task) && host.heard == commits;
+        let mut own = hosts.get(host).into_iter().filter(is_whole);
+        let log = own.next().map(|host| host.blocks(task));
+        let longest = || hosts.iter().filter(is_whole).map(|host| host.blocks(task)).max_by_key(Vec::len);
+        self.truth.insert(task.clone(), log.or_else(longest).unwrap_or_default());
     }
 
     /// Spark notices that an output has other contents than before.
