@@ -87,8 +87,6 @@ class Tree:
         file.write_text(fault.put_back(whole))
         try:
             ran = self._run(fault.noticed_by)
-        except subprocess.TimeoutExpired:
-            return "it hangs"
         finally:
             file.write_text(whole)
         # What does not compile has noticed nothing.
@@ -99,16 +97,19 @@ class Tree:
         words = shlex.split(command)
         if words[0] == "pytest":
             words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words[1:]]
-        return subprocess.run(
-            words,
-            cwd=self._root,
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
+        try:
+            return subprocess.run(
+                words,
+                cwd=self._root,
+                env=self._environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=PATIENCE_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(words, 1, f"no end in {PATIENCE_SECONDS:.0f} s")
 
 
 def _said(ran: subprocess.CompletedProcess[str]) -> str:

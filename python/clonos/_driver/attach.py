@@ -239,7 +239,7 @@ def _is_same(before: Session, spark: SparkSession, asked: dict[str, Any]) -> boo
 
 def _join(session: Session, spark: SparkSession, bind_host: str) -> None:
     """Let `spark` have what the attached session of its application has."""
-    if session.spark is not spark:
+    if spark not in session.joined:
         register_formats(spark, session.config, bind_host)
         session.join(spark)
 

@@ -69,9 +69,11 @@ class RowMarks:
                 )
 
     def join(self, spark: SparkSession) -> None:
-        """Let another session of the application have the rule with the next function."""
+        """Let another session of the application have the rule, as soon as there is one."""
         with self._lock:
             self._attached.append(spark)
+            if self._rule is not None and not self._failed:
+                self._stand_in(spark)
 
     def _active(self) -> SparkSession:
         """Session that the current thread builds queries in: a stream's batches have another."""

@@ -104,7 +104,8 @@ class Session:
         self._attempts = itertools.count(1)
         # Of the epochs that are open, on whichever threads.
         self._strays: list[Strays] = []
-        # Sessions that hand over less at a time meanwhile.
+        #: Sessions of the application that were attached; those that hand over less meanwhile.
+        self.joined: list[SparkSession] = []
         self._smaller_batches: list[SparkSession] = []
         self._listener = progress_listener(self._begin_query, self._end_batch)
         # Sessions of the application whose queries are listened to, by what tells them apart.
@@ -381,6 +382,7 @@ class Session:
 
     def join(self, spark: SparkSession) -> None:
         """Serve a session of the application: the first one, or one that ``newSession`` made."""
+        self.joined.append(spark)
         if not spark_private.is_set(spark, BATCH_BYTES_SETTING):
             spark.conf.set(BATCH_BYTES_SETTING, BATCH_BYTES)
             self._smaller_batches.append(spark)

@@ -26,6 +26,7 @@ name                                                      seen in
 ``committedOffsets``, ``getStartOffsetsOfLatestBatch``    4.3
 ``StreamExecution.getLatestExecutionContext().batchId``   4.3
 ``MicroBatchExecution.watermarkTracker``                  4.3
+``SparkSession._get_j_spark_session_class``               4.3
 ========================================================= =============
 """
 
@@ -232,8 +233,7 @@ def session_name(spark: SparkSession) -> str:
 @contextlib.contextmanager
 def active(spark: SparkSession) -> Iterator[None]:
     """Make `spark` the session that Spark takes for the current one in this thread, for a while."""
-    jvm: Any = spark._jvm
-    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    sessions: Any = spark._get_j_spark_session_class(spark._jvm)
     before = sessions.getActiveSession()
     sessions.setActiveSession(spark._jsparkSession)
     try:

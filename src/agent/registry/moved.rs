@@ -11,7 +11,7 @@ use super::Registry;
 use super::parts::first_part;
 use crate::agent::protocol::Layout;
 use crate::error::{Divergence, DivergenceKind, Error, Result};
-use crate::id::{Partition, TaskId};
+use crate::id::{Generation, Partition, TaskId};
 use crate::task::Summary;
 
 const ADVICE: &str = "rows have moved from task to task, or the input changed, and some were asked again, so that \
@@ -215,14 +215,20 @@ impl Moved {
 }
 
 impl Registry {
-    /// What was refused since this was asked last: to be written down, for whoever begins the epoch again.
-    pub fn newly_refused(&mut self) -> Vec<Divergence> {
-        self.uses.values_mut().flat_map(|uses| std::mem::take(&mut uses.moved.unwritten)).collect()
+    /// What was refused since this was asked last: to be written down, for whoever begins the epoch again. With the first
+    /// generation of this use of the epoch's name: what is older counts no more, nor is this the next one's.
+    pub fn newly_refused(&mut self) -> Vec<(Divergence, Generation)> {
+        let refused = self.uses.values_mut().flat_map(|uses| std::mem::take(&mut uses.moved.unwritten));
+        let since = |task: &TaskId| self.over.below(&task.epoch_key()).unwrap_or(Generation(1));
+        refused.map(|divergence| (divergence.clone(), since(&divergence.task))).collect()
     }
 
-    /// It was not, and is to be written down later.
+    /// It was not, and is to be written down later, unless the epoch was committed meanwhile.
     pub fn not_written(&mut self, divergence: Divergence) {
-        self.uses_of(&divergence.task.clone()).moved.unwritten.push(divergence);
+        let uses = self.uses.get_mut(&divergence.task.epoch_key());
+        if let Some(uses) = uses.filter(|uses| uses.moved.refused.contains_key(&divergence.task.operator)) {
+            uses.moved.unwritten.push(divergence);
+        }
     }
 
     /// Refuses what an earlier application has refused.
@@ -237,6 +243,31 @@ mod tests {
     use crate::agent::protocol::{AgentInfo, Code, Ending, Left, OpenTask, Sent, Use};
     use crate::agent::registry::Granted;
     use crate::id::{AgentId, Epoch};
+
+    #[test]
+    fn what_could_not_be_written_is_written_later_unless_its_epoch_is_over() {
+        let mut registry = Registry::new();
+        let refused = |registry: &mut Registry| {
+            let task = task(0);
+            let moved = &mut registry.uses_of(&task).moved;
+            let (first, second) = (ended(moved, 0, 3, 4, 0), ended(moved, 1, 3, 0, 4));
+            assert!(first && !second);
+            let mut newly = registry.newly_refused();
+            assert!(registry.newly_refused().is_empty());
+            newly.pop().unwrap()
+        };
+        let (task, used, execution, inside, stamp) = (task(0), Use::default(), None, false, 0);
+        let (app, stage, attempt, worker) = (STAGE.app, STAGE.stage, 1, 1);
+        let open = OpenTask { task, used, execution, app, stage, attempt, worker, inside, stamp };
+        registry.grant(&open, Sent { by: AgentId(1), number: 1 }, 0, Some(2), 0);
+        let (divergence, since) = refused(&mut registry);
+        assert_eq!(since, Generation(1));
+        registry.not_written(divergence.clone());
+        assert_eq!(registry.newly_refused(), [(divergence.clone(), since)]);
+        registry.commit(&divergence.task.epoch_key());
+        registry.not_written(divergence);
+        assert!(registry.newly_refused().is_empty());
+    }
 
     const STAGE: Layout = Layout { app: 1, stage: 3, tasks: Some(2), code: CODE, plan: None };
     const CODE: Code = Code { fingerprint: 7, python: 0x030b };

@@ -28,8 +28,8 @@ impl Handler {
     pub(in crate::edge) fn keep_refusals(&self) {
         let Registrar::Here(local) = &self.registrar else { return };
         let refused = locked(&local.registry).newly_refused();
-        for divergence in refused {
-            if let Err(error) = self.keep_refusal(&divergence) {
+        for (divergence, since) in refused {
+            if let Err(error) = self.keep_refusal(&divergence, since) {
                 // It holds while the driver lives, and is tried again.
                 tracing::warn!(%error, %divergence, "a refusal could not be written to checkpoint_dir");
                 locked(&local.registry).not_written(divergence);
@@ -37,12 +37,11 @@ impl Handler {
         }
     }
 
-    fn keep_refusal(&self, divergence: &Divergence) -> Result<()> {
+    fn keep_refusal(&self, divergence: &Divergence, generation: Generation) -> Result<()> {
         let operator = format!("{}{REFUSAL}", divergence.task.operator);
         let record = SegmentRecord {
             task: TaskId { operator: operator.into(), ..divergence.task.clone() },
-            // Of this use of the epoch's name: what is older counts no more.
-            generation: locked(&self.store).over_below(&divergence.task.epoch_key()).max(Generation(1)),
+            generation,
             app: 0,
             stage: 0,
             tasks: None,
