@@ -237,7 +237,7 @@ def test_two_services_awaited_at_a_time_are_refused(spark: Any) -> None:
         waits = [clonos.call(asyncio.sleep, 0.01, row) for row in range(2)]
         return str(await asyncio.gather(*waits))
 
-    with pytest.raises(Exception, match="one by one"):
+    with pytest.raises(Exception, match="CALLS_OVERLAP"):
         spark.range(0, 1, 1, 1).select(ask("id")).collect()
 
 
