@@ -365,6 +365,7 @@ impl Registry {
             recording,
             ended_before,
             over,
+            used: 0,
             committed,
             commits,
         }

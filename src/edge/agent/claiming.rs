@@ -11,7 +11,7 @@ use super::handler::{Handler, unexpected};
 use super::refusals::is_refusal;
 use super::registrar::{LocalRegistry, Registrar};
 use super::works::Works;
-use crate::agent::protocol::{Layout, Reply, Request};
+use crate::agent::protocol::{Layout, OpenTask, Reply, Request};
 use crate::agent::registry::Recorded;
 use crate::causal_log::Place;
 use crate::edge::disk::recovery::RecoveredTask;
@@ -123,6 +123,12 @@ impl Handler {
             Reply::UseIs(used) => Ok(used),
             _ => Err(unexpected()),
         }
+    }
+
+    /// In the driver: of which use an attempt is that opens a task now. To be asked before it is granted: if the name is
+    /// committed meanwhile, what the attempt writes down counts in neither.
+    pub(in crate::edge) fn use_now(&self, open: &OpenTask) -> u64 {
+        self.known_use(&open.task.epoch_key()).unwrap_or_default()
     }
 
     /// The number of the use of an epoch that was claimed.

@@ -13,6 +13,7 @@ use bytes::Bytes;
 
 use super::copying::Logs;
 use super::handler::{Handler, Session, unexpected};
+use super::publishing::Author;
 use crate::agent::copying::Copying;
 use crate::agent::protocol::{AgentInfo, Beginning, Counting, Reply, Request};
 use crate::agent::store::Taken;
@@ -111,7 +112,7 @@ impl Handler {
 
     fn share_all(&self, session: &Session, tasks: &[TaskId]) -> Result<()> {
         let logs = self.compared(tasks)?;
-        let pending = self.persist_copies(&logs)?;
+        let pending = self.persist_copies(&logs, session.grant.used)?;
         let mut copying = Copying::new(self.depth()).one_at_least(self.patience());
         self.see_that(Logs::absorbed(&session.task, tasks, session.grant.generation), &mut copying)?;
         let peers = copying.holders().iter().map(|peer| peer.id);
@@ -323,8 +324,8 @@ impl Handler {
 
     // The segment.
 
-    /// Queues what this agent's segment lacks of these logs.
-    fn persist_copies(&self, logs: &[(Shared, Counting)]) -> Result<Vec<Writing>> {
+    /// Queues what this agent's segment of this use of the epoch's name lacks of these logs.
+    fn persist_copies(&self, logs: &[(Shared, Counting)], used: u64) -> Result<Vec<Writing>> {
         let mut pending = Vec::new();
         if !self.disk.has_segments() {
             return Ok(pending);
@@ -333,6 +334,7 @@ impl Handler {
             if locked(&self.store).is_durable(task) {
                 continue;
             }
+            let author = Author { generation: counting.generation, layout: counting.layout, used };
             let (mut from, mut index) = (LogOffset::START, 0);
             while from < *end {
                 let blocks = self.read(task, from)?;
@@ -342,7 +344,7 @@ impl Handler {
                 }
                 for block in blocks {
                     if !locked(&self.store).is_block_durable(task, index) {
-                        let written = self.submit(task, counting.generation, counting.layout, from, &block);
+                        let written = self.submit(task, author, from, &block);
                         let (task, version) = (task.clone(), *version);
                         let writing = |written| Writing { task, version, index, written };
                         pending.extend(written.map(writing));

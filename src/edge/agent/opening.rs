@@ -11,6 +11,7 @@ use super::asking::SILENCE_PAUSE;
 use super::copying::channel;
 use super::gathering::{Copies, Found};
 use super::handler::{Handler, Session};
+use super::publishing::Author;
 use super::registrar::Asked;
 use crate::agent::placement;
 use crate::agent::protocol::{AgentInfo, Ending, Grant, Left, OpenTask, Reply, Request};
@@ -153,7 +154,8 @@ impl Handler {
     fn granted_now(&self, open: &OpenTask) -> Result<Asked> {
         locked(&self.attempts).asks(open);
         let (sent, commits_seen) = (self.next_request(), self.commits_seen());
-        let granted = self.registrar.grant(&self.connections, open, sent, commits_seen);
+        let used = self.use_now(open);
+        let granted = self.registrar.grant(&self.connections, open, sent, commits_seen, used);
         let mut attempts = locked(&self.attempts);
         if let Ok(Asked::Granted(grant)) = &granted {
             attempts.opens((grant.task.clone(), grant.generation));
@@ -274,7 +276,7 @@ impl Handler {
             }
             let mut pending = Vec::with_capacity(blocks.len());
             for block in &blocks {
-                pending.extend(self.submit(task, grant.generation, grant.layout, from, block));
+                pending.extend(self.submit(task, Author::of(grant), from, block));
                 from = from.plus(block.len() as u64);
             }
             for written in pending {

@@ -13,6 +13,22 @@ use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::id::{Generation, LogOffset, TaskId};
 
+/// In whose name something is written down.
+#[derive(Clone, Copy)]
+pub(super) struct Author {
+    pub(super) generation: Generation,
+    pub(super) layout: Layout,
+    /// The use of the epoch's name.
+    pub(super) used: u64,
+}
+
+impl Author {
+    pub(super) const fn of(grant: &Grant) -> Self {
+        let Grant { generation, layout, used, .. } = *grant;
+        Self { generation, layout, used }
+    }
+}
+
 impl Handler {
     /// Appends a block; returns when it is stable. With it, all that the task has kept before: an empty block stands
     /// for that alone.
@@ -39,9 +55,9 @@ impl Handler {
         let mut pending = None;
         if !block.is_empty() {
             let index = self.hold(&session.task, session.grant.generation, from, block)?;
-            let Grant { generation, layout, .. } = session.grant;
-            pending =
-                self.submit(&session.task, generation, layout, from, block).map(|pending| (index, pending));
+            pending = self
+                .submit(&session.task, Author::of(&session.grant), from, block)
+                .map(|pending| (index, pending));
         }
         let moved = self.replicate(session)?;
         if let Some((index, pending)) = pending {
@@ -65,8 +81,7 @@ impl Handler {
     pub(super) fn submit(
         &self,
         task: &TaskId,
-        generation: Generation,
-        layout: Layout,
+        Author { generation, layout, used }: Author,
         offset: LogOffset,
         block: &Bytes,
     ) -> Option<Pending> {
@@ -75,7 +90,8 @@ impl Handler {
         }
         let (task, block) = (task.clone(), block.clone());
         let Layout { app, stage, tasks, plan, .. } = layout;
-        self.disk.submit(SegmentRecord { task, generation, app, stage, tasks, plan, offset, block })
+        let record = SegmentRecord { task, generation, app, stage, tasks, plan, offset, block };
+        self.disk.submit(record, used)
     }
 
     /// Tells the registry who holds the log of this generation.

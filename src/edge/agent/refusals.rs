@@ -49,7 +49,8 @@ impl Handler {
             offset: LogOffset::START,
             block: encode(divergence)?,
         };
-        self.disk.submit(record).map_or(Ok(()), |pending| pending.wait().map(drop))
+        let used = self.known_use(&record.task.epoch_key()).unwrap_or_default();
+        self.disk.submit(record, used).map_or(Ok(()), |pending| pending.wait().map(drop))
     }
 
     /// Has the registry refuse what an earlier application refused.

@@ -157,8 +157,14 @@ impl LocalRegistry {
         (self.stages)(stage).is_none_or(|stage| stage.was_complete)
     }
 
-    /// Answers an open. Spark, which may take its time, is asked without a lock.
-    fn grant(&self, open: &OpenTask, sent: Sent, commits_seen: u64) -> Result<Reply> {
+    /// Answers an open, which is of this use of its epoch's name. Spark, which may take its time, is asked without a lock.
+    pub(in crate::edge) fn grant(
+        &self,
+        open: &OpenTask,
+        sent: Sent,
+        commits_seen: u64,
+        used: u64,
+    ) -> Result<Reply> {
         if let Some(reason) = locked(&self.refused).get(&*open.task.query) {
             return Err(reason.clone());
         }
@@ -187,6 +193,7 @@ impl LocalRegistry {
         if *ended != grant.ended_before && !self.was_used(open.stage) {
             *ended = grant.ended_before;
         }
+        grant.used = used;
         Ok(Reply::Granted(grant))
     }
 
@@ -196,9 +203,6 @@ impl LocalRegistry {
             let now_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
             let wait_ns = locked(&self.limits).reserve(name, *interval_ns, *count, now_ns);
             return Some(Ok(Reply::PermitsFrom(wait_ns)));
-        }
-        if let Request::Grant { open, sent, commits_seen } = request {
-            return Some(self.grant(open, *sent, *commits_seen));
         }
         let now_ms = self.now_ms();
         let mut registry = locked(&self.registry);
@@ -268,18 +272,22 @@ impl Registrar {
         }
     }
 
-    /// Asks to open a task.
+    /// Asks to open a task; in the driver with what [`Handler::use_now`] said before.
+    ///
+    /// [`Handler::use_now`]: super::handler::Handler::use_now
     pub(in crate::edge) fn grant(
         &self,
         connections: &Connections,
         open: &OpenTask,
         sent: Sent,
         commits_seen: u64,
+        used: u64,
     ) -> Result<Asked> {
-        let request = Request::Grant { open: open.clone(), sent, commits_seen };
         let reply = match self {
-            Self::Here(_) => self.ask(connections, &request),
-            Self::There(addr) => connections.call_driver(addr, &request),
+            Self::Here(local) => local.grant(open, sent, commits_seen, used),
+            Self::There(addr) => {
+                connections.call_driver(addr, &Request::Grant { open: open.clone(), sent, commits_seen })
+            }
         };
         match reply? {
             Reply::Granted(grant) => Ok(Asked::Granted(grant)),

@@ -198,9 +198,9 @@ impl Disk {
         self.segments.is_some()
     }
 
-    /// Queues a block for this agent's segment.
-    pub(super) fn submit(&self, record: SegmentRecord) -> Option<Pending> {
-        self.segments.as_ref().map(|segments| segments.submit(record))
+    /// Queues a block for this agent's segment of one use of an epoch.
+    pub(super) fn submit(&self, record: SegmentRecord, used: u64) -> Option<Pending> {
+        self.segments.as_ref().map(|segments| segments.submit_of(record, used))
     }
 
     /// Spills blocks of one epoch.

@@ -315,15 +315,17 @@ impl Server {
         if let Request::Timers(about) = request {
             return handler.timer_due(local, about).map(Reply::Timers);
         }
-        if let Request::Grant { open, .. } = request
-            && !self.is_attended(open)?
-        {
-            return Ok(Reply::NotYet);
+        if let Request::Grant { open, sent, commits_seen } = request {
+            if !self.is_attended(open)? {
+                return Ok(Reply::NotYet);
+            }
+            let granted = local.grant(open, *sent, *commits_seen, handler.use_now(open));
+            // The next micro-batch commits the one before.
+            handler.catch_up(local);
+            return granted;
         }
         let answer = local.handle(request).unwrap_or_else(|| Err(not_registry()));
         match request {
-            // The next micro-batch commits the one before.
-            Request::Grant { .. } => handler.catch_up(local),
             Request::Closed { .. } if answer.is_err() => handler.keep_refusals(),
             _ => {}
         }

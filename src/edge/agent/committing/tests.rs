@@ -24,6 +24,9 @@ fn agent(folder: &TempDir) -> Handler {
     Handler::new(config, info, disk, Registrar::There(String::new()), String::new())
 }
 
+/// The use of the epoch's name.
+const USED: u64 = 1;
+
 /// What was absorbed, as it is to be shared.
 fn shared(agent: &Handler) -> Shared {
     let store = locked(&agent.store);
@@ -43,11 +46,11 @@ fn what_took_the_place_of_a_log_since_it_was_compared_is_not_written_in_its_name
     let agent = agent(&folder);
     absorb(&agent, b"compared");
     let log = shared(&agent);
-    let written = agent.persist_copies(&[(shared(&agent), Counting::default())]).unwrap();
+    let written = agent.persist_copies(&[(shared(&agent), Counting::default())], USED).unwrap();
     assert_eq!(written.len(), 1);
     locked(&agent.store).drop_stale(&task(), log.version, LogOffset::START);
     absorb(&agent, b"another one");
-    assert!(agent.persist_copies(&[(log, Counting::default())]).unwrap().is_empty());
+    assert!(agent.persist_copies(&[(log, Counting::default())], USED).unwrap().is_empty());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use super::SegmentRecord;
+use super::claim::Claim;
 use super::format::Payload;
 use crate::causal_log::SpillRef;
 use crate::edge::progress::Progress;
@@ -48,9 +49,24 @@ impl<T> Answer<T> {
 pub(super) struct Append {
     pub(super) task: TaskId,
     pub(super) generation: Generation,
+    /// The use of the epoch's name in which it was opened, where names are claimed.
+    pub(super) used: Option<u64>,
     pub(super) offset: LogOffset,
     pub(super) payload: Payload,
     pub(super) answer: Answer<SpillRef>,
+}
+
+impl Append {
+    /// Whether it is of the use of which a file is that was made under this claim.
+    pub(super) fn is_of(&self, claim: Option<Claim>) -> bool {
+        self.used.zip(claim).is_none_or(|(used, claim)| used == claim.used)
+    }
+
+    /// Answers that the use in which it was opened is over.
+    pub(super) fn refuse(self, newer: Generation) {
+        let Self { task, generation: ours, answer, .. } = self;
+        answer.give(Err(Error::Fenced { task, newer, ours }));
+    }
 }
 
 /// What the writer's thread is asked to do.
@@ -65,13 +81,13 @@ pub(super) enum Message {
 }
 
 /// Encodes a record for the writer. An error is an answer like any other.
-pub(super) fn append(record: SegmentRecord) -> (Option<Append>, Pending) {
+pub(super) fn append(record: SegmentRecord, used: Option<u64>) -> (Option<Append>, Pending) {
     let (sender, receiver) = sync_channel(1);
     let (answer, pending) = (Answer(sender), Pending(receiver));
     match Payload::new(&record) {
         Ok(payload) => {
             let SegmentRecord { task, generation, offset, .. } = record;
-            (Some(Append { task, generation, offset, payload, answer }), pending)
+            (Some(Append { task, generation, used, offset, payload, answer }), pending)
         }
         Err(error) => {
             answer.give(Err(error));

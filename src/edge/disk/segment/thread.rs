@@ -141,25 +141,19 @@ impl Writer {
 
     fn write(&mut self, key: &EpochKey, mut group: Vec<Append>) -> Result<Vec<Unsynced>> {
         if let Some(below) = self.over.below(key) {
-            for Append { answer, task, generation: ours, .. } in
-                group.extract_if(.., |append| append.generation < below)
-            {
-                answer.give(Err(Error::Fenced { task, newer: below, ours }));
-            }
+            group.extract_if(.., |append| append.generation < below).for_each(|append| append.refuse(below));
             if group.is_empty() {
                 return Ok(Vec::new());
             }
         }
         let file = match self.poison.clone() {
             Some(poison) => Err(poison),
-            None => self.file(key),
+            None => self.drop_if_over(key, &group).and_then(|()| self.file(key)),
         };
         let file = match file {
             Ok(Some(file)) => file,
             Ok(None) => {
-                for Append { answer, task, generation: ours, .. } in group {
-                    answer.give(Err(Error::Fenced { task, newer: Generation::NONE, ours }));
-                }
+                group.into_iter().for_each(|append| append.refuse(Generation::NONE));
                 return Ok(Vec::new());
             }
             Err(error) => {
@@ -169,6 +163,10 @@ impl Writer {
                 return Err(error);
             }
         };
+        let claim = file.claim();
+        group
+            .extract_if(.., |append| !append.is_of(claim))
+            .for_each(|append| append.refuse(Generation::NONE));
         match file.write(group) {
             Ok(unsynced) => Ok(unsynced),
             Err(error) => {
@@ -202,6 +200,20 @@ impl Writer {
         self.poison = Some(poison.clone());
         self.failed.store(true, Ordering::Release);
         poison
+    }
+
+    /// Gives up the file of a use that was committed, of which this agent has not heard, if there is something of another.
+    fn drop_if_over(&mut self, key: &EpochKey, group: &[Append]) -> Result<()> {
+        let Some(file) = self.files.get(key) else { return Ok(()) };
+        if group.iter().all(|append| append.is_of(file.claim()))
+            || file.is_claimed(self.store.as_ref(), key)?
+        {
+            return Ok(());
+        }
+        // It lies there as what nobody claims, if it does.
+        self.table.remove(file.id());
+        self.files.remove(key);
+        Ok(())
     }
 
     /// The epoch's file; `None` if the epoch is nobody's, as it was committed.

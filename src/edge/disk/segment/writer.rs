@@ -105,14 +105,25 @@ impl DiskWriter {
     ///
     /// All that can go wrong is told by [`Pending::wait`].
     pub fn submit(&self, record: SegmentRecord) -> Pending {
-        let (append, pending) = queue::append(record);
+        self.submit_as(record, None)
+    }
+
+    /// [`Self::submit`] of what was opened in one use of its epoch's name: it is in no segment of another use, and refused
+    /// when that one is over, whether or not this agent has heard of it.
+    pub(in crate::edge) fn submit_of(&self, record: SegmentRecord, used: u64) -> Pending {
+        self.submit_as(record, Some(used))
+    }
+
+    fn submit_as(&self, record: SegmentRecord, used: Option<u64>) -> Pending {
+        let (append, pending) = queue::append(record, used);
         self.send(append.into_iter().collect());
         pending
     }
 
     /// [`Self::submit`] of records that are written together: of those of one epoch all are durable at once.
     pub fn submit_all(&self, records: impl IntoIterator<Item = SegmentRecord>) -> Vec<Pending> {
-        let (appends, pending): (Vec<_>, Vec<_>) = records.into_iter().map(queue::append).unzip();
+        let (appends, pending): (Vec<_>, Vec<_>) =
+            records.into_iter().map(|record| queue::append(record, None)).unzip();
         self.send(appends.into_iter().flatten().collect());
         pending
     }

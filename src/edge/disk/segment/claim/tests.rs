@@ -237,6 +237,37 @@ fn a_late_writer_brings_no_committed_name_back() {
 }
 
 #[test]
+fn who_has_not_heard_of_a_commit_writes_nothing_into_the_next_use_of_the_name() {
+    let root = tempfile::tempdir().unwrap();
+    let key = named("daily");
+    let (incarnation, writer) = attached(root.path(), "app");
+    let paused = DiskWriter::start(root.path(), AgentId(7), APP + incarnation).unwrap();
+    paused.own(incarnation);
+    let claim = claimed(root.path(), &key, incarnation);
+    // One has a file by then, the other was granted its task and has written nothing.
+    writer.submit_of(of(&key, 0, b"abc"), claim.used).wait().unwrap();
+    give_up(&Folder::at(root.path()), &key, claim).unwrap();
+    let again = claimed(root.path(), &key, incarnation);
+    for (writer, offset) in [(&paused, 0), (&writer, 3)] {
+        let refused = writer.submit_of(of(&key, offset, b"late"), claim.used).wait().unwrap_err();
+        assert!(matches!(refused, Error::Fenced { newer: Generation::NONE, .. }), "{refused}");
+    }
+    assert_eq!(found(root.path(), &key, again), 0);
+    // Nor does what they have keep them from what they are granted now; whatever comes late beside it.
+    for (writer, partition) in [(&paused, 1), (&writer, 2)] {
+        let record = |offset, block| {
+            let record = of(&key, offset, block);
+            SegmentRecord { task: TaskId { partition: Partition(partition), ..record.task }, ..record }
+        };
+        let late = writer.submit_of(record(0, b"late"), claim.used);
+        writer.submit_of(record(0, b"new"), again.used).wait().unwrap();
+        assert!(matches!(late.wait(), Err(Error::Fenced { .. })));
+        assert!(writer.submit_of(record(3, b"late"), claim.used).wait().is_err());
+    }
+    assert_eq!(found(root.path(), &key, again), 6);
+}
+
+#[test]
 fn a_commit_that_cannot_be_made_durable_is_an_error_and_can_be_made_again() {
     let root = tempfile::tempdir().unwrap();
     let key = named("daily");
