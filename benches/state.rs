@@ -11,8 +11,8 @@ use bytes::Bytes;
 use clonos::edge::disk::spill::{RunFiles, SpillDir};
 use clonos::id::Generation;
 use clonos::state::{
-    Advanced, CommitPoint, Delta, DeltaPart, Due, EntriesBuilder, EntryKey, KeyPrefix, Op, Range, RangeSet,
-    Read, Slot, StateId, StateStore, Version, partition_ranges,
+    Advanced, CommitPoint, Delta, DeltaPart, Due, EntriesBuilder, EntryKey, KeyPrefix, Limits, Op, Range,
+    RangeSet, Read, Slot, StateId, StateStore, Version, partition_ranges,
 };
 
 const PARTITIONS: u32 = 8;
@@ -20,7 +20,7 @@ const EPOCHS: u64 = 40;
 const VALUE: usize = 24;
 /// One key in so many has a timer, which is due at a later epoch.
 const TIMERS: u64 = 4;
-const PAGE: usize = 4 << 20;
+const PAGE: u64 = 4 << 20;
 /// Background work after each epoch.
 const TIDY: u64 = 16 << 20;
 
@@ -149,7 +149,8 @@ fn write(
 fn read(store: &StateStore, id: &StateId, version: Version, keys: &[KeyPrefix]) -> usize {
     let (mut from, mut bytes) = (None, 0);
     loop {
-        let Read::Entries { entries, next } = store.read(id, version, keys, from.as_ref(), 0, PAGE).unwrap()
+        let Read::Entries { entries, next, .. } =
+            store.read(id, version, keys, from.as_ref(), 0, Limits::whole(PAGE)).unwrap()
         else {
             panic!("not read")
         };

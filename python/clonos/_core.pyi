@@ -133,6 +133,9 @@ class ResultTask:
     @property
     def lost(self) -> bool:
         """Whether a published log of this task can be read nowhere."""
+    @property
+    def relaid(self) -> bool:
+        """Whether the epoch was recorded with another number of partitions."""
     def offer(self, columns: Sequence[pa.Array], marks: pa.Array | None = None) -> Plan:
         """Fingerprint the rows of a batch and match them with the log; `marks` are int64."""
     def complete(self, plan: Plan, live: pa.Array | None) -> pa.Array:
@@ -351,13 +354,15 @@ class StateTask:
         deleted: Sequence[str] = (),
         local: LocalState | None = None,
         state_from: tuple[Location, int] | None = None,
+        part_bytes: int | None = None,
     ) -> StateTask:
         """Begin; `variables` are name, kind (value, list, map), user key, value, TTL in ms.
 
         What was kept under `deleted` names is gone, before those that are declared.
         Without a task, and in a batch query, the state is empty and nothing is kept, but for
         `local`. Where nothing was committed, it begins with the savepoint `state_from`, whose
-        mark `check_savepoint` told.
+        mark `check_savepoint` told. About `part_bytes` of each list and map are loaded with
+        their keys; ``None``: all.
         """
     @property
     def version(self) -> int | None:
@@ -394,6 +399,17 @@ class StateTask:
         self, variable: int, first: int = 0
     ) -> tuple[pa.Array, pa.Array | None, pa.StructArray]:
         """Stored entries of loaded keys from `first` on: key numbers, user keys, values."""
+    def cut(self, variable: int, first: int = 0) -> list[int]:
+        """Numbers of keys, from `first` on, of whose list or map not all is loaded."""
+    def piece(
+        self, variable: int, key: int, begins: bytes | None = None
+    ) -> tuple[pa.StructArray | None, pa.StructArray, bytes | None]:
+        """Some of what was not loaded: user keys, values, and where the next piece begins.
+
+        The first begins where what was loaded ends. About a mebibyte, one entry at least.
+        """
+    def lookup(self, variable: int, key: int, user_key: pa.StructArray) -> pa.StructArray | None:
+        """Value of a user key (one row) in a map of which not all is loaded, if it has any."""
     def timers(self, first: int = 0) -> tuple[pa.Array, pa.Array]:
         """Stored timers of the loaded keys from number `first` on: key numbers, expiries."""
     def write(

@@ -7,8 +7,8 @@ use super::service_task::PyServiceTask;
 use crate::agent::protocol::PIECE_BYTES;
 use crate::agent::state::messages::{Found, Wanted};
 use crate::error::{Error, Result};
-use crate::state::view::{Backend, Begun};
-use crate::state::{Delta, Entries, KeyPrefix};
+use crate::state::view::{Backend, Begun, Loaded};
+use crate::state::{Delta, Entries, EntryKey, KeyPrefix, Limits};
 
 /// Keys that are asked for at a time, by number and by bytes.
 const KEYS_MAX: usize = 1 << 15;
@@ -39,8 +39,8 @@ impl Backend for AtAgent {
         Ok(Begun { version, now_ms, watermark_ms, late_ms, catalog })
     }
 
-    fn read(&mut self, keys: &[KeyPrefix]) -> Result<Vec<Entries>> {
-        let mut all = Vec::new();
+    fn read(&mut self, keys: &[KeyPrefix], part: u64) -> Result<Loaded> {
+        let mut all = Loaded::default();
         let mut rest = keys;
         while !rest.is_empty() {
             let mut bytes = 0;
@@ -51,10 +51,21 @@ impl Backend for AtAgent {
             // One at least, however long it is.
             let count = rest.iter().take(KEYS_MAX).take_while(fits).count().max(1);
             let (asked, later) = rest.split_at(count);
-            self.read_some(asked, &mut all)?;
+            self.read_some(asked, part, &mut all)?;
             rest = later;
         }
         Ok(all)
+    }
+
+    fn read_on(
+        &mut self,
+        key: &KeyPrefix,
+        from: &EntryKey,
+        bytes: u64,
+    ) -> Result<(Entries, Option<EntryKey>)> {
+        let (keys, from) = (vec![key.as_bytes().clone()], Some(from.as_bytes().clone()));
+        let (entries, _, next) = self.page(keys, from, Limits::whole(bytes))?;
+        Ok((entries, next.map(EntryKey::from_bytes).transpose()?))
     }
 
     fn due(&mut self, until_ms: i64) -> Result<Vec<(i64, KeyPrefix)>> {
@@ -88,18 +99,32 @@ impl Backend for AtAgent {
 }
 
 impl AtAgent {
-    /// All entries of some keys, page by page.
-    fn read_some(&self, keys: &[KeyPrefix], all: &mut Vec<Entries>) -> Result<()> {
+    /// Some entries, where what was left out begins, and where to go on.
+    fn page(
+        &self,
+        keys: Vec<Bytes>,
+        from: Option<Bytes>,
+        limits: Limits,
+    ) -> Result<(Entries, Vec<Bytes>, Option<Bytes>)> {
+        match self.ask(Wanted::Read { keys, from, limits })? {
+            Found::Entries { entries, cut, next } => Ok((Entries::from_bytes(entries), cut, next)),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// What there is of some keys, page by page.
+    fn read_some(&self, keys: &[KeyPrefix], part: u64, all: &mut Loaded) -> Result<()> {
         let mut from: Option<Bytes> = None;
         loop {
             // Keys whose entries are all here are not asked for again.
             let done = from.as_ref().map_or(0, |from| keys.partition_point(|key| is_before(key, from)));
             let asked = keys.get(done..).unwrap_or_default();
             let keys = asked.iter().map(|key| key.as_bytes().clone()).collect();
-            let Found::Entries { entries, next } = self.ask(Wanted::Read { keys, from })? else {
-                return Err(unexpected());
-            };
-            all.push(Entries::from_bytes(entries));
+            let (entries, cut, next) = self.page(keys, from, Limits { bytes: PIECE_BYTES, part })?;
+            all.entries.push(entries);
+            for at in cut {
+                all.cut.push(EntryKey::from_bytes(at)?);
+            }
             if next.is_none() {
                 return Ok(());
             }

@@ -11,7 +11,7 @@ use arrow_schema::{DataType, Fields, Schema};
 use bytes::Bytes;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict};
 use pyo3_arrow::{PyArray, PyRecordBatch, PySchema};
 
 use super::arrays::{array, batch, to_pyarrow};
@@ -21,6 +21,7 @@ use super::location::PyLocation;
 use super::lock;
 use super::service_task::PyServiceTask;
 use super::state_backend::AtAgent;
+use crate::agent::protocol::PIECE_BYTES;
 use crate::edge::disk::Location;
 use crate::edge::disk::savepoint::SavedPartition;
 use crate::error::{Error, Result};
@@ -77,6 +78,8 @@ struct Opening {
     variables: Vec<Variable>,
     /// Names of variables that are to be gone.
     deleted: Vec<String>,
+    /// About how much of a list or map is loaded with its key, in bytes; all of it if nothing is said.
+    part_bytes: Option<u64>,
     local: Option<Py<PyLocalState>>,
     /// The savepoint that it begins with, and its mark.
     state_from: Option<(Location, u64)>,
@@ -106,6 +109,7 @@ impl Opening {
                 .map(|names| names.extract())
                 .transpose()?
                 .unwrap_or_default(),
+            part_bytes: arguments.get_item("part_bytes")?.map(|bytes| bytes.extract()).transpose()?.flatten(),
             local: local
                 .map(|local| Ok::<_, PyErr>(local.cast_into::<PyLocalState>()?.unbind()))
                 .transpose()?,
@@ -179,6 +183,8 @@ pub(super) fn variable((name, kind, user_key, value, ttl_ms): Declaration) -> Py
 
 /// Key numbers, user keys of a map, values.
 type Entries = (Py<PyAny>, Option<Py<PyAny>>, Py<PyAny>);
+/// User keys of a map, values; where to go on.
+type Piece = (Option<Py<PyAny>>, Py<PyAny>, Option<Py<PyBytes>>);
 
 /// One task's keyed state.
 #[pyclass(name = "StateTask", module = "clonos._core", frozen)]
@@ -202,6 +208,7 @@ impl PyStateTask {
         enter(py, || {
             let (backend, epoch) = opening.backend(task)?;
             let state = TaskState::open(backend, epoch, &opening.keys, opening.variables, &opening.deleted)?;
+            let state = state.in_parts(opening.part_bytes.unwrap_or(u64::MAX));
             let begun = state.begun().clone();
             Ok(Self { state: Mutex::new(state), begun, numbers: Mutex::default() })
         })
@@ -269,6 +276,36 @@ impl PyStateTask {
         let keys = to_pyarrow(py, Arc::new(Int32Array::from(found.keys)))?;
         let user_keys = found.user_keys.map(|rows| to_pyarrow(py, Arc::new(rows))).transpose()?;
         Ok((keys, user_keys, to_pyarrow(py, Arc::new(found.values))?))
+    }
+
+    #[pyo3(signature = (variable, first=0))]
+    fn cut(&self, py: Python<'_>, variable: usize, first: u32) -> PyResult<Vec<u32>> {
+        quick(py, || lock(&self.state).cut(variable, first))
+    }
+
+    #[pyo3(signature = (variable, key, begins=None))]
+    fn piece(&self, py: Python<'_>, variable: usize, key: u32, begins: Option<Vec<u8>>) -> PyResult<Piece> {
+        let from = begins.map(Bytes::from);
+        let piece = enter(py, || lock(&self.state).piece(variable, key, from, PIECE_BYTES))?;
+        let user_keys = piece.user_keys.map(|rows| to_pyarrow(py, Arc::new(rows))).transpose()?;
+        let next = piece.next.map(|next| PyBytes::new(py, &next).unbind());
+        Ok((user_keys, to_pyarrow(py, Arc::new(piece.values))?, next))
+    }
+
+    fn lookup(
+        &self,
+        py: Python<'_>,
+        variable: usize,
+        key: u32,
+        user_key: PyArray,
+    ) -> PyResult<Option<Py<PyAny>>> {
+        let user_key = array(user_key);
+        let found = enter(py, || {
+            let none = || Error::Misuse { what: "a value is looked up without a key".into() };
+            let user_key = rows(Some(&user_key))?.ok_or_else(none)?;
+            lock(&self.state).lookup(variable, key, user_key)
+        })?;
+        found.map(|value| to_pyarrow(py, Arc::new(value))).transpose()
     }
 
     #[pyo3(signature = (first=0))]

@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::delta::{CommitPoint, Delta, DeltaPart};
 use super::entries::Entries;
-use super::key::{KeyPrefix, RangeSet, StateId, Version, partition_hashes, partition_ranges};
-use super::reading::{Due, Read};
+use super::key::{EntryKey, KeyPrefix, RangeSet, StateId, Version, partition_hashes, partition_ranges};
+use super::reading::{Due, Limits, Read};
 use super::store::{Advanced, StateStore};
-use super::view::{Backend, Begun};
+use super::view::{Backend, Begun, Loaded};
 use crate::error::{Error, Result};
 use crate::id::Generation;
 
 /// Bytes of entries that are read at a time.
-const PAGE_BYTES: usize = 4 << 20;
+const PAGE_BYTES: u64 = 4 << 20;
 /// Timers that are read at a time.
 const TIMERS_MAX: usize = 1 << 16;
 
@@ -26,8 +26,17 @@ impl Backend for Nothing {
         Ok(self.0.clone())
     }
 
-    fn read(&mut self, _keys: &[KeyPrefix]) -> Result<Vec<Entries>> {
-        Ok(Vec::new())
+    fn read(&mut self, _keys: &[KeyPrefix], _part: u64) -> Result<Loaded> {
+        Ok(Loaded::default())
+    }
+
+    fn read_on(
+        &mut self,
+        _key: &KeyPrefix,
+        _from: &EntryKey,
+        _bytes: u64,
+    ) -> Result<(Entries, Option<EntryKey>)> {
+        Ok(Default::default())
     }
 
     fn due(&mut self, _until_ms: i64) -> Result<Vec<(i64, KeyPrefix)>> {
@@ -118,6 +127,21 @@ pub struct LocalTask {
 }
 
 impl LocalTask {
+    /// Some entries, where what was left out begins, and where to go on.
+    fn page(
+        &self,
+        keys: &[KeyPrefix],
+        from: Option<&EntryKey>,
+        limits: Limits,
+    ) -> Result<(Entries, Vec<EntryKey>, Option<EntryKey>)> {
+        let (version, now_ms) = (self.begun.version, self.begun.now_ms);
+        match self.states.lock().store.read(&self.id, version, keys, from, now_ms, limits)? {
+            Read::Entries { entries, cut, next } => Ok((entries, cut, next)),
+            Read::Behind(version) => Err(self.moved(version)),
+            Read::NotHeld(_) => Ok(Default::default()),
+        }
+    }
+
     /// What is read while the task runs is of one version: a commit in between is refused.
     fn moved(&self, version: Version) -> Error {
         Error::Misuse {
@@ -136,23 +160,27 @@ impl Backend for LocalTask {
         Ok(self.begun.clone())
     }
 
-    fn read(&mut self, keys: &[KeyPrefix]) -> Result<Vec<Entries>> {
-        let states = self.states.lock();
-        let (version, now_ms) = (self.begun.version, self.begun.now_ms);
-        let (mut all, mut from) = (Vec::new(), None);
+    fn read(&mut self, keys: &[KeyPrefix], part: u64) -> Result<Loaded> {
+        let (mut all, mut from) = (Loaded::default(), None);
         loop {
-            match states.store.read(&self.id, version, keys, from.as_ref(), now_ms, PAGE_BYTES)? {
-                Read::Entries { entries, next } => {
-                    all.push(entries);
-                    from = next;
-                    if from.is_none() {
-                        return Ok(all);
-                    }
-                }
-                Read::Behind(version) => return Err(self.moved(version)),
-                Read::NotHeld(_) => return Ok(all),
+            let (entries, cut, next) = self.page(keys, from.as_ref(), Limits { bytes: PAGE_BYTES, part })?;
+            all.entries.push(entries);
+            all.cut.extend(cut);
+            from = next;
+            if from.is_none() {
+                return Ok(all);
             }
         }
+    }
+
+    fn read_on(
+        &mut self,
+        key: &KeyPrefix,
+        from: &EntryKey,
+        bytes: u64,
+    ) -> Result<(Entries, Option<EntryKey>)> {
+        let (entries, _, next) = self.page(std::slice::from_ref(key), Some(from), Limits::whole(bytes))?;
+        Ok((entries, next))
     }
 
     fn due(&mut self, until_ms: i64) -> Result<Vec<(i64, KeyPrefix)>> {

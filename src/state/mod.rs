@@ -57,5 +57,5 @@ pub use files::{Files, MemoryFiles, RunFile};
 pub use key::{
     EntryKey, KeyPrefix, RANGES, Range, RangeSet, Slot, StateId, Version, partition_hashes, partition_ranges,
 };
-pub use reading::{Due, Page, Read, View};
+pub use reading::{Due, Limits, Page, Read, View};
 pub use store::{Advanced, Held, StateStats, StateStore};

@@ -11,11 +11,28 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::entries::{Entries, EntriesBuilder};
-use super::key::{EntryKey, KeyPrefix, RANGES, Range, RangeSet, Version, ordered, unordered};
+use super::key::{EntryKey, KeyPrefix, RANGES, Range, RangeSet, Slot, Version, ordered, slot_of, unordered};
 use super::record::corrupt;
 use super::run::{Item, Merged};
 use super::tree::{Layer, merged_in};
 use crate::error::{Error, Result};
+
+/// How much is read at a time, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// About how much in all, but one entry at least.
+    pub bytes: u64,
+    /// About how much of a list or map of one key: what there is besides is left out.
+    pub part: u64,
+}
+
+impl Limits {
+    /// Lists and maps are read as they are.
+    #[must_use]
+    pub const fn whole(bytes: u64) -> Self {
+        Self { bytes, part: u64::MAX }
+    }
+}
 
 /// Entries of some keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +41,8 @@ pub enum Read {
     Entries {
         /// In order.
         entries: Entries,
+        /// Where what was left out of lists and maps begins, in order.
+        cut: Vec<EntryKey>,
         /// Where to go on, if there may be more.
         next: Option<EntryKey>,
     },
@@ -126,7 +145,7 @@ impl View {
         self.held
     }
 
-    /// Entries of some keys, which ascend; without what is over at `now_ms`. About `bytes_max`, but one at least.
+    /// Entries of some keys, which ascend; without what is over at `now_ms`.
     ///
     /// # Errors
     /// [`Error::Misuse`] for keys that do not ascend; those of files, and for runs that are corrupt.
@@ -136,7 +155,7 @@ impl View {
         keys: &[KeyPrefix],
         from: Option<&EntryKey>,
         now_ms: i64,
-        bytes_max: usize,
+        limits: Limits,
     ) -> Result<Read> {
         if version != self.version {
             return Ok(Read::Behind(self.version));
@@ -152,26 +171,39 @@ impl View {
         // Merging drops what was over at the last epoch's clock, so a clock that went back counts for nothing.
         let now_ms = now_ms.max(self.now_ms);
         let mut input = merged_in(&self.entries, &wanted);
-        let mut entries = EntriesBuilder::new();
+        let [bytes_max, part_max] =
+            [limits.bytes, limits.part].map(|max| usize::try_from(max).unwrap_or(usize::MAX));
+        let (mut entries, mut cut) = (EntriesBuilder::new(), Vec::new());
         let first = from.map(EntryKey::prefix);
         for key in keys.iter().filter(|key| first.as_ref().is_none_or(|first| *key >= first)) {
             match from {
                 Some(from) if first.as_ref() == Some(key) => input.seek_within(from.as_bytes())?,
                 _ => input.seek_prefix(key.as_bytes())?,
             }
+            // The slot that is read, and where in the answer it begins.
+            let mut part = (Slot::TIMERS, 0);
             while let Some(item) = input.next(key.as_bytes())? {
                 let Item::Entry(record) = item else { continue };
                 if !record.is_live(now_ms) {
                     continue;
                 }
                 if entries.len() >= bytes_max && !entries.is_empty() {
-                    let next = EntryKey::from_bytes(Bytes::copy_from_slice(input.key()))?;
-                    return Ok(Read::Entries { entries: entries.finish(), next: Some(next) });
+                    let (entries, next) = (entries.finish(), Some(found_at(&input)?));
+                    return Ok(Read::Entries { entries, cut, next });
+                }
+                let slot = slot_of(input.key()).unwrap_or(Slot::TIMERS);
+                if slot != part.0 {
+                    part = (slot, entries.len());
+                } else if slot != Slot::TIMERS && entries.len() - part.1 >= part_max {
+                    cut.push(found_at(&input)?);
+                    let Some(next) = slot.0.checked_add(1) else { break };
+                    input.seek(EntryKey::new(key, Slot(next), &[]).as_bytes())?;
+                    continue;
                 }
                 entries.push_entry(record.whole(input.bytes()));
             }
         }
-        Ok(Read::Entries { entries: entries.finish(), next: None })
+        Ok(Read::Entries { entries: entries.finish(), cut, next: None })
     }
 
     /// Timers due at or before `until_ms` of keys with such hashes, by time and then by key, behind `after`; at most
@@ -253,7 +285,7 @@ impl View {
                 continue;
             }
             if entries.len() >= bytes_max && !entries.is_empty() {
-                next = Some(EntryKey::from_bytes(Bytes::copy_from_slice(input.key()))?);
+                next = Some(found_at(&input)?);
                 break;
             }
             entries.push_entry(record.whole(input.bytes()));
@@ -262,6 +294,11 @@ impl View {
         let (version, now_ms) = (self.version, self.now_ms);
         Ok(Page { range, version, now_ms, catalog, entries: entries.finish(), next })
     }
+}
+
+/// Where the entry stands that was found last.
+fn found_at(input: &Merged) -> Result<EntryKey> {
+    EntryKey::from_bytes(Bytes::copy_from_slice(input.key()))
 }
 
 /// When a timer is due, and of which key it is.

@@ -14,7 +14,7 @@ use super::catalog::Catalog;
 use super::delta::Delta;
 use super::entries::{Entries, EntriesBuilder, Entry, Op};
 use super::key::{EntryKey, KeyPrefix, Slot, Version, element};
-use super::view::{Backend, Begun};
+use super::view::{Backend, Begun, Loaded};
 use crate::error::Result;
 
 /// What a savepoint holds of one operator's keys in one partition.
@@ -66,10 +66,23 @@ impl<B: Backend, O: Origin> Backend for Starting<B, O> {
         Ok(begun)
     }
 
-    fn read(&mut self, keys: &[KeyPrefix]) -> Result<Vec<Entries>> {
+    fn read(&mut self, keys: &[KeyPrefix], part: u64) -> Result<Loaded> {
         match &self.held {
-            Some(held) => held.read(keys).map(|entries| vec![entries]),
-            None => self.backend.read(keys),
+            // Here it is in memory anyway.
+            Some(held) => Ok(Loaded { entries: vec![held.read(keys)?], cut: Vec::new() }),
+            None => self.backend.read(keys, part),
+        }
+    }
+
+    fn read_on(
+        &mut self,
+        key: &KeyPrefix,
+        from: &EntryKey,
+        bytes: u64,
+    ) -> Result<(Entries, Option<EntryKey>)> {
+        match &self.held {
+            Some(_) => Ok((Entries::default(), None)),
+            None => self.backend.read_on(key, from, bytes),
         }
     }
 

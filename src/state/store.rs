@@ -11,7 +11,7 @@ use super::files::{Files, RunFile};
 use super::held::State;
 use super::key::{EntryKey, KeyPrefix, Range, RangeSet, StateId, Version};
 use super::memory::Memory;
-use super::reading::{Due, Page, Read, View};
+use super::reading::{Due, Limits, Page, Read, View};
 use crate::error::{Error, Result};
 use crate::id::Generation;
 
@@ -221,10 +221,10 @@ impl StateStore {
         keys: &[KeyPrefix],
         from: Option<&EntryKey>,
         now_ms: i64,
-        bytes_max: usize,
+        limits: Limits,
     ) -> Result<Read> {
         match self.view(id) {
-            Some(view) => view.read(version, keys, from, now_ms, bytes_max),
+            Some(view) => view.read(version, keys, from, now_ms, limits),
             None => Ok(Read::NotHeld(keys.iter().map(|key| Range::of(key.hash())).collect())),
         }
     }

@@ -178,7 +178,7 @@ impl World {
                     std::slice::from_ref(&key),
                     None,
                     0,
-                    9,
+                    Limits::whole(9),
                 );
                 let is_held = !self.stores[to].filling(&id()).contains(Range::of(key.hash()));
                 assert_eq!(matches!(read.unwrap(), Read::Entries { .. }), is_held);
@@ -205,8 +205,15 @@ impl World {
                 let mut found = Vec::new();
                 let mut from = None;
                 loop {
-                    let read = store.read(&id(), version, &keys, from.as_ref(), now_ms, usize::from(page));
-                    let Read::Entries { entries, next } = read.unwrap() else { panic!("not read") };
+                    let read = store.read(
+                        &id(),
+                        version,
+                        &keys,
+                        from.as_ref(),
+                        now_ms,
+                        Limits::whole(u64::from(page)),
+                    );
+                    let Read::Entries { entries, next, .. } = read.unwrap() else { panic!("not read") };
                     found.extend(entries.iter().map(|entry| entry.unwrap()));
                     from = next;
                     if from.is_none() {
@@ -214,10 +221,46 @@ impl World {
                     }
                 }
                 assert_eq!(found, self.model.read(version, &keys, now_ms));
+                self.check_parts(store, (version, now_ms), &keys, page);
             }
             self.check_timers(store, version, usize::from(page));
             assert_eq!(store.next_due(&id()).unwrap(), self.model.next_due(version));
         }
+    }
+
+    /// What is read without the rest of lists and maps, and then that, is all there is.
+    fn check_parts(
+        &self,
+        store: &StateStore,
+        (version, now_ms): (Version, i64),
+        keys: &[KeyPrefix],
+        page: u16,
+    ) {
+        let limits = Limits { bytes: u64::from(page), part: u64::from(page % 90) };
+        let (mut found, mut cuts, mut from) = (Vec::new(), Vec::new(), None);
+        loop {
+            let read = store.read(&id(), version, keys, from.as_ref(), now_ms, limits);
+            let Read::Entries { entries, cut, next } = read.unwrap() else { panic!("not read") };
+            found.extend(entries.iter().map(|entry| entry.unwrap()));
+            cuts.extend(cut);
+            from = next;
+            if from.is_none() {
+                break;
+            }
+        }
+        assert!(cuts.is_sorted());
+        for cut in cuts {
+            let is_of = |key: &EntryKey| (key.prefix(), key.slot()) == (cut.prefix(), cut.slot());
+            assert!(found.iter().any(|entry| is_of(&entry.key)), "one entry at least is there");
+            assert!(!found.iter().any(|entry| is_of(&entry.key) && entry.key >= cut));
+            let read =
+                store.read(&id(), version, &[cut.prefix()], Some(&cut), now_ms, Limits::whole(u64::MAX));
+            let Read::Entries { entries, .. } = read.unwrap() else { panic!("not read") };
+            let rest = entries.iter().map(|entry| entry.unwrap()).filter(|entry| is_of(&entry.key));
+            found.extend(rest);
+        }
+        found.sort_by(|one, other| one.key.cmp(&other.key));
+        assert_eq!(found, self.model.read(version, keys, now_ms));
     }
 
     fn check_timers(&self, store: &StateStore, version: Version, page: usize) {

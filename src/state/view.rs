@@ -4,8 +4,10 @@
 //! What it changes is a list of operations in the order of what the program did; at the end that is one delta. The
 //! same program on the same version makes the same bytes.
 
+mod backend;
 mod changes;
 mod keys;
+mod large;
 
 use std::collections::BTreeMap;
 
@@ -13,78 +15,20 @@ use arrow_array::{Array, RecordBatch, StructArray};
 use arrow_schema::Fields;
 use bytes::Bytes;
 
+pub use self::backend::{Backend, Begun, Loaded};
 use self::changes::{Change, Changes, Written, check_sizes};
 use self::keys::Keys;
+pub use self::large::Piece;
 use super::catalog::{Catalog, Declared, Kind, Variable};
 use super::codec::{canonical_keys, decode, encode, evolve, plain_fields};
 use super::delta::Delta;
-use super::entries::{Entries, Op};
+use super::entries::{Entry, Op};
 use super::group::{Groups, group};
-use super::key::{KeyPrefix, Slot, Version, unordered};
+use super::key::{EntryKey, KeyPrefix, Slot, unordered};
 use super::record::corrupt;
 use super::values::decode_values;
 use crate::determinant::codec::put_varint;
 use crate::error::{Error, Result};
-
-/// What a task is told when it begins.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Begun {
-    /// The version it reads.
-    pub version: Version,
-    /// Processing time, in milliseconds since 1970.
-    pub now_ms: i64,
-    /// The watermark; -1 without one.
-    pub watermark_ms: i64,
-    /// The watermark below which rows are late; -1 without one.
-    pub late_ms: i64,
-    /// What the operator's slots are; empty if nothing is known.
-    pub catalog: Bytes,
-}
-
-/// Where a task's state is.
-pub trait Backend {
-    /// What the task reads, and when it is.
-    ///
-    /// # Errors
-    /// Whatever keeps the state from being read.
-    fn begin(&mut self) -> Result<Begun>;
-
-    /// All entries of some keys, which ascend: in order, in one piece or several.
-    ///
-    /// # Errors
-    /// Whatever keeps the state from being read.
-    fn read(&mut self, keys: &[KeyPrefix]) -> Result<Vec<Entries>>;
-
-    /// Timers of the task's partition that are due at a time or before, by their expiry.
-    ///
-    /// # Errors
-    /// Whatever keeps the state from being read.
-    fn due(&mut self, until_ms: i64) -> Result<Vec<(i64, KeyPrefix)>>;
-
-    /// Has the task's delta held.
-    ///
-    /// # Errors
-    /// Whatever keeps it from being held.
-    fn write(&mut self, delta: Delta) -> Result<()>;
-}
-
-impl<B: Backend + ?Sized> Backend for Box<B> {
-    fn begin(&mut self) -> Result<Begun> {
-        (**self).begin()
-    }
-
-    fn read(&mut self, keys: &[KeyPrefix]) -> Result<Vec<Entries>> {
-        (**self).read(keys)
-    }
-
-    fn due(&mut self, until_ms: i64) -> Result<Vec<(i64, KeyPrefix)>> {
-        (**self).due(until_ms)
-    }
-
-    fn write(&mut self, delta: Delta) -> Result<()> {
-        (**self).write(delta)
-    }
-}
 
 /// Entries of a variable: numbers of their keys, which ascend; user keys, of a map; values.
 #[derive(Debug, Clone)]
@@ -141,6 +85,9 @@ pub struct TaskState<B> {
     keys: Keys,
     /// By slot, in the order of their keys' numbers.
     kept: BTreeMap<Slot, Vec<Kept>>,
+    /// How much of a list or map is loaded with its key, in bytes; and where what is not begins.
+    part: u64,
+    cut: BTreeMap<(Slot, u32), EntryKey>,
     changes: Changes,
     is_done: bool,
 }
@@ -174,9 +121,18 @@ impl<B: Backend> TaskState<B> {
             variables,
             keys,
             kept: BTreeMap::new(),
+            part: u64::MAX,
+            cut: BTreeMap::new(),
             changes,
             is_done: false,
         })
+    }
+
+    /// The same, of whose lists and maps about so many bytes are loaded with their keys, and the rest when it is asked
+    /// for.
+    #[must_use]
+    pub fn in_parts(self, bytes: u64) -> Self {
+        Self { part: bytes, ..self }
     }
 
     /// What the task was told.
@@ -213,10 +169,16 @@ impl<B: Backend> TaskState<B> {
             return Ok(());
         }
         let prefixes: Vec<KeyPrefix> = wanted.iter().map(|(prefix, _)| prefix.clone()).collect();
+        let loaded = self.backend.read(&prefixes, self.part)?;
+        for at in loaded.cut {
+            let found = wanted.binary_search_by(|(prefix, _)| prefix.cmp(&at.prefix()));
+            let (_, key) = found.ok().and_then(|found| wanted.get(found)).ok_or_else(not_asked)?;
+            self.cut.insert((at.slot(), *key), at);
+        }
         let mut kept: Vec<(Slot, Kept)> = Vec::new();
         let mut rest = wanted.iter();
         let mut at = rest.next();
-        for entries in self.backend.read(&prefixes)? {
+        for entries in loaded.entries {
             for entry in entries.iter() {
                 let entry = entry?;
                 let stands: &[u8] = entry.key.as_bytes();
@@ -225,11 +187,8 @@ impl<B: Backend> TaskState<B> {
                 while at.is_some_and(|(wanted, _)| wanted.as_bytes() < stands && !is_of(wanted)) {
                     at = rest.next();
                 }
-                let Some((_, key)) = at.filter(|(wanted, _)| is_of(wanted)) else {
-                    return Err(corrupt("an entry of state is of a key that was not asked for"));
-                };
-                let Op::Put { expires_ms, value } = entry.op else { continue };
-                if expires_ms == 0 || expires_ms > self.begun.now_ms {
+                let Some((_, key)) = at.filter(|(wanted, _)| is_of(wanted)) else { return Err(not_asked()) };
+                if let Some(value) = self.live(&entry) {
                     let sub = entry.key.as_bytes().slice_ref(entry.key.sub());
                     kept.push((entry.key.slot(), Kept { key: *key, sub, value }));
                 }
@@ -267,11 +226,27 @@ impl<B: Backend> TaskState<B> {
         let user_keys = variable.user_key.as_ref();
         let user_keys =
             user_keys.map(|fields| decode(fields, kept.iter().map(|kept| &*kept.sub))).transpose()?;
-        Ok(Found { keys, user_keys, values: self.decoded(variable, declared, kept)? })
+        let values = self.decoded(variable, declared, kept.iter().map(|kept| &*kept.value))?;
+        Ok(Found { keys, user_keys, values })
     }
 
-    fn decoded(&self, variable: &Variable, declared: &Declared, kept: &[Kept]) -> Result<StructArray> {
-        decode_values(&self.catalog, declared.slot, variable, kept.iter().map(|kept| &*kept.value))
+    fn decoded<'a>(
+        &self,
+        variable: &Variable,
+        declared: &Declared,
+        values: impl ExactSizeIterator<Item = &'a [u8]>,
+    ) -> Result<StructArray> {
+        decode_values(&self.catalog, declared.slot, variable, values)
+    }
+
+    /// What an entry holds, unless it is over.
+    fn live(&self, entry: &Entry) -> Option<Bytes> {
+        match &entry.op {
+            Op::Put { expires_ms, value } if *expires_ms == 0 || *expires_ms > self.begun.now_ms => {
+                Some(value.clone())
+            }
+            _ => None,
+        }
     }
 
     /// Timers, as they were loaded, of keys from a number on: number of the key and expiry, ascending.
@@ -442,6 +417,10 @@ impl Variable {
         let columns = if is_key { canonical_keys(rows.columns())? } else { rows.columns().to_vec() };
         encode(&columns, rows.len(), head).map(Some)
     }
+}
+
+fn not_asked() -> Error {
+    corrupt("an entry of state is of a key that was not asked for")
 }
 
 #[cfg(test)]

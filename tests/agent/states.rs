@@ -9,7 +9,7 @@ use clonos::edge::net::client::Client;
 use clonos::error::{Error, Result};
 use clonos::exchange::partition_of;
 use clonos::id::Epoch;
-use clonos::state::{Delta, Entries, EntriesBuilder, EntryKey, KeyPrefix, Op, Slot, Version};
+use clonos::state::{Delta, Entries, EntriesBuilder, EntryKey, KeyPrefix, Limits, Op, Slot, Version};
 
 use crate::world::{open_as, task_in};
 
@@ -77,8 +77,9 @@ impl Counting {
         let keys: Vec<Bytes> = keys.iter().map(|key| key.as_bytes().clone()).collect();
         let (mut counters, mut from, mut last) = (BTreeMap::new(), None, None);
         loop {
-            let Found::Entries { entries, next } =
-                self.want(worker, Wanted::Read { keys: keys.clone(), from: from.clone() })?
+            let limits = Limits::whole(u64::MAX);
+            let Found::Entries { entries, next, .. } =
+                self.want(worker, Wanted::Read { keys: keys.clone(), from: from.clone(), limits })?
             else {
                 panic!("no entries")
             };

@@ -9,7 +9,7 @@ use clonos::agent::state::messages::{AboutState, Found, Wanted};
 use clonos::error::{Error, Result};
 use clonos::exchange::partition_of;
 use clonos::id::{Epoch, Partition, TaskId};
-use clonos::state::{Delta, Entries, EntriesBuilder, EntryKey, KeyPrefix, Op, Slot, Version};
+use clonos::state::{Delta, Entries, EntriesBuilder, EntryKey, KeyPrefix, Limits, Op, Slot, Version};
 use tempfile::TempDir;
 
 use crate::dice::Dice;
@@ -68,8 +68,8 @@ fn read(attempt: &mut Attempt, numbers: &[u64]) -> Result<Kept> {
     let keys: Vec<Bytes> = keys.iter().map(|key| key.as_bytes().clone()).collect();
     let (mut kept, mut from) = (Kept::new(), None);
     loop {
-        let wanted = Wanted::Read { keys: keys.clone(), from: from.take() };
-        let Found::Entries { entries, next } = state(attempt, wanted)? else { panic!("no entries") };
+        let wanted = Wanted::Read { keys: keys.clone(), from: from.take(), limits: Limits::whole(u64::MAX) };
+        let Found::Entries { entries, next, .. } = state(attempt, wanted)? else { panic!("no entries") };
         for entry in Entries::from_bytes(entries).iter() {
             let entry = entry?;
             let Op::Put { value, .. } = &entry.op else { panic!("{entry:?}") };

@@ -18,6 +18,8 @@ from clonos._state.run import run
 from clonos._state.variables import TIME_MODES, arrow_schema
 from clonos._worker.task_conf import TaskConf
 
+PART_BYTES: int | None = None
+
 
 def parsed(schema: StructType | str) -> StructType:
     """Parse "name type, …" of the few types that tests use: there is no JVM."""
@@ -94,6 +96,8 @@ class Operator:
             operator="op",
             partitions=1,
         )
+        #: How much of each list and map is loaded with its key.
+        self.part_bytes = PART_BYTES
         self._state = _core.LocalState()
         self._epoch = 0
 
@@ -143,6 +147,7 @@ class Operator:
             variables=[variables[name].for_core() for name in self.program.variables],
             deleted=self.program.deleted,
             local=self._state,
+            part_bytes=None if self.program.flavour == "arrow" else self.part_bytes,
         )
         # As Spark, which reads it anew for each task.
         program = replace(self.program, processor=processor or cloudpickle.loads(self._pickled))

@@ -7,6 +7,7 @@ import decimal
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import keyed
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,6 +24,14 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 INPUT, OUTPUT = "id string, n long", "id string, what string"
+
+
+@pytest.fixture(autouse=True, params=[None, 0], ids=["loaded", "in pieces"])
+def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists and maps are loaded with their keys, or one entry of each."""
+    monkeypatch.setattr(keyed, "PART_BYTES", request.param)
+
+
 Body = Callable[[Any, int], Any]
 
 

@@ -16,7 +16,8 @@ from pyspark.sql.types import StructType
 
 from clonos._state import refusals
 from clonos._state.garbage import collector_paused
-from clonos._state.states import KINDS, ManyValues, OneValue, Place, ValueByKey
+from clonos._state.map_state import ValueByKey
+from clonos._state.states import ManyValues, OneValue, Place
 from clonos._state.stored import NO_KEY, Cursor
 from clonos._state.timers import Timers
 from clonos._state.variables import Kind, TimeMode, Variable
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 Schema = StructType | str
 State = OneValue | ManyValues | ValueByKey
+KINDS: dict[str, type[State]] = {"value": OneValue, "list": ManyValues, "map": ValueByKey}
 # What becomes of a processor, in Spark's words; the numbers say what comes after what.
 PRE_INIT, CREATED, INITIALIZED, DATA_PROCESSED, TIMER_PROCESSED, CLOSED = range(6)
 _NAMES = ("PRE_INIT", "CREATED", "INITIALIZED", "DATA_PROCESSED", "TIMER_PROCESSED", "CLOSED")

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from clonos._worker.place import Place
 
 
+# How much of each list and map is loaded with its key; of more, what is asked for.
+PART_BYTES = 64 << 10
+
+
 def open_task(program: Program) -> _core.StateTask:
     """Open the state that the current task reads and writes.
 
@@ -49,6 +53,8 @@ def open_task(program: Program) -> _core.StateTask:
         variables=[program.declared[name].for_core() for name in program.variables],
         deleted=list(program.deleted),
         state_from=state_from and (_core.Location(state_from[0], config), state_from[1]),
+        # In the columns of a processor of all keys, lists are whole.
+        part_bytes=None if program.flavour == "arrow" else PART_BYTES,
     )
     if config is not None and place is not None and program.is_kept:
         _check_begun(program, opened, config, place)

@@ -1,17 +1,19 @@
-"""The state variables that a processor is given: Spark's classes, over a task's view."""
+"""Values and lists that a processor is given: Spark's classes, over a task's view."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
+from itertools import chain
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
+from pyspark.sql.streaming.stateful_processor import ListState, ValueState
 
 from clonos import _core
 from clonos._state import refusals
 from clonos._state.stored import NO_KEY, Cursor, Stored
-from clonos._state.tuples import TupleCodec, row_factory
+from clonos._state.tuples import TupleCodec
 from clonos._state.variables import Variable
 
 PUT, DELETE, CLEAR = 0, 1, 2
@@ -26,7 +28,7 @@ class Place(NamedTuple):
     cursor: Cursor
 
 
-class _State:
+class StateOfKey:
     """What the three kinds have in common."""
 
     def __init__(self, variable: Variable, place: Place) -> None:
@@ -37,14 +39,22 @@ class _State:
         self._codec = TupleCodec(variable.values)
         keys = variable.user_keys
         self._user_keys = None if keys is None else TupleCodec(keys)
-        # What is stored of a key; called for each, so it is no method around another one.
-        self._entries: Callable[[int], list[Any]] = (
-            _nothing
+        self._stored = (
+            None
             if place.task is None
-            else Stored(
-                place.task, place.number, place.cursor, self._user_keys, self._codec
-            ).entries
+            else Stored(place.task, place.number, place.cursor, self._user_keys, self._codec)
         )
+        # What is loaded of a key; called for each, so it is no method around another one.
+        self._entries: Callable[[int], list[Any]] = (
+            _nothing if self._stored is None else self._stored.entries
+        )
+        # Keys that were looked at, and of which there is more.
+        self._cut: AbstractSet[int] = frozenset() if self._stored is None else self._stored.cut
+
+    def _rest(self, key: int, begins: bytes | None = None) -> Iterator[Any]:
+        """What is stored of a key that was cut, behind what is loaded."""
+        assert self._stored is not None  # noqa: S101  # else there is no such key
+        return self._stored.rest(key, begins)
 
     def _key(self, doing: str) -> int:
         key = self._cursor.key
@@ -87,7 +97,7 @@ def _nothing(_key: int) -> list[Any]:
     return []
 
 
-class OneValue(_State, ValueState):
+class OneValue(StateOfKey, ValueState):
     """`ValueState` of the key that is being handled."""
 
     def __init__(self, variable: Variable, place: Place) -> None:
@@ -139,7 +149,7 @@ class _ListChange:
         self.added: list[tuple[Any, ...]] = []
 
 
-class ManyValues(_State, ListState):
+class ManyValues(StateOfKey, ListState):
     """`ListState` of the key that is being handled."""
 
     def __init__(self, variable: Variable, place: Place) -> None:
@@ -167,13 +177,13 @@ class ManyValues(_State, ListState):
             # As Spark, which takes any failure for the end.
             return iter(())
         change = self._changes.get(key)
-        if change is None:
-            elements = self._entries(key)
-        elif change.cleared:
-            elements = change.added
-        else:
-            elements = self._entries(key) + change.added
-        return map(self._codec.given, tuple(elements))
+        if change is not None and change.cleared:
+            return map(self._codec.given, tuple(change.added))
+        elements = tuple(self._entries(key))
+        added = () if change is None else tuple(change.added)
+        if key in self._cut:
+            return map(self._codec.given, chain(elements, self._rest(key), added))
+        return map(self._codec.given, elements + added)
 
     def put(self, newState: list[tuple[Any, ...]]) -> None:
         """Put elements in the place of those there are."""
@@ -216,137 +226,3 @@ class ManyValues(_State, ListState):
             values.extend(change.added)
         self._write(task, keys, ops, values)
         self._changes = {}
-
-
-class _MapChange:
-    """What was done to the map of one key, by what stands for a user key: the two, or ``None``."""
-
-    __slots__ = ("cleared", "pairs")
-
-    def __init__(self) -> None:
-        self.cleared = False
-        self.pairs: dict[Any, tuple[tuple[Any, ...], tuple[Any, ...] | None]] = {}
-
-
-class ValueByKey(_State, MapState):
-    """`MapState` of the key that is being handled."""
-
-    def __init__(self, variable: Variable, place: Place) -> None:
-        super().__init__(variable, place)
-        self._changes: dict[int, _MapChange] = {}
-        self._as_row = row_factory(variable.values.names)
-        # The stored pairs of the key that was last looked at, in a dictionary.
-        self._looked_at = NO_KEY
-        self._pairs: dict[Any, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
-
-    @property
-    def _of_user(self) -> TupleCodec:
-        assert self._user_keys is not None  # noqa: S101  # a map is declared with them
-        return self._user_keys
-
-    def _stored_pairs(self, key: int) -> dict[Any, tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        if key != self._looked_at:
-            hashed = self._of_user.hashed
-            self._pairs = {hashed(user): (user, value) for user, value in self._entries(key)}
-            self._looked_at = key
-        return self._pairs
-
-    def _all(self) -> list[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        key = self._cursor.key
-        if key == NO_KEY:
-            # As Spark, which takes any failure for the end.
-            return []
-        change = self._changes.get(key)
-        stored = self._stored_pairs(key)
-        if change is None:
-            return list(stored.values())
-        now: dict[Any, Any] = ({} if change.cleared else stored) | change.pairs
-        return [pair for pair in now.values() if pair[1] is not None]
-
-    def _found(self, key: int, user: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        hashed = self._of_user.hashed(user)
-        change = self._changes.get(key)
-        if change is not None:
-            changed = change.pairs.get(hashed)
-            if changed is not None:
-                return changed[1]
-            if change.cleared:
-                return None
-        stored = self._stored_pairs(key).get(hashed)
-        return None if stored is None else stored[1]
-
-    def exists(self) -> bool:
-        """Whether there is any pair."""
-        self._key("checking map state exists")
-        return bool(self._all())
-
-    def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Value of a user key as a Row, or ``None``."""
-        user = self._of_user.written(key)
-        found = self._found(self._key("getting value"), user)
-        return None if found is None else self._as_row(self._codec.given(found))
-
-    def containsKey(self, key: tuple[Any, ...]) -> bool:
-        """Whether there is a value of a user key."""
-        user = self._of_user.written(key)
-        return self._found(self._key("checking if map state contains key"), user) is not None
-
-    def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
-        """Put a value for a user key."""
-        user, written = self._of_user.written(key), self._codec.written(value)
-        self._put(self._key("updating map state value"), user, written)
-
-    def removeKey(self, key: tuple[Any, ...]) -> None:
-        """Remove a user key and its value."""
-        user = self._of_user.written(key)
-        self._put(self._key("removing key from map state"), user, None)
-
-    def _put(self, key: int, user: tuple[Any, ...], value: tuple[Any, ...] | None) -> None:
-        change = self._changes.get(key)
-        if change is None:
-            change = self._changes[key] = _MapChange()
-        change.pairs[self._of_user.hashed(user)] = (user, value)
-
-    def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """Pairs of user key and value, as they are now."""
-        key, value = self._of_user.given, self._codec.given
-        return ((key(user), value(of_user)) for user, of_user in self._all())
-
-    def keys(self) -> Iterator[tuple[Any, ...]]:
-        """User keys, as they are now."""
-        return map(self._of_user.given, [user for user, _ in self._all()])
-
-    def values(self) -> Iterator[tuple[Any, ...]]:
-        """Values, as they are now."""
-        return map(self._codec.given, [value for _, value in self._all()])
-
-    def clear(self) -> None:
-        """Remove all pairs."""
-        change = self._changes[self._key("clearing value state")] = _MapChange()
-        change.cleared = True
-
-    def flush(self, task: _core.StateTask) -> None:
-        """Write what was changed."""
-        keys: list[int] = []
-        ops: list[int] = []
-        users: list[tuple[Any, ...]] = []
-        values: list[tuple[Any, ...]] = []
-        for key, change in self._changes.items():
-            if change.cleared:
-                keys.append(key)
-                ops.append(CLEAR)
-            for user, value in change.pairs.values():
-                keys.append(key)
-                ops.append(DELETE if value is None else PUT)
-                users.append(user)
-                if value is not None:
-                    values.append(value)
-        self._write(task, keys, ops, values, users)
-        self._changes, self._looked_at = {}, NO_KEY
-
-
-KINDS: dict[str, type[OneValue | ManyValues | ValueByKey]] = {
-    "value": OneValue,
-    "list": ManyValues,
-    "map": ValueByKey,
-}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -54,6 +55,8 @@ class Stored:
         self._user_keys = user_keys
         self._values = values
         self._pieces: list[_Piece] = []
+        #: Keys that were looked at, and of whose list or map not all is loaded.
+        self.cut: set[int] = set()
         # The window: entries of the keys from `_first` to `_end`.
         self._first = self._end = 0
         self._window: list[list[Any]] = []
@@ -88,6 +91,32 @@ class Stored:
                 return piece
         first = self._pieces[-1].end if self._pieces else 0
         numbers, user_keys, values = self._task.values(self._number, first)
+        self.cut.update(self._task.cut(self._number, first))
         piece = _Piece(first, self._cursor.loaded, np.asarray(numbers), user_keys, values)
         self._pieces.append(piece)
         return piece
+
+    # -- what is not loaded ------------------------------------------------------------------------
+
+    def rest(self, key: int, begins: bytes | None = None) -> Iterator[Any]:
+        """Entries behind those that are loaded, or from where a piece ended, as they are used."""
+        while True:
+            entries, begins = self.piece(key, begins)
+            yield from entries
+            if begins is None:
+                return
+
+    def piece(self, key: int, begins: bytes | None) -> tuple[list[Any], bytes | None]:
+        """Some of them, as `entries`, and where the next begins; ``None`` at the end."""
+        user_keys, values, begins = self._task.piece(self._number, key, begins)
+        with collector_paused():
+            rows: Any = self._values.read(values)
+            if self._user_keys is not None and user_keys is not None:
+                rows = zip(self._user_keys.read(user_keys), rows, strict=True)
+            return list(rows), begins
+
+    def look_up(self, key: int, user_key: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Value of a user key in a map, if it is behind what is loaded."""
+        assert self._user_keys is not None  # noqa: S101  # a map has them
+        found = self._task.lookup(self._number, key, self._user_keys.arrow([user_key]))
+        return None if found is None else next(iter(self._values.read(found)))

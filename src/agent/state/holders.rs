@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{AgentId, Generation};
-use crate::state::{CommitPoint, Page, Range, RangeSet, StateId, Version};
+use crate::state::{CommitPoint, Limits, Page, Range, RangeSet, StateId, Version};
 
 /// Which delta a part is of, and which part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,8 +50,8 @@ pub enum Asked {
         from: Option<Bytes>,
         /// What expires up to then is over.
         now_ms: i64,
-        /// About how much to answer with.
-        bytes_max: u64,
+        /// How much to answer with.
+        limits: Limits,
     },
     /// Timers that are due.
     Due {
@@ -129,6 +129,8 @@ pub enum Answer {
     Entries {
         /// Ascending.
         entries: Bytes,
+        /// Where what was left out of lists and maps begins, ascending.
+        cut: Vec<Bytes>,
         /// Where to go on, if that is not all.
         next: Option<Bytes>,
     },

@@ -254,7 +254,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::state::{EntriesBuilder, EntryKey, KeyPrefix, MemoryFiles, Op, Read, Slot};
+    use crate::state::{EntriesBuilder, EntryKey, KeyPrefix, Limits, MemoryFiles, Op, Read, Slot};
 
     fn holdings() -> Holdings {
         Holdings::new(StateStore::with_files(1 << 20, Arc::new(MemoryFiles)))
@@ -286,7 +286,7 @@ mod tests {
 
     fn value(held: &Holdings, life: u64, version: u64) -> Option<String> {
         let view = held.view(&id(), life)?;
-        match view.read(Version(Some(version)), &[key()], None, 0, 1_000).unwrap() {
+        match view.read(Version(Some(version)), &[key()], None, 0, Limits::whole(1_000)).unwrap() {
             Read::Entries { entries, .. } => {
                 entries.iter().map(|entry| format!("{:?}", entry.unwrap().op)).next()
             }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::state::Version;
+use crate::state::{Limits, Version};
 
 /// Times by which a task goes: those of its batch, so the same if the batch runs again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +64,8 @@ pub enum Wanted {
         keys: Vec<Bytes>,
         /// Where to go on: an [`crate::state::EntryKey`].
         from: Option<Bytes>,
+        /// How much to answer with; less where a message does not hold it.
+        limits: Limits,
     },
     /// Timers of the task's partition that are due, by their expiry.
     Due {
@@ -97,6 +99,8 @@ pub enum Found {
     Entries {
         /// As [`crate::state::Entries`] travel, ascending.
         entries: Bytes,
+        /// Where what was left out of lists and maps begins: [`crate::state::EntryKey`]s, ascending.
+        cut: Vec<Bytes>,
         /// Where to go on, if that is not all.
         next: Option<Bytes>,
     },

@@ -8,8 +8,8 @@ use arrow_array::{Array, ArrayRef, Int32Array, Int64Array, RecordBatch, StringAr
 use arrow_schema::{DataType, Field, Fields, Schema};
 
 use super::*;
-use crate::state::StateId;
 use crate::state::local::{LocalStates, LocalTask, Nothing};
+use crate::state::{StateId, Version};
 
 mod programs;
 
@@ -48,7 +48,12 @@ fn open(states: &LocalStates, epoch: u64, variables: Vec<Variable>) -> Result<Ta
 
 /// A task whose keys are these, and the number of each.
 fn task(states: &LocalStates, epoch: u64, keys: &[&str]) -> (Task, Vec<u32>) {
-    let mut task = open(states, epoch, variables()).unwrap();
+    task_in_parts(states, epoch, keys, u64::MAX)
+}
+
+/// One that has loaded about so many bytes of each list and map.
+fn task_in_parts(states: &LocalStates, epoch: u64, keys: &[&str], part: u64) -> (Task, Vec<u32>) {
+    let mut task = open(states, epoch, variables()).unwrap().in_parts(part);
     let numbers = add(&mut task, keys);
     task.load().unwrap();
     (task, numbers)

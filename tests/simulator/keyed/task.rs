@@ -15,7 +15,8 @@ use clonos::exchange::partition_of;
 use clonos::id::{AgentId, Epoch, Generation, Partition, TaskId};
 use clonos::state::kept::Written;
 use clonos::state::{
-    Delta, EntriesBuilder, EntryKey, KeyPrefix, Op, Range, RangeSet, Read, Slot, Version, partition_ranges,
+    Delta, EntriesBuilder, EntryKey, KeyPrefix, Limits, Op, Range, RangeSet, Read, Slot, Version,
+    partition_ranges,
 };
 
 use super::query::Known;
@@ -255,7 +256,7 @@ impl World {
                 return Ok(Read::NotHeld(ranges()));
             };
             let asked = if self.is(Mutation::StaleIsRead) { view.version() } else { version };
-            match view.read(asked, keys, None, 0, usize::MAX)? {
+            match view.read(asked, keys, None, 0, Limits::whole(u64::MAX))? {
                 Read::Behind(here) if here > version => {
                     let (state, what) = (state().to_string(), "an epoch is over".into());
                     return Err(Error::StateLost { state, what });

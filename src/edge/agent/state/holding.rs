@@ -75,15 +75,15 @@ impl Handler {
                 Some(version) => Ok(Answer::Advanced(version)),
                 None => Ok(Answer::NotHeld(RangeSet::ALL)),
             },
-            Asked::Read { version, keys, from, now_ms, bytes_max } => {
+            Asked::Read { version, keys, from, now_ms, limits } => {
                 let keys = keys.into_iter().map(KeyPrefix::from_bytes).collect::<Result<Vec<_>>>()?;
                 let ranges = || keys.iter().map(|key| Range::of(key.hash())).collect();
                 let Some(view) = view() else { return Ok(Answer::NotHeld(ranges())) };
                 let from = from.map(EntryKey::from_bytes).transpose()?;
-                let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
-                Ok(match view.read(version, &keys, from.as_ref(), now_ms, bytes_max)? {
-                    Read::Entries { entries, next } => Answer::Entries {
+                Ok(match view.read(version, &keys, from.as_ref(), now_ms, limits)? {
+                    Read::Entries { entries, cut, next } => Answer::Entries {
                         entries: entries.as_bytes().clone(),
+                        cut: cut.into_iter().map(|at| at.as_bytes().clone()).collect(),
                         next: next.map(|next| next.as_bytes().clone()),
                     },
                     Read::Behind(version) => Answer::Behind(version),

@@ -15,7 +15,7 @@ use crate::agent::state::holders::{Answer, Asked, ToHolder};
 use crate::agent::state::messages::Found;
 use crate::error::{Error, Result};
 use crate::id::Generation;
-use crate::state::{Entries, EntriesBuilder, Entry, KeyPrefix, Range, RangeSet, Version};
+use crate::state::{Entries, EntriesBuilder, Entry, KeyPrefix, Limits, Range, RangeSet, Version};
 
 /// Timers that are asked for at a time.
 pub(super) const TIMERS_MAX: u32 = 4_096;
@@ -36,9 +36,10 @@ impl Handler {
         task: &mut StateTask,
         keys: Vec<Bytes>,
         from: Option<Bytes>,
+        limits: Limits,
     ) -> Result<Found> {
         if task.located.version == Version::NONE {
-            return Ok(Found::Entries { entries: Bytes::new(), next: None });
+            return Ok(Found::Entries { entries: Bytes::new(), cut: Vec::new(), next: None });
         }
         let keys = keys.into_iter().map(KeyPrefix::from_bytes).collect::<Result<Vec<_>>>()?;
         let ranges: RangeSet = keys.iter().map(|key| Range::of(key.hash())).collect();
@@ -55,17 +56,17 @@ impl Handler {
                 .collect(),
             from: from.clone(),
             now_ms,
-            bytes_max: (PIECE_BYTES / shares).max(SHARE_BYTES_MIN),
+            limits: Limits { bytes: limits.bytes.min((PIECE_BYTES / shares).max(SHARE_BYTES_MIN)), ..limits },
         };
         let mut answers = Vec::new();
         for answer in self.ask_shares(task, ranges, &ask)? {
             match answer {
-                Answer::Entries { entries, next } => answers.push((entries, next)),
+                Answer::Entries { entries, cut, next } => answers.push(Piece { entries, cut, next }),
                 _ => return Err(unexpected()),
             }
         }
-        let (entries, next) = merged(answers, usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX))?;
-        Ok(Found::Entries { entries, next })
+        let Piece { entries, cut, next } = merged(answers, limits.bytes.min(PIECE_BYTES))?;
+        Ok(Found::Entries { entries, cut, next })
     }
 
     /// Some of the timers of the task's partition that are due.
@@ -267,14 +268,23 @@ fn hashes_of(partition: u32, partitions: u32) -> (u64, u64) {
     (hash(first), hash(end.saturating_sub(1)))
 }
 
+/// Some entries, as [`Answer::Entries`] has them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Piece {
+    entries: Bytes,
+    cut: Vec<Bytes>,
+    next: Option<Bytes>,
+}
+
 /// Entries of several holders in one order, as far as all of them have answered; about `bytes_max`, but one at least.
-fn merged(mut answers: Vec<(Bytes, Option<Bytes>)>, bytes_max: usize) -> Result<(Bytes, Option<Bytes>)> {
+fn merged(mut answers: Vec<Piece>, bytes_max: u64) -> Result<Piece> {
     if answers.len() < 2 {
         return Ok(answers.pop().unwrap_or_default());
     }
-    let mut next = answers.iter().filter_map(|(_, next)| next.clone()).min();
-    let mut all = Vec::new();
-    for (entries, _) in answers {
+    let mut next = answers.iter().filter_map(|some| some.next.clone()).min();
+    let (mut all, mut cut) = (Vec::new(), Vec::new());
+    for Piece { entries, cut: of_these, .. } in answers {
+        cut.extend(of_these);
         for entry in Entries::from_bytes(entries).iter() {
             let entry = entry?;
             if next.as_ref().is_some_and(|next| entry.key.as_bytes() >= next) {
@@ -287,13 +297,16 @@ fn merged(mut answers: Vec<(Bytes, Option<Bytes>)>, bytes_max: usize) -> Result<
     let mut entries = EntriesBuilder::new();
     for entry in all {
         // Each has given an entry at least, however large it is.
-        if entries.len() >= bytes_max && !entries.is_empty() {
+        if entries.len() as u64 >= bytes_max && !entries.is_empty() {
             next = Some(entry.key.as_bytes().clone());
             break;
         }
         entries.push(&entry.key, &entry.op);
     }
-    Ok((entries.finish().as_bytes().clone(), next))
+    // Of what lies behind, all comes again.
+    cut.retain(|at| next.as_ref().is_none_or(|next| at < next));
+    cut.sort_unstable();
+    Ok(Piece { entries: entries.finish().as_bytes().clone(), cut, next })
 }
 
 /// The attempt is not wanted any more.
@@ -322,17 +335,19 @@ mod tests {
 
     #[test]
     fn entries_of_several_are_in_order_up_to_where_one_has_more() {
-        let answers = vec![
-            (entries(&[1, 4, 9]), Some(key(12))),
-            (entries(&[2, 3]), Some(key(5))),
-            (entries(&[6]), None),
-        ];
-        assert_eq!(merged(answers.clone(), 1_000).unwrap(), (entries(&[1, 2, 3, 4]), Some(key(5))));
-        assert_eq!(merged(answers.clone(), 1).unwrap(), (entries(&[1]), Some(key(2))));
-        let some = entries(&[1, 2]).len();
-        assert_eq!(merged(answers, some).unwrap(), (entries(&[1, 2]), Some(key(3))));
-        let answers = vec![(entries(&[1, 4]), None), (entries(&[2, 3]), None)];
-        assert_eq!(merged(answers, 1_000).unwrap(), (entries(&[1, 2, 3, 4]), None));
+        let some = |hashes: &[u64], cut: &[u64], next: Option<u64>| Piece {
+            entries: entries(hashes),
+            cut: cut.iter().copied().map(key).collect(),
+            next: next.map(key),
+        };
+        let answers =
+            vec![some(&[1, 4, 9], &[10, 2], Some(12)), some(&[2, 3], &[4], Some(5)), some(&[6], &[7], None)];
+        assert_eq!(merged(answers.clone(), 1_000).unwrap(), some(&[1, 2, 3, 4], &[2, 4], Some(5)));
+        assert_eq!(merged(answers.clone(), 1).unwrap(), some(&[1], &[], Some(2)));
+        let bytes = entries(&[1, 2]).len() as u64;
+        assert_eq!(merged(answers, bytes).unwrap(), some(&[1, 2], &[2], Some(3)));
+        let answers = vec![some(&[1, 4], &[9], None), some(&[2, 3], &[8], None)];
+        assert_eq!(merged(answers, 1_000).unwrap(), some(&[1, 2, 3, 4], &[8, 9], None));
     }
 
     #[test]

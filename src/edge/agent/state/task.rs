@@ -53,7 +53,9 @@ impl Handler {
     pub(in crate::edge) fn state(&self, session: &mut Session, wanted: Wanted) -> Result<Reply> {
         match wanted {
             Wanted::Begin { partition, partitions } => self.begin_state(session, partition, partitions),
-            Wanted::Read { keys, from } => self.read_state(begun(session)?, keys, from).map(Reply::State),
+            Wanted::Read { keys, from, limits } => {
+                self.read_state(begun(session)?, keys, from, limits).map(Reply::State)
+            }
             Wanted::Due { until_ms, after } => {
                 let (timers, more) = self.due_timers(begun(session)?, until_ms, after, TIMERS_MAX)?;
                 Ok(Reply::State(Found::Due { timers, more }))

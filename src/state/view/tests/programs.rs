@@ -61,22 +61,59 @@ impl Model {
         }
     }
 
-    fn read(task: &Task, keys: &[u32]) -> Self {
+    fn read(task: &mut Task, keys: &[u32]) -> Self {
         let name = |number: u32| KEYS[keys.iter().position(|key| *key == number).unwrap()].to_owned();
         let mut model = Self::default();
         for (key, _, value) in found(task, 0) {
             assert_eq!(model.values.insert(name(key), value), None);
         }
-        for (key, _, value) in found(task, 1) {
+        for (key, _, value) in all(task, 1) {
             model.lists.entry(name(key)).or_default().push(value);
         }
-        for (key, user, value) in found(task, 2) {
+        for (key, user, value) in all(task, 2) {
             assert_eq!(model.maps.insert((name(key), user.unwrap()), value), None);
         }
         for (key, expiry) in task.timers(0).unwrap() {
             assert_eq!(model.timers.insert((name(key), expiry), ()), None);
         }
         model
+    }
+}
+
+/// Entries of a variable, with what was not loaded with its keys, read piece by piece.
+fn all(task: &mut Task, variable: usize) -> Vec<(u32, Option<String>, i64)> {
+    let mut all = found(task, variable);
+    for key in task.cut(variable, 0).unwrap() {
+        assert!(all.iter().any(|(of, ..)| *of == key), "one entry at least is there");
+        let mut from = None;
+        loop {
+            let piece = task.piece(variable, key, from, 1).unwrap();
+            let values = piece.values.column(0).as_primitive::<Int64Type>();
+            let users = piece.user_keys.as_ref().map(|users| users.column(0).as_string::<i32>());
+            let user = |at| users.map(|users| users.value(at).to_owned());
+            assert!(values.len() <= 1);
+            all.extend((0..values.len()).map(|at| (key, user(at), values.value(at))));
+            from = piece.next;
+            if from.is_none() {
+                break;
+            }
+        }
+    }
+    all
+}
+
+/// Each pair of a map is loaded with its key, or found where it is looked up.
+fn look_up(task: &mut Task, keys: &[u32], model: &Model) {
+    let loaded: Vec<_> = found(task, 2).into_iter().map(|(key, user, _)| (key, user.unwrap())).collect();
+    for key in task.cut(2, 0).unwrap() {
+        let name = KEYS[keys.iter().position(|of| *of == key).unwrap()];
+        for user in USERS {
+            let found = task.lookup(2, key, &texts(&[user])).unwrap();
+            let found = found.map(|value| value.column(0).as_primitive::<Int64Type>().value(0));
+            let is_loaded = loaded.contains(&(key, user.to_owned()));
+            let there = model.maps.get(&(name.to_owned(), user.to_owned())).filter(|_| !is_loaded);
+            assert_eq!(found.as_ref(), there);
+        }
     }
 }
 
@@ -105,6 +142,7 @@ proptest! {
     #[test]
     fn a_program_reads_what_it_left(
         epochs in prop::collection::vec(prop::collection::vec(step(), 0..12), 1..5),
+        part in prop_oneof![Just(u64::MAX), 0..60_u64],
     ) {
         let states = LocalStates::new();
         let mut model = Model::default();
@@ -112,8 +150,9 @@ proptest! {
             // The first attempt is lost after its end; the second does the same.
             let mut fingerprints = Vec::new();
             for _ in 0..2 {
-                let (mut task, keys) = task(&states, epoch, &KEYS);
-                prop_assert_eq!(&Model::read(&task, &keys), &model);
+                let (mut task, keys) = task_in_parts(&states, epoch, &KEYS, part);
+                prop_assert_eq!(&Model::read(&mut task, &keys), &model);
+                look_up(&mut task, &keys, &model);
                 steps.iter().for_each(|step| run(&mut task, &keys, step));
                 fingerprints.push(task.commit().unwrap());
             }
@@ -121,7 +160,7 @@ proptest! {
             states.commit(&id(), epoch).unwrap();
             steps.iter().for_each(|step| model.apply(step));
         }
-        let (task, keys) = task(&states, 99, &KEYS);
-        prop_assert_eq!(&Model::read(&task, &keys), &model);
+        let (mut task, keys) = task(&states, 99, &KEYS);
+        prop_assert_eq!(&Model::read(&mut task, &keys), &model);
     }
 }
