@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clonos import _core
+
+_log = logging.getLogger("clonos")
+
+
+def other_keys(
+    key: Callable[[_core.Plan, int | None, int], str], uid: str
+) -> Callable[[_core.Plan, int | None, int], str]:
+    """Return what makes the same keys, and says once that the rows may have had others.
+
+    For a task whose epoch was asked about in other partitions: nothing but ``row_key=`` tells a
+    row there from an equal one of another partition, which is another call.
+    """
+    is_said = False
+
+    def said(plan: _core.Plan, row: int | None, call: int) -> str:
+        nonlocal is_said
+        if not is_said:
+            is_said = True
+            _log.warning(
+                "%s asks for an idempotency key in an epoch that was begun with another number of "
+                "partitions: a call that was under way then, and has no answer yet, had another "
+                "key. With row_key= a row has the same key in each partition",
+                uid,
+            )
+        return key(plan, row, call)
+
+    return said
 
 
 class CallKeys:

@@ -58,6 +58,8 @@ pub(super) struct PyResultTask {
     lost: bool,
     /// Whether `row_key` tells rows apart.
     keyed: bool,
+    /// Whether the epoch was recorded with another number of partitions.
+    relaid: bool,
 }
 
 impl PyResultTask {
@@ -76,7 +78,7 @@ impl PyResultTask {
         opening.options.app = opening.in_run(run);
         let keyed = opening.options.keyed;
         let task = ResultTask::new(opening.options, opened.prior, same_stage)?;
-        Ok(Self { task: Mutex::new(task), id, publisher, lost: opened.lost, keyed })
+        Ok(Self { task: Mutex::new(task), id, publisher, lost: opened.lost, keyed, relaid: layout_changed })
     }
 }
 
@@ -115,6 +117,11 @@ impl PyResultTask {
     #[getter]
     const fn lost(&self) -> bool {
         self.lost
+    }
+
+    #[getter]
+    const fn relaid(&self) -> bool {
+        self.relaid
     }
 
     #[pyo3(signature = (columns, marks=None))]

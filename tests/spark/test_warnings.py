@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,3 +117,42 @@ def test_a_thread_beside_an_epoch_is_pointed_at_and_one_that_inherits_belongs_to
         with session.epoch("inherited"):
             run(InheritableThread)
             assert rows.collect() == found[-1]
+
+
+@pytest.mark.parametrize("row_key", [None, "id"])
+def test_an_epoch_that_was_cut_otherwise_says_that_keys_are_others(
+    session: Any, spark: Any, tmp_path: Path, row_key: Any
+) -> None:
+    asked, told = str(tmp_path / "asked"), str(tmp_path / "told")
+
+    def write(path: str, line: str) -> None:
+        with Path(path).open("a") as file:
+            file.write(f"{line}\n")
+
+    class File(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            write(told, record.getMessage())
+
+    @causal("string")
+    def ask(n: int) -> str:
+        log = logging.getLogger("clonos")
+        if not any(type(handler).__name__ == "File" for handler in log.handlers):
+            log.addHandler(File())
+        if n % 10 == 7 and not Path(f"{asked}.mended").exists():
+            raise OSError
+        key = clonos.idempotency_key()
+        write(asked, key)
+        return key
+
+    numbers = spark.range(0, 40, 1, 4)
+    column = ask("id", **({} if row_key is None else {"row_key": row_key}))
+    with session.epoch(f"keys of {row_key}"):
+        with pytest.raises(Exception, match="OSError"):
+            numbers.select(column).collect()
+        assert not Path(told).exists()
+        Path(f"{asked}.mended").touch()
+        keys = {row[0] for row in numbers.coalesce(2).select(column.alias("key")).collect()}
+    assert len(keys) == 40
+    lines = Path(told).read_text().splitlines() if Path(told).exists() else []
+    assert all("row_key= a row has the same key" in line for line in lines)
+    assert bool(lines) == (row_key is None)

@@ -38,6 +38,8 @@ class ResultRunner:
         How much becomes stable together.
     one_at_a_time : bool
         Whether the next call waits until an answer is stable, under ``flush="call"``.
+    key : callable, optional
+        In place of the task's own, `_core.ResultTask.key`.
     """
 
     def __init__(
@@ -47,8 +49,11 @@ class ResultRunner:
         marks_at: int | None = None,
         flush: str = "batch",
         one_at_a_time: bool = True,
+        *,
+        key: Callable[[_core.Plan, int | None, int], str] | None = None,
     ) -> None:
         self._task = task
+        self._key = task.key if key is None else key
         self._arguments = arguments
         self._marks_at = marks_at
         self._flush = flush
@@ -89,7 +94,7 @@ class ResultRunner:
         answers = Answers(keep, each=self._flush == "call", settle=self._settle)
         self._answers = answers
         try:
-            return kind.run(columns, functools.partial(task.key, plan), answers)
+            return kind.run(columns, functools.partial(self._key, plan), answers)
         except BaseException:
             answers.rescue()
             raise

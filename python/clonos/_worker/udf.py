@@ -170,6 +170,7 @@ def open_arguments(spec: UdfSpec, config: _core.SessionConfig, place: Place) -> 
 def _results(
     function: UserFunction, columns: Iterator[Any], config: _core.SessionConfig, place: Place
 ) -> Iterator[Any]:
+    from clonos._keys import other_keys
     from clonos._worker.lost import check_lost
     from clonos._worker.result_runner import ResultRunner
 
@@ -177,7 +178,8 @@ def _results(
     task = connection.open_task(_core.ResultTask, config, open_arguments(spec, config, place))
     check_lost(task.lost, config, spec.uid, place)
     at_once = spec.concurrency == 1
-    runner = ResultRunner(task, spec.arguments, spec.marks_at, spec.flush, one_at_a_time=at_once)
+    key = other_keys(task.key, spec.uid) if task.relaid and not spec.keyed else None
+    runner = ResultRunner(task, spec.arguments, spec.marks_at, spec.flush, at_once, key=key)
     if spec.kind in (ARROW_ITER, PANDAS_ITER):
         return runner.run_iterator(columns, function.started, function.element)
     return runner.run(columns, function.kind())
