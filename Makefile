@@ -74,7 +74,7 @@ test: test-rust test-quick ## The core alone, then features on real Spark and so
 
 .PHONY: test-quick
 test-quick: $(VENV)/.core $(VENV)/spark.jsa ## The second part of `make test`.
-	$(PYTEST) -m "not whole and not hosts" $(ARGS)
+	$(PYTEST) -m "not whole and not hosts and not yarn" $(ARGS)
 
 .PHONY: test-all
 test-all: $(VENV)/.core $(VENV)/spark.jsa ## What `make test` leaves out: all kills, servers, examples, every type.
@@ -87,6 +87,10 @@ test-failed: $(VENV)/.core $(VENV)/spark.jsa ## What failed last, once more and 
 .PHONY: test-hosts
 test-hosts: $(VENV)/.core ## A cluster of hosts that are switched off, cut off, slowed down and paused: needs root and iproute2.
 	$(WITH_JAVA) $(PY) -m pytest tests/hosts $(ARGS)
+
+.PHONY: test-yarn
+test-yarn: $(VENV)/.core ## A YARN whose containers are killed: needs a JDK, and mvn to fetch it the first time.
+	$(WITH_JAVA) $(PY) -m pytest tests/yarn $(ARGS)
 
 .PHONY: test-mutants
 test-mutants: $(VENV)/.core ## Put faults back that were in the code, and see that a test notices each.
@@ -101,7 +105,7 @@ test-rust: ## The core, without Python in the build.
 
 .PHONY: test-python
 test-python: $(VENV)/.core $(VENV)/spark.jsa ## All of pytest, real Spark and real processes included.
-	$(PYTEST) -m "not hosts" $(ARGS)
+	$(PYTEST) -m "not hosts and not yarn" $(ARGS)
 
 # The other versions of PySpark that are supported, each in an environment of its own.
 PYSPARK_4.1 := 4.1.4

@@ -58,7 +58,7 @@ LONG_FILES = {
 
 
 # What takes longest begins first, and what nothing else looks at.
-FOLDERS = ["kill", "connect", "docs", "sinks", "sources", "spark", "unit", "hosts"]
+FOLDERS = ["kill", "connect", "docs", "sinks", "sources", "spark", "unit", "hosts", "yarn"]
 # When tests must have begun, in seconds since 1970: those that have not are skipped.
 LAST_BEGIN = "CLONOS_TESTS_BEGIN_BEFORE"
 

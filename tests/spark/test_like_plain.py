@@ -17,6 +17,7 @@ from pyspark.sql.functions import pandas_udf, udf
 from pyspark.sql.types import CharType, DoubleType, UserDefinedType
 
 from clonos import causal
+from clonos.testing import wait_until
 
 pytestmark = pytest.mark.timeout(360)
 # Workers cannot import this module, so its functions travel by value.
@@ -84,11 +85,15 @@ LOGGING: dict[str, Callable[[], Callable[..., Any]]] = {
 
 
 def test_the_log_of_workers_names_what_was_called(spark: Any) -> None:
+    def lines() -> list[Any]:
+        return spark.tvf.python_worker_logs().orderBy("ts").collect()
+
     def logged(function: Any) -> list[str]:
-        before = spark.tvf.python_worker_logs().count()
+        before = len(lines())
         assert spark.range(1).select(function("id")).first()[0] == "0"
-        logs = spark.tvf.python_worker_logs().orderBy("ts")
-        return [str((row.msg, row.context, row.logger)) for row in logs.collect()[before:]]
+        # Spark takes in what a worker says when it comes to it.
+        wait_until(lambda: len(lines()) > before, "the worker's line")
+        return [str((row.msg, row.context, row.logger)) for row in lines()[before:]]
 
     spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
     try:

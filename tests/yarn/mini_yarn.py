@@ -15,6 +15,7 @@ import pytest
 
 NODES = 2
 SECONDS = 240
+STOP_SECONDS = 5
 HADOOP = "3.5.0"
 # What Hadoop's archive of tests needs besides what Spark has.
 JARS = {
@@ -95,7 +96,12 @@ class Yarn:
     def __exit__(self, *_exc: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(SECONDS)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            # It waits for much that nobody needs; its containers have ended by then.
+            self._process.kill()
+            self._process.wait()
 
     def submit(self, program: str, *arguments: object, **settings: str) -> str:
         """Run a program of this folder to its end; what was said."""

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import mini_yarn
 
-pytestmark = [pytest.mark.kill, pytest.mark.whole, pytest.mark.slow, pytest.mark.timeout(500)]
+pytestmark = pytest.mark.timeout(500)
 ROWS = 200
 
 
