@@ -150,7 +150,7 @@ fn read(store: &StateStore, id: &StateId, version: Version, keys: &[KeyPrefix]) 
     let (mut from, mut bytes) = (None, 0);
     loop {
         let Read::Entries { entries, next, .. } =
-            store.read(id, version, keys, from.as_ref(), 0, Limits::whole(PAGE)).unwrap()
+            store.read(id, version, keys, from.as_ref(), 0, &Limits::whole(PAGE)).unwrap()
         else {
             panic!("not read")
         };

@@ -408,8 +408,10 @@ class StateTask:
 
         The first begins where what was loaded ends. About a mebibyte, one entry at least.
         """
-    def lookup(self, variable: int, key: int, user_key: pa.StructArray) -> pa.StructArray | None:
-        """Value of a user key (one row) in a map of which not all is loaded, if it has any."""
+    def lookup(
+        self, variable: int, key: int, user_key: pa.StructArray, begins: bytes | None = None
+    ) -> pa.StructArray | None:
+        """Value of a user key (one row) in a map, behind what is loaded or from `begins` on."""
     def timers(self, first: int = 0) -> tuple[pa.Array, pa.Array]:
         """Stored timers of the loaded keys from number `first` on: key numbers, expiries."""
     def write(

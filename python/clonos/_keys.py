@@ -18,7 +18,8 @@ def other_keys(
     """Return what makes the same keys, and says once that the rows may have had others.
 
     For a task whose epoch was asked about in other partitions: nothing but ``row_key=`` tells a
-    row there from an equal one of another partition, which is another call.
+    row there from an equal one of another partition, which is another call, and nothing tells what
+    was asked together.
     """
     is_said = False
 
@@ -29,7 +30,8 @@ def other_keys(
             _log.warning(
                 "%s asks for an idempotency key in an epoch that was begun with another number of "
                 "partitions: a call that was under way then, and has no answer yet, had another "
-                "key. With row_key= a row has the same key in each partition",
+                "key. A function of one row (not of groups, pandas or Arrow) has the same key for "
+                "a row in each partition if it is given row_key=",
                 uid,
             )
         return key(plan, row, call)

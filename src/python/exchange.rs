@@ -269,8 +269,8 @@ fn discarding(task: Option<&PyServiceTask>, error: Error) -> Error {
     match (task, error) {
         (Some(task), error @ Error::UpstreamChanged { .. }) => match task.publisher.discard() {
             Ok(()) => error,
-            // Something visible depends on the log: that is what the user must know.
-            Err(refused) => refused,
+            // Something visible depends on the log: that is what the user must know, or why its input is another.
+            Err(refused) => lock(&task.inner).task.input_changed().err().unwrap_or(refused),
         },
         (_, error) => error,
     }

@@ -61,10 +61,12 @@ impl Backend for AtAgent {
         &mut self,
         key: &KeyPrefix,
         from: &EntryKey,
+        until: &Bytes,
         bytes: u64,
     ) -> Result<(Entries, Option<EntryKey>)> {
         let (keys, from) = (vec![key.as_bytes().clone()], Some(from.as_bytes().clone()));
-        let (entries, _, next) = self.page(keys, from, Limits::whole(bytes))?;
+        let limits = Limits { until: Some(until.clone()), ..Limits::whole(bytes) };
+        let (entries, _, next) = self.page(keys, from, limits)?;
         Ok((entries, next.map(EntryKey::from_bytes).transpose()?))
     }
 
@@ -120,7 +122,8 @@ impl AtAgent {
             let done = from.as_ref().map_or(0, |from| keys.partition_point(|key| is_before(key, from)));
             let asked = keys.get(done..).unwrap_or_default();
             let keys = asked.iter().map(|key| key.as_bytes().clone()).collect();
-            let (entries, cut, next) = self.page(keys, from, Limits { bytes: PIECE_BYTES, part })?;
+            let (entries, cut, next) =
+                self.page(keys, from, Limits { part, ..Limits::whole(PIECE_BYTES) })?;
             all.entries.push(entries);
             for at in cut {
                 all.cut.push(EntryKey::from_bytes(at)?);

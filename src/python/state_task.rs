@@ -292,18 +292,20 @@ impl PyStateTask {
         Ok((user_keys, to_pyarrow(py, Arc::new(piece.values))?, next))
     }
 
+    #[pyo3(signature = (variable, key, user_key, begins=None))]
     fn lookup(
         &self,
         py: Python<'_>,
         variable: usize,
         key: u32,
         user_key: PyArray,
+        begins: Option<Vec<u8>>,
     ) -> PyResult<Option<Py<PyAny>>> {
         let user_key = array(user_key);
         let found = enter(py, || {
             let none = || Error::Misuse { what: "a value is looked up without a key".into() };
             let user_key = rows(Some(&user_key))?.ok_or_else(none)?;
-            lock(&self.state).lookup(variable, key, user_key)
+            lock(&self.state).lookup(variable, key, user_key, begins.map(Bytes::from).as_ref())
         })?;
         found.map(|value| to_pyarrow(py, Arc::new(value))).transpose()
     }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
+
 use super::delta::{CommitPoint, Delta, DeltaPart};
 use super::entries::Entries;
 use super::key::{EntryKey, KeyPrefix, RangeSet, StateId, Version, partition_hashes, partition_ranges};
@@ -34,6 +36,7 @@ impl Backend for Nothing {
         &mut self,
         _key: &KeyPrefix,
         _from: &EntryKey,
+        _until: &Bytes,
         _bytes: u64,
     ) -> Result<(Entries, Option<EntryKey>)> {
         Ok(Default::default())
@@ -132,7 +135,7 @@ impl LocalTask {
         &self,
         keys: &[KeyPrefix],
         from: Option<&EntryKey>,
-        limits: Limits,
+        limits: &Limits,
     ) -> Result<(Entries, Vec<EntryKey>, Option<EntryKey>)> {
         let (version, now_ms) = (self.begun.version, self.begun.now_ms);
         match self.states.lock().store.read(&self.id, version, keys, from, now_ms, limits)? {
@@ -162,8 +165,9 @@ impl Backend for LocalTask {
 
     fn read(&mut self, keys: &[KeyPrefix], part: u64) -> Result<Loaded> {
         let (mut all, mut from) = (Loaded::default(), None);
+        let limits = Limits { part, ..Limits::whole(PAGE_BYTES) };
         loop {
-            let (entries, cut, next) = self.page(keys, from.as_ref(), Limits { bytes: PAGE_BYTES, part })?;
+            let (entries, cut, next) = self.page(keys, from.as_ref(), &limits)?;
             all.entries.push(entries);
             all.cut.extend(cut);
             from = next;
@@ -177,9 +181,11 @@ impl Backend for LocalTask {
         &mut self,
         key: &KeyPrefix,
         from: &EntryKey,
+        until: &Bytes,
         bytes: u64,
     ) -> Result<(Entries, Option<EntryKey>)> {
-        let (entries, _, next) = self.page(std::slice::from_ref(key), Some(from), Limits::whole(bytes))?;
+        let limits = Limits { until: Some(until.clone()), ..Limits::whole(bytes) };
+        let (entries, _, next) = self.page(std::slice::from_ref(key), Some(from), &limits)?;
         Ok((entries, next))
     }
 

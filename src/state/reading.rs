@@ -18,19 +18,21 @@ use super::tree::{Layer, merged_in};
 use crate::error::{Error, Result};
 
 /// How much is read at a time, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// About how much in all, but one entry at least.
     pub bytes: u64,
     /// About how much of a list or map of one key: what there is besides is left out.
     pub part: u64,
+    /// Nothing from here on, if it says so; as [`EntryKey`]s are, or longer.
+    pub until: Option<Bytes>,
 }
 
 impl Limits {
     /// Lists and maps are read as they are.
     #[must_use]
     pub const fn whole(bytes: u64) -> Self {
-        Self { bytes, part: u64::MAX }
+        Self { bytes, part: u64::MAX, until: None }
     }
 }
 
@@ -155,7 +157,7 @@ impl View {
         keys: &[KeyPrefix],
         from: Option<&EntryKey>,
         now_ms: i64,
-        limits: Limits,
+        limits: &Limits,
     ) -> Result<Read> {
         if version != self.version {
             return Ok(Read::Behind(self.version));
@@ -183,22 +185,26 @@ impl View {
             // The slot that is read, and where in the answer it begins.
             let mut part = (Slot::TIMERS, 0);
             while let Some(item) = input.next(key.as_bytes())? {
+                if limits.until.as_ref().is_some_and(|until| input.key() >= until) {
+                    return Ok(Read::Entries { entries: entries.finish(), cut, next: None });
+                }
                 let Item::Entry(record) = item else { continue };
                 if !record.is_live(now_ms) {
                     continue;
-                }
-                if entries.len() >= bytes_max && !entries.is_empty() {
-                    let (entries, next) = (entries.finish(), Some(found_at(&input)?));
-                    return Ok(Read::Entries { entries, cut, next });
                 }
                 let slot = slot_of(input.key()).unwrap_or(Slot::TIMERS);
                 if slot != part.0 {
                     part = (slot, entries.len());
                 } else if slot != Slot::TIMERS && entries.len() - part.1 >= part_max {
+                    // Also where no more is given at a time than a part: it would be begun anew with each page.
                     cut.push(found_at(&input)?);
                     let Some(next) = slot.0.checked_add(1) else { break };
                     input.seek(EntryKey::new(key, Slot(next), &[]).as_bytes())?;
                     continue;
+                }
+                if entries.len() >= bytes_max && !entries.is_empty() {
+                    let (entries, next) = (entries.finish(), Some(found_at(&input)?));
+                    return Ok(Read::Entries { entries, cut, next });
                 }
                 entries.push_entry(record.whole(input.bytes()));
             }

@@ -78,11 +78,12 @@ impl<B: Backend, O: Origin> Backend for Starting<B, O> {
         &mut self,
         key: &KeyPrefix,
         from: &EntryKey,
+        until: &Bytes,
         bytes: u64,
     ) -> Result<(Entries, Option<EntryKey>)> {
         match &self.held {
             Some(_) => Ok((Entries::default(), None)),
-            None => self.backend.read_on(key, from, bytes),
+            None => self.backend.read_on(key, from, until, bytes),
         }
     }
 

@@ -221,7 +221,7 @@ impl StateStore {
         keys: &[KeyPrefix],
         from: Option<&EntryKey>,
         now_ms: i64,
-        limits: Limits,
+        limits: &Limits,
     ) -> Result<Read> {
         match self.view(id) {
             Some(view) => view.read(version, keys, from, now_ms, limits),

@@ -178,7 +178,7 @@ impl World {
                     std::slice::from_ref(&key),
                     None,
                     0,
-                    Limits::whole(9),
+                    &Limits::whole(9),
                 );
                 let is_held = !self.stores[to].filling(&id()).contains(Range::of(key.hash()));
                 assert_eq!(matches!(read.unwrap(), Read::Entries { .. }), is_held);
@@ -211,7 +211,7 @@ impl World {
                         &keys,
                         from.as_ref(),
                         now_ms,
-                        Limits::whole(u64::from(page)),
+                        &Limits::whole(u64::from(page)),
                     );
                     let Read::Entries { entries, next, .. } = read.unwrap() else { panic!("not read") };
                     found.extend(entries.iter().map(|entry| entry.unwrap()));
@@ -236,10 +236,11 @@ impl World {
         keys: &[KeyPrefix],
         page: u16,
     ) {
-        let limits = Limits { bytes: u64::from(page), part: u64::from(page % 90) };
+        // Also where less is read at a time than is left out.
+        let limits = Limits { part: u64::from(page % 90), ..Limits::whole(u64::from(page % 257)) };
         let (mut found, mut cuts, mut from) = (Vec::new(), Vec::new(), None);
         loop {
-            let read = store.read(&id(), version, keys, from.as_ref(), now_ms, limits);
+            let read = store.read(&id(), version, keys, from.as_ref(), now_ms, &limits);
             let Read::Entries { entries, cut, next } = read.unwrap() else { panic!("not read") };
             found.extend(entries.iter().map(|entry| entry.unwrap()));
             cuts.extend(cut);
@@ -254,7 +255,7 @@ impl World {
             assert!(found.iter().any(|entry| is_of(&entry.key)), "one entry at least is there");
             assert!(!found.iter().any(|entry| is_of(&entry.key) && entry.key >= cut));
             let read =
-                store.read(&id(), version, &[cut.prefix()], Some(&cut), now_ms, Limits::whole(u64::MAX));
+                store.read(&id(), version, &[cut.prefix()], Some(&cut), now_ms, &Limits::whole(u64::MAX));
             let Read::Entries { entries, .. } = read.unwrap() else { panic!("not read") };
             let rest = entries.iter().map(|entry| entry.unwrap()).filter(|entry| is_of(&entry.key));
             found.extend(rest);

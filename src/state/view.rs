@@ -89,6 +89,8 @@ pub struct TaskState<B> {
     part: u64,
     cut: BTreeMap<(Slot, u32), EntryKey>,
     changes: Changes,
+    /// What kept something from being read: a program that goes on all the same has not seen what there is.
+    failed: Option<Error>,
     is_done: bool,
 }
 
@@ -124,6 +126,7 @@ impl<B: Backend> TaskState<B> {
             part: u64::MAX,
             cut: BTreeMap::new(),
             changes,
+            failed: None,
             is_done: false,
         })
     }
@@ -164,6 +167,11 @@ impl<B: Backend> TaskState<B> {
     /// # Errors
     /// As [`Backend::read`]; [`Error::CorruptState`] for entries that were not asked for.
     pub fn load(&mut self) -> Result<()> {
+        let loaded = self.load_wanted();
+        self.noted(loaded)
+    }
+
+    fn load_wanted(&mut self) -> Result<()> {
         let wanted = self.keys.take_wanted();
         if wanted.is_empty() {
             return Ok(());
@@ -321,6 +329,7 @@ impl<B: Backend> TaskState<B> {
     /// As [`Backend::write`]; [`Error::Misuse`] the second time.
     pub fn commit(&mut self) -> Result<u64> {
         self.check_open()?;
+        self.check_read()?;
         self.is_done = true;
         let entries = std::mem::take(&mut self.changes).into_entries(self.keys.prefixes(), self.epoch);
         let delta = Delta {
@@ -351,6 +360,20 @@ impl<B: Backend> TaskState<B> {
             Some(key) => Err(Error::Misuse { what: format!("key number {key} of {}", self.keys.len()) }),
             None => Ok(()),
         }
+    }
+
+    /// What was read, or why it was not: that is what each later question is answered with, and the end.
+    fn noted<T>(&mut self, read: Result<T>) -> Result<T> {
+        if let Err(error) = &read
+            && !matches!(error, Error::Misuse { .. } | Error::StateSchema { .. })
+        {
+            self.failed.get_or_insert_with(|| error.clone());
+        }
+        read
+    }
+
+    fn check_read(&self) -> Result<()> {
+        self.failed.clone().map_or(Ok(()), Err)
     }
 
     fn check_open(&self) -> Result<()> {

@@ -324,3 +324,53 @@ def test_a_uid_that_stands_in_two_places_of_a_batch_is_refused(
     with pytest.raises(Exception, match=r'state of "each#2".*give each place its own'):
         query.awaitTermination()
     assert len(found) == 1
+
+
+class Failing(StatefulProcessor):
+    """Counts rows; fails in the middle of the second batch while it is told to."""
+
+    def __init__(self, fails: Path) -> None:
+        self.fails = str(fails)
+
+    def init(self, handle: Any) -> None:
+        self.seen = handle.getValueState("seen", "n long")
+
+    def handleInputRows(self, key: Any, rows: Any, _times: Any) -> Iterator[Row]:
+        (before,) = self.seen.get() or (0,)
+        clonos.time_ns()
+        if before and key[0] == "b" and Path(self.fails).exists():
+            raise OSError("not now")
+        seen = before + sum(1 for _ in rows)
+        self.seen.update((seen,))
+        yield Row(id=key[0], seen=seen)
+
+
+def test_a_batch_that_failed_says_so_where_it_is_cut_otherwise(
+    spark: Any, session: Any, tmp_path: Path
+) -> None:
+    folder, fails = Folder(tmp_path), tmp_path / "fails"
+    for _ in range(2):
+        folder.put(*({"id": key, "n": 1} for key in "abcd"))
+    fails.touch()
+
+    def found(partitions: int) -> Any:
+        counted = clonos.transform_with_state(
+            folder.read(spark).groupBy("id"),
+            Failing(fails),
+            "id string, seen long",
+            "update",
+            "none",
+            uid="failing",
+            partitions=partitions,
+        )
+        return batches(counted, tmp_path / "checkpoint")
+
+    with pytest.raises(Exception, match="not now"):
+        found(1)
+    fails.unlink()
+    for partitions in (3, 4):
+        with pytest.raises(Exception, match="number of tasks it was recorded with"):
+            found(partitions)
+    assert sorted(found(1)[-1]) == [(key, 2) for key in "abcd"]
+    folder.put({"id": "a", "n": 1})
+    assert found(3) == [[("a", 3)]]

@@ -182,5 +182,7 @@ def test_no_more_of_them_is_loaded_than_was_said() -> None:
             part.piece(variable, 0, b"\0" * 40)
     assert part.lookup(1, 0, pa.array([{"u": "77"}])).to_pylist() == [{"n": 77}]
     assert part.lookup(1, 0, pa.array([{"u": "none"}])) is None
+    _, _, at = task(1, 0).piece(1, 0)
+    assert at is None
     with pytest.raises(Exception, match="not one of a map"):
         part.lookup(0, 0, pa.array([{"u": "77"}]))

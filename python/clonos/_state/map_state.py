@@ -14,10 +14,9 @@ from clonos._state.tuples import TupleCodec, row_factory
 from clonos._state.variables import Variable
 
 Pair = tuple[tuple[Any, ...], tuple[Any, ...]]
-# Of a map that is not all loaded, values are looked up one by one; whoever asks for many is given
-# a piece of it after so many, and no more pieces than these.
+# Of a map that is not all loaded, values are looked up one by one, and a piece of it is read after
+# so many: who asks for all of them has read it all before that costs much more.
 LOOKUPS = 64
-PIECES = 16
 
 
 class _Pairs:
@@ -53,13 +52,13 @@ class _Pairs:
         beyond = self._beyond
         if hashed in beyond:
             return beyond[hashed]
-        if self._pieces < PIECES and len(beyond) >= LOOKUPS * (self._pieces + 1):
+        if len(beyond) >= LOOKUPS * (self._pieces + 1):
             self._pieces += 1
             pairs, self._begins = self._stored.piece(self._key, self._begins)
             self._add(pairs)
             self.is_cut = self._begins is not None
             return self.value(hashed, user)
-        found = beyond[hashed] = self._stored.look_up(self._key, user)
+        found = beyond[hashed] = self._stored.look_up(self._key, user, self._begins)
         return found
 
     def rest(self) -> Iterator[Pair]:

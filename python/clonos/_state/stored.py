@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 # Entries, and keys without any, that are Python objects at a time: keys are handled in order.
 WINDOW = 8192
 NO_KEY = -1
+# Of a list or map that is not all loaded, who reads it again finds so many pieces of the rest.
+PIECES_KEPT = 16
 
 
 class Cursor:
@@ -57,6 +59,9 @@ class Stored:
         self._pieces: list[_Piece] = []
         #: Keys that were looked at, and of whose list or map not all is loaded.
         self.cut: set[int] = set()
+        # The first pieces of the rest of the key that was last read, by where each begins.
+        self._of_rest = NO_KEY
+        self._rest: dict[bytes | None, tuple[list[Any], bytes | None]] = {}
         # The window: entries of the keys from `_first` to `_end`.
         self._first = self._end = 0
         self._window: list[list[Any]] = []
@@ -108,6 +113,16 @@ class Stored:
 
     def piece(self, key: int, begins: bytes | None) -> tuple[list[Any], bytes | None]:
         """Some of them, as `entries`, and where the next begins; ``None`` at the end."""
+        if key != self._of_rest:
+            self._of_rest, self._rest = key, {}
+        found = self._rest.get(begins)
+        if found is None:
+            found = self._read(key, begins)
+            if len(self._rest) < PIECES_KEPT:
+                self._rest[begins] = found
+        return found
+
+    def _read(self, key: int, begins: bytes | None) -> tuple[list[Any], bytes | None]:
         user_keys, values, begins = self._task.piece(self._number, key, begins)
         with collector_paused():
             rows: Any = self._values.read(values)
@@ -115,8 +130,10 @@ class Stored:
                 rows = zip(self._user_keys.read(user_keys), rows, strict=True)
             return list(rows), begins
 
-    def look_up(self, key: int, user_key: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Value of a user key in a map, if it is behind what is loaded."""
+    def look_up(
+        self, key: int, user_key: tuple[Any, ...], begins: bytes | None
+    ) -> tuple[Any, ...] | None:
+        """Value of a user key in a map, if it is behind what was loaded or read."""
         assert self._user_keys is not None  # noqa: S101  # a map has them
-        found = self._task.lookup(self._number, key, self._user_keys.arrow([user_key]))
+        found = self._task.lookup(self._number, key, self._user_keys.arrow([user_key]), begins)
         return None if found is None else next(iter(self._values.read(found)))

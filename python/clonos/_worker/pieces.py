@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from clonos import _core
-from clonos._keys import CallKeys, TaskKeys
+from clonos._keys import CallKeys, TaskKeys, other_keys
 from clonos._outcomes import dumps
 from clonos._services import Scope, current, record_nothing
 from clonos._worker import connection
@@ -43,6 +43,7 @@ class Pieces:
     def __init__(self, spec: UdfSpec) -> None:
         self.spec = spec
         self._task: _core.ResultTask | _core.ServiceTask | None = None
+        self._key: Callable[..., str]
         self._opened = False
         self._let_go: Callable[[], Any] | None = None
         self._opening = threading.Lock()
@@ -132,6 +133,7 @@ class Pieces:
             task = connection.open_task(_core.ServiceTask, config, arguments)
         else:
             task = connection.open_task(_core.ResultTask, config, arguments)
+            self._key = other_keys(task.key, self.spec.uid) if task.relaid else task.key
         check_lost(task.lost, config, self.spec.uid, place)
         self._task = task
         # There is no end of input to wait for. What is recorded and did not come again is no error
@@ -154,7 +156,7 @@ class Pieces:
             outcome: T = pickle.loads(recorded[0].as_py())
             return outcome
         try:
-            scope = Scope(None, CallKeys(lambda: 0, functools.partial(task.key, plan)))
+            scope = Scope(None, CallKeys(lambda: 0, functools.partial(self._key, plan)))
             outcome = within(scope, work)
             data = outcome_bytes(outcome)
         except Exception:

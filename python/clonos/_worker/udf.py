@@ -178,7 +178,9 @@ def _results(
     task = connection.open_task(_core.ResultTask, config, open_arguments(spec, config, place))
     check_lost(task.lost, config, spec.uid, place)
     at_once = spec.concurrency == 1
-    key = other_keys(task.key, spec.uid) if task.relaid and not spec.keyed else None
+    # Of functions of many rows a key is of all that are asked together, however they are cut.
+    tells_rows = spec.keyed and spec.kind in (ROW, ASYNC)
+    key = other_keys(task.key, spec.uid) if task.relaid and not tells_rows else None
     runner = ResultRunner(task, spec.arguments, spec.marks_at, spec.flush, at_once, key=key)
     if spec.kind in (ARROW_ITER, PANDAS_ITER):
         return runner.run_iterator(columns, function.started, function.element)

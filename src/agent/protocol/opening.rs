@@ -212,7 +212,8 @@ pub struct Grant {
     pub ended_before: Ended,
     /// Below this generation, what anybody has of the epoch is of a use of its name that is committed.
     pub over: Generation,
-    /// The number of that use, as the driver's agent has claimed it: what the attempt writes down counts in no other.
+    /// The number of the use that the attempt is of, as the driver's agent has claimed it: what it writes down counts in
+    /// no other.
     pub used: u64,
     /// What was committed since the agent heard of it last.
     pub committed: Vec<Commit>,

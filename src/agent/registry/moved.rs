@@ -225,10 +225,18 @@ impl Registry {
 
     /// It was not, and is to be written down later, unless the epoch was committed meanwhile.
     pub fn not_written(&mut self, divergence: Divergence) {
-        let uses = self.uses.get_mut(&divergence.task.epoch_key());
-        if let Some(uses) = uses.filter(|uses| uses.moved.refused.contains_key(&divergence.task.operator)) {
+        if self.refuses(&divergence)
+            && let Some(uses) = self.uses.get_mut(&divergence.task.epoch_key())
+        {
             uses.moved.unwritten.push(divergence);
         }
+    }
+
+    /// Whether a refusal stands: not if its epoch was committed since.
+    #[must_use]
+    pub fn refuses(&self, divergence: &Divergence) -> bool {
+        let uses = self.uses.get(&divergence.task.epoch_key());
+        uses.is_some_and(|uses| uses.moved.refused.contains_key(&divergence.task.operator))
     }
 
     /// Refuses what an earlier application has refused.

@@ -286,7 +286,7 @@ mod tests {
 
     fn value(held: &Holdings, life: u64, version: u64) -> Option<String> {
         let view = held.view(&id(), life)?;
-        match view.read(Version(Some(version)), &[key()], None, 0, Limits::whole(1_000)).unwrap() {
+        match view.read(Version(Some(version)), &[key()], None, 0, &Limits::whole(1_000)).unwrap() {
             Read::Entries { entries, .. } => {
                 entries.iter().map(|entry| format!("{:?}", entry.unwrap().op)).next()
             }

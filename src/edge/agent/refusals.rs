@@ -29,7 +29,7 @@ impl Handler {
         let Registrar::Here(local) = &self.registrar else { return };
         let refused = locked(&local.registry).newly_refused();
         for (divergence, since) in refused {
-            if let Err(error) = self.keep_refusal(&divergence, since) {
+            if let Err(error) = self.keep_refusal(local, &divergence, since) {
                 // It holds while the driver lives, and is tried again.
                 tracing::warn!(%error, %divergence, "a refusal could not be written to checkpoint_dir");
                 locked(&local.registry).not_written(divergence);
@@ -37,7 +37,17 @@ impl Handler {
         }
     }
 
-    fn keep_refusal(&self, divergence: &Divergence, generation: Generation) -> Result<()> {
+    fn keep_refusal(
+        &self,
+        local: &LocalRegistry,
+        divergence: &Divergence,
+        generation: Generation,
+    ) -> Result<()> {
+        // In this order: of the name's next use nobody knows before the refusal is over.
+        let used = self.known_use(&divergence.task.epoch_key()).unwrap_or_default();
+        if !locked(&local.registry).refuses(divergence) {
+            return Ok(());
+        }
         let operator = format!("{}{REFUSAL}", divergence.task.operator);
         let record = SegmentRecord {
             task: TaskId { operator: operator.into(), ..divergence.task.clone() },
@@ -49,7 +59,6 @@ impl Handler {
             offset: LogOffset::START,
             block: encode(divergence)?,
         };
-        let used = self.known_use(&record.task.epoch_key()).unwrap_or_default();
         self.disk.submit(record, used).map_or(Ok(()), |pending| pending.wait().map(drop))
     }
 

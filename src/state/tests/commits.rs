@@ -36,7 +36,7 @@ fn value(store: &StateStore, range: u8) -> Option<Bytes> {
     let key = KeyPrefix::new(u64::from(range) << 56, b"key");
     let version = store.held(&id()).unwrap().0;
     let Read::Entries { entries, .. } =
-        store.read(&id(), version, &[key], None, 0, Limits::whole(100)).unwrap()
+        store.read(&id(), version, &[key], None, 0, &Limits::whole(100)).unwrap()
     else {
         return None;
     };
@@ -148,7 +148,7 @@ fn what_is_not_held_and_other_versions_are_said() {
     let key = KeyPrefix::new(7 << 56, b"key");
     let seven: RangeSet = [Range(7)].into_iter().collect();
     let read = |store: &StateStore, version| {
-        store.read(&id(), version, std::slice::from_ref(&key), None, 0, Limits::whole(1)).unwrap()
+        store.read(&id(), version, std::slice::from_ref(&key), None, 0, &Limits::whole(1)).unwrap()
     };
     assert_eq!(read(&store, Version::NONE), Read::NotHeld(seven));
     assert!(store.held(&id()).is_none());
@@ -205,7 +205,7 @@ fn what_clears_a_slot_that_is_read_later_is_not_forgotten() {
         store.advance(&id(), &point(epoch, [1, 1])).unwrap();
     }
     let Read::Entries { entries, .. } =
-        store.read(&id(), Version(Some(2)), &keys, None, 0, Limits::whole(1_000)).unwrap()
+        store.read(&id(), Version(Some(2)), &keys, None, 0, &Limits::whole(1_000)).unwrap()
     else {
         panic!("not read")
     };

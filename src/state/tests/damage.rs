@@ -186,7 +186,7 @@ fn a_run_that_reads_otherwise_than_it_was_written_is_refused() {
     store.tidy(0).unwrap();
     let all: Vec<KeyPrefix> = Model::default().keys(KEYS);
     let read =
-        |store: &StateStore| store.read(&id(), Version(Some(7)), &all, None, 0, Limits::whole(u64::MAX));
+        |store: &StateStore| store.read(&id(), Version(Some(7)), &all, None, 0, &Limits::whole(u64::MAX));
     let Read::Entries { entries, .. } = read(&store).unwrap() else { panic!("not read") };
     let (bytes, mut refused) = (entries.as_bytes().len() as u64, 0);
     for bit in 0..8 * bytes {
@@ -208,7 +208,7 @@ fn a_run_that_reads_otherwise_than_it_was_written_is_refused() {
     *bad.lock().unwrap() = None;
     assert!(store.tidy(1 << 20).unwrap());
     let Read::Entries { entries: found, .. } =
-        store.read(&id(), Version(Some(8)), &all, None, 0, Limits::whole(u64::MAX)).unwrap()
+        store.read(&id(), Version(Some(8)), &all, None, 0, &Limits::whole(u64::MAX)).unwrap()
     else {
         panic!("not read")
     };

@@ -45,7 +45,7 @@ pub trait Backend {
     /// Whatever keeps the state from being read.
     fn read(&mut self, keys: &[KeyPrefix], part: u64) -> Result<Loaded>;
 
-    /// Entries of one key from a place on, about so many bytes, but one at least; and where to go on.
+    /// Entries of one key between two places, about so many bytes, but one at least; and where to go on.
     ///
     /// # Errors
     /// Whatever keeps the state from being read.
@@ -53,6 +53,7 @@ pub trait Backend {
         &mut self,
         key: &KeyPrefix,
         from: &EntryKey,
+        until: &Bytes,
         bytes: u64,
     ) -> Result<(Entries, Option<EntryKey>)>;
 
@@ -82,9 +83,10 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
         &mut self,
         key: &KeyPrefix,
         from: &EntryKey,
+        until: &Bytes,
         bytes: u64,
     ) -> Result<(Entries, Option<EntryKey>)> {
-        (**self).read_on(key, from, bytes)
+        (**self).read_on(key, from, until, bytes)
     }
 
     fn due(&mut self, until_ms: i64) -> Result<Vec<(i64, KeyPrefix)>> {

@@ -37,6 +37,12 @@ impl<B: Backend> TaskState<B> {
     /// [`Error::Misuse`] for a variable or key that is not there, or is all loaded; those of [`Backend::read_on`];
     /// [`Error::CorruptState`].
     pub fn piece(&mut self, variable: usize, key: u32, from: Option<Bytes>, bytes: u64) -> Result<Piece> {
+        self.check_read()?;
+        let piece = self.read_piece(variable, key, from, bytes);
+        self.noted(piece)
+    }
+
+    fn read_piece(&mut self, variable: usize, key: u32, from: Option<Bytes>, bytes: u64) -> Result<Piece> {
         let slot = self.variable(variable)?.1.slot;
         let (prefix, cut) = self.cut_of(slot, key)?;
         let from = from.map_or_else(|| Ok(cut.clone()), EntryKey::from_bytes)?;
@@ -45,15 +51,10 @@ impl<B: Backend> TaskState<B> {
                 what: "a piece of state is asked for amid that of another key".into(),
             });
         }
-        let (entries, next) = self.backend.read_on(&prefix, &from, bytes)?;
+        let (entries, next) = self.backend.read_on(&prefix, &from, &end_of(&prefix, slot), bytes)?;
         let (mut subs, mut values) = (Vec::new(), Vec::new());
-        let mut next = next.filter(|next| next.slot() == slot);
         for entry in entries.iter() {
             let entry = entry?;
-            if entry.key.slot() != slot {
-                next = None;
-                break;
-            }
             if let Some(value) = self.live(&entry) {
                 subs.push(entry.key.as_bytes().slice_ref(entry.key.sub()));
                 values.push(value);
@@ -67,7 +68,7 @@ impl<B: Backend> TaskState<B> {
     }
 
     /// The value of a user key, one row, in the map of a key of which not all is loaded: one row, if there is any behind
-    /// what was loaded.
+    /// what was loaded, or from where a piece ended.
     ///
     /// # Errors
     /// As [`Self::piece`]; [`Error::StateSchema`] for a row of another schema.
@@ -76,6 +77,19 @@ impl<B: Backend> TaskState<B> {
         variable: usize,
         key: u32,
         user_key: &StructArray,
+        from: Option<&Bytes>,
+    ) -> Result<Option<StructArray>> {
+        self.check_read()?;
+        let found = self.read_one(variable, key, user_key, from);
+        self.noted(found)
+    }
+
+    fn read_one(
+        &mut self,
+        variable: usize,
+        key: u32,
+        user_key: &StructArray,
+        from: Option<&Bytes>,
     ) -> Result<Option<StructArray>> {
         let (of_variable, declared) = self.variable(variable)?;
         let slot = declared.slot;
@@ -87,10 +101,11 @@ impl<B: Backend> TaskState<B> {
         };
         let (prefix, cut) = self.cut_of(slot, key)?;
         let wanted = EntryKey::new(&prefix, slot, &rows.bytes(0));
-        if wanted < *cut {
+        if wanted.as_bytes() < from.unwrap_or_else(|| cut.as_bytes()) {
             return Ok(None);
         }
-        let (entries, _) = self.backend.read_on(&prefix, &wanted, 1)?;
+        let behind: Bytes = [wanted.as_bytes(), &[0_u8][..]].concat().into();
+        let (entries, _) = self.backend.read_on(&prefix, &wanted, &behind, 1)?;
         let first = entries.iter().next().transpose()?;
         let found = first.filter(|entry| entry.key == wanted).and_then(|entry| self.live(&entry));
         let (variable, declared) = self.variable(variable)?;
@@ -103,4 +118,17 @@ impl<B: Backend> TaskState<B> {
         let all_here = || Error::Misuse { what: format!("all state of key number {key} is loaded") };
         prefix.zip(self.cut.get(&(slot, key))).ok_or_else(all_here)
     }
+}
+
+/// What stands behind all entries of a slot.
+fn end_of(prefix: &KeyPrefix, slot: Slot) -> Bytes {
+    let mut end = EntryKey::new(prefix, slot, &[]).as_bytes().to_vec();
+    // As a number that is one more: of the last slot, the next key's, which nobody reads.
+    for byte in end.iter_mut().rev() {
+        *byte = byte.wrapping_add(1);
+        if *byte != 0 {
+            break;
+        }
+    }
+    end.into()
 }

@@ -9,7 +9,7 @@ use arrow_schema::{DataType, Field, Fields, Schema};
 
 use super::*;
 use crate::state::local::{LocalStates, LocalTask, Nothing};
-use crate::state::{StateId, Version};
+use crate::state::{Entries, StateId, Version};
 
 mod programs;
 
@@ -249,4 +249,56 @@ fn a_batch_query_begins_with_nothing() {
     );
     task.write(0, &keys, &[Did::Put], None, Some(&numbers(&[1]))).unwrap();
     task.commit().unwrap();
+}
+
+/// State of which no more than the beginning can be read.
+struct Failing(LocalTask);
+
+impl Backend for Failing {
+    fn begin(&mut self) -> Result<Begun> {
+        self.0.begin()
+    }
+
+    fn read(&mut self, keys: &[KeyPrefix], part: u64) -> Result<Loaded> {
+        self.0.read(keys, part)
+    }
+
+    fn read_on(
+        &mut self,
+        _key: &KeyPrefix,
+        _from: &EntryKey,
+        _until: &Bytes,
+        _bytes: u64,
+    ) -> Result<(Entries, Option<EntryKey>)> {
+        Err(Error::CorruptState { reason: "a page".into() })
+    }
+
+    fn due(&mut self, until_ms: i64) -> Result<Vec<(i64, KeyPrefix)>> {
+        self.0.due(until_ms)
+    }
+
+    fn write(&mut self, delta: Delta) -> Result<()> {
+        self.0.write(delta)
+    }
+}
+
+#[test]
+fn a_program_that_passes_over_what_it_could_not_read_decides_nothing() {
+    let states = LocalStates::new();
+    let (mut first, keys) = task(&states, 0, &["a"]);
+    let key = keys[0];
+    first.write(1, &[key; 9], &[Did::Put; 9], None, Some(&numbers(&[0; 9]))).unwrap();
+    finish(&states, first, 0);
+    let backend = Failing(states.task(id(), (0, 1), told(1_000)));
+    let fields = one("k", DataType::Utf8);
+    let mut task = TaskState::open(backend, 1, &fields, variables(), &[]).unwrap().in_parts(0);
+    let key = add(&mut task, &["a"])[0];
+    task.load().unwrap();
+    // What was asked wrongly is no failure of the state's.
+    assert!(matches!(task.piece(0, key, None, 1), Err(Error::Misuse { .. })));
+    for _ in 0..2 {
+        assert!(matches!(task.piece(1, key, None, 1), Err(Error::CorruptState { .. })));
+    }
+    task.write(0, &[key], &[Did::Put], None, Some(&numbers(&[1]))).unwrap();
+    assert!(matches!(task.commit(), Err(Error::CorruptState { .. })));
 }

@@ -84,6 +84,14 @@ impl ServiceTask {
         }))
     }
 
+    /// What it was recorded over has not come again. Under another layout nothing else is to be expected.
+    ///
+    /// # Errors
+    /// [`Error::Divergence`] if it is that.
+    pub fn input_changed(&mut self) -> Result<()> {
+        self.refuse_other_layout(|| "rows of other tasks than those that it was recorded over".to_owned())
+    }
+
     /// At the end of input: the last row, or the last batch, must have asked for all that is
     /// recorded.
     pub(super) fn finish_inputs(&mut self) -> Result<()> {

@@ -272,6 +272,11 @@ fn another_layout_replays_own_rows_and_refuses_the_others() {
     replay_row(&mut second, 2);
     let divergence = assert_diverged(second.begin_row(9), Kind::LayoutChanged, Some(1));
     assert!(divergence.advice.contains("record=\"result\""));
+    // Nor is what frames of other tasks bring what it was recorded over.
+    let options = TaskOptions { layout_changed: true, ..service_options() };
+    let mut third = ServiceTask::new(options, recorded(), false).unwrap();
+    assert_diverged(third.input_changed(), Kind::LayoutChanged, None);
+    ServiceTask::new(service_options(), recorded(), false).unwrap().input_changed().unwrap();
 }
 
 #[test]

@@ -256,7 +256,7 @@ impl World {
                 return Ok(Read::NotHeld(ranges()));
             };
             let asked = if self.is(Mutation::StaleIsRead) { view.version() } else { version };
-            match view.read(asked, keys, None, 0, Limits::whole(u64::MAX))? {
+            match view.read(asked, keys, None, 0, &Limits::whole(u64::MAX))? {
                 Read::Behind(here) if here > version => {
                     let (state, what) = (state().to_string(), "an epoch is over".into());
                     return Err(Error::StateLost { state, what });

@@ -80,7 +80,7 @@ impl Handler {
                 let ranges = || keys.iter().map(|key| Range::of(key.hash())).collect();
                 let Some(view) = view() else { return Ok(Answer::NotHeld(ranges())) };
                 let from = from.map(EntryKey::from_bytes).transpose()?;
-                Ok(match view.read(version, &keys, from.as_ref(), now_ms, limits)? {
+                Ok(match view.read(version, &keys, from.as_ref(), now_ms, &limits)? {
                     Read::Entries { entries, cut, next } => Answer::Entries {
                         entries: entries.as_bytes().clone(),
                         cut: cut.into_iter().map(|at| at.as_bytes().clone()).collect(),

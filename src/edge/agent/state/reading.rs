@@ -56,7 +56,10 @@ impl Handler {
                 .collect(),
             from: from.clone(),
             now_ms,
-            limits: Limits { bytes: limits.bytes.min((PIECE_BYTES / shares).max(SHARE_BYTES_MIN)), ..limits },
+            limits: Limits {
+                bytes: limits.bytes.min((PIECE_BYTES / shares).max(SHARE_BYTES_MIN)),
+                ..limits.clone()
+            },
         };
         let mut answers = Vec::new();
         for answer in self.ask_shares(task, ranges, &ask)? {

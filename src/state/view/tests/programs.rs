@@ -108,7 +108,7 @@ fn look_up(task: &mut Task, keys: &[u32], model: &Model) {
     for key in task.cut(2, 0).unwrap() {
         let name = KEYS[keys.iter().position(|of| *of == key).unwrap()];
         for user in USERS {
-            let found = task.lookup(2, key, &texts(&[user])).unwrap();
+            let found = task.lookup(2, key, &texts(&[user]), None).unwrap();
             let found = found.map(|value| value.column(0).as_primitive::<Int64Type>().value(0));
             let is_loaded = loaded.contains(&(key, user.to_owned()));
             let there = model.maps.get(&(name.to_owned(), user.to_owned())).filter(|_| !is_loaded);
