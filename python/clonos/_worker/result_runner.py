@@ -53,7 +53,7 @@ class ResultRunner:
         key: Callable[[_core.Plan, int | None, int], str] | None = None,
     ) -> None:
         self._task = task
-        self._key = task.key if key is None else key
+        self._key = key
         self._arguments = arguments
         self._marks_at = marks_at
         self._flush = flush
@@ -94,7 +94,7 @@ class ResultRunner:
         answers = Answers(keep, each=self._flush == "call", settle=self._settle)
         self._answers = answers
         try:
-            return kind.run(columns, functools.partial(self._key, plan), answers)
+            return kind.run(columns, functools.partial(self._key or task.key, plan), answers)
         except BaseException:
             answers.rescue()
             raise
