@@ -7,6 +7,7 @@ import os
 import random
 import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -259,8 +260,10 @@ def test_savepoints_and_state_are_inspected(
         query, _ = run(sums(spark, tmp_path / "in"), tmp_path / "c1")
         session.savepoint(query, SAVED)
         server.kill()
+        began = time.monotonic()
         with pytest.raises(ClonosError, match=re.escape(f"{SAVED}-2")):
             session.savepoint(query, f"{SAVED}-2")
+        assert time.monotonic() - began < 60
         server.start()
         session.savepoint(query, f"{SAVED}-2")
     bucket = f"s3://{s3_server.BUCKET}"

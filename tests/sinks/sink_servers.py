@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+import maven
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -92,39 +94,11 @@ class Postgres:
 
 
 KAFKA = "4.1.0"
-POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-<modelVersion>4.0.0</modelVersion><groupId>tests</groupId><artifactId>broker</artifactId>
-<version>1</version><dependencies><dependency><groupId>org.apache.kafka</groupId>
-<artifactId>kafka_2.13</artifactId><version>{KAFKA}</version></dependency></dependencies></project>
-"""
-
-
-# How long fetching the broker's jars may take, the first time.
-FETCH_SECONDS = 200
 
 
 def kafka_jars() -> Path:
-    """Return the folder of the broker's jars, fetched from Maven Central the first time."""
-    cache = Path.home() / ".cache" / "clonos-tests"
-    jars = cache / f"kafka-{KAFKA}"
-    if jars.is_dir():
-        return jars
-    maven = shutil.which("mvn")
-    if maven is None:
-        pytest.skip("no Kafka broker: its jars are not in the cache, and mvn is not installed")
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as draft:
-        (Path(draft) / "pom.xml").write_text(POM)
-        fetch = [maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
-        try:
-            subprocess.run(fetch, check=True, cwd=draft, capture_output=True, timeout=FETCH_SECONDS)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-            pytest.skip("no Kafka broker: its jars cannot be fetched from Maven Central")
-        try:
-            (Path(draft) / "jars").rename(jars)
-        except OSError:
-            assert jars.is_dir(), "somebody else fetched them meanwhile"
-    return jars
+    """Return the folder of the broker's jars."""
+    return maven.jars("Kafka broker", f"kafka-{KAFKA}", {"org.apache.kafka:kafka_2.13": KAFKA})
 
 
 class Kafka:

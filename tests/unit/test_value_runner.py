@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType
 
 from clonos import _core
+from clonos._worker.answers import FLUSH_SECONDS
 from clonos._worker.kinds import RowKind
 from clonos._worker.rows import RowCodec
 from clonos._worker.value_runner import ValueRunner
@@ -88,6 +89,7 @@ def test_what_is_asked_ahead_is_for_others_if_the_values_wait_to_be_used(config:
     asked: list[int] = []
     outputs = runner(open_value(config), lambda x: asked.append(x) or 10 * x)
     values = outputs.run(map(column, BATCHES))
+    begun = time.monotonic()
     assert next(values).to_pylist() == [10, 20]
     other = open_value(config)
     other.offer([pa.array([1, 2, 3], pa.int64())])
@@ -95,6 +97,7 @@ def test_what_is_asked_ahead_is_for_others_if_the_values_wait_to_be_used(config:
     while not (rows := other.ask(9).to_pylist()):
         pass
     assert rows == [2]
+    assert time.monotonic() - begun >= FLUSH_SECONDS
     other.answer(pa.array([333], pa.int64()))
     assert [output.to_pylist() for output in values] == [[20, 333], [], [333, 40]]
     assert sorted(asked) == [1, 2, 4]

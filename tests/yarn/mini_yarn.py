@@ -6,12 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Self
 
 import pyspark
 import pytest
+
+import maven
 
 NODES = 2
 SECONDS = 240
@@ -29,35 +30,7 @@ JARS = {
     "org.bouncycastle:bcpkix-jdk18on": "1.82",
     "org.bouncycastle:bcutil-jdk18on": "1.82",
 }
-FETCH_SECONDS = 200
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
-
-
-def jars() -> Path:
-    """Return the folder of the cluster's jars, fetched from Maven Central the first time."""
-    cache = Path.home() / ".cache" / "clonos-tests"
-    folder = cache / f"yarn-{HADOOP}"
-    if folder.is_dir():
-        return folder
-    maven = shutil.which("mvn")
-    if maven is None:
-        pytest.skip("no YARN: its jars are not in the cache, and mvn is not installed")
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as draft:
-        for name, version in JARS.items():
-            fetch = [maven, "-q", "-B", "dependency:copy", f"-Dartifact={name}:{version}"]
-            fetch.append("-DoutputDirectory=jars")
-            try:
-                subprocess.run(
-                    fetch, check=True, cwd=draft, capture_output=True, timeout=FETCH_SECONDS
-                )
-            except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-                pytest.skip(f"no YARN: {name} cannot be fetched from Maven Central")
-        try:
-            (Path(draft) / "jars").rename(folder)
-        except OSError:
-            assert folder.is_dir(), "somebody else fetched them meanwhile"
-    return folder
 
 
 class Yarn:
@@ -77,7 +50,8 @@ class Yarn:
         self._conf = folder / "conf"
         self._conf.mkdir()
         program = Path(__file__).with_name("MiniYarn.java")
-        path = f"{jars()}/*{os.pathsep}{SPARK_JARS}/*"
+        jars = maven.jars("YARN", f"yarn-{HADOOP}", JARS, alone=True)
+        path = f"{jars}/*{os.pathsep}{SPARK_JARS}/*"
         command = [java, "-Xmx512m", "-cp", path, program, self._conf, str(NODES)]
         self._log = folder / "log"
         with self._log.open("wb") as log:
