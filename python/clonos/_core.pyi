@@ -134,6 +134,9 @@ class ResultTask:
     def lost(self) -> bool:
         """Whether a published log of this task can be read nowhere."""
     @property
+    def of_others(self) -> bool:
+        """Whether another stage, of an earlier job, published some of it."""
+    @property
     def relaid(self) -> bool:
         """Whether the epoch was recorded with another number of partitions."""
     def offer(self, columns: Sequence[pa.Array], marks: pa.Array | None = None) -> Plan:
@@ -221,6 +224,9 @@ class ServiceTask:
     @property
     def lost(self) -> bool:
         """Whether a published log of this task can be read nowhere."""
+    @property
+    def of_others(self) -> bool:
+        """Whether another stage, of an earlier job, published some of it."""
     def time_ns(self) -> int:
         """The clock, or its recorded reading; nanoseconds since 1970."""
     def random(self) -> float:

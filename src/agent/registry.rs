@@ -337,6 +337,7 @@ impl Registry {
         entry.attempted_at(generation, live.agent);
         let recording = Recording {
             same_stage: entry.layout.same_stage(&layout),
+            of_others: entry.was_published_by_others(&layout),
             layout_changed,
             pooled: !entry.pooled.is_empty() || other_borders,
             uncertain: entry.uncertain,

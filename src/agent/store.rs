@@ -48,6 +48,8 @@ struct Held {
     found: u64,
     /// Whether it has all that its holder vouches for. A copy begun anew has not, until it was sent all.
     whole: bool,
+    /// Whether something of it could not be read: it is no copy then, whatever it was.
+    spoiled: bool,
     /// Whether all of it came with frames: it is a copy of another task's log.
     absorbed: bool,
     /// Of absorbed logs: the newest generation that was granted here before. What was committed before
@@ -75,6 +77,7 @@ impl Held {
             durable,
             found,
             whole,
+            spoiled: false,
             absorbed,
             born,
             in_flight,
@@ -127,6 +130,12 @@ pub struct Part {
 }
 
 impl Part {
+    /// Which version of the log it is of.
+    #[must_use]
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+
     /// How much it is.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
@@ -250,7 +259,14 @@ impl Store {
     pub fn fence(&mut self, task: &TaskId, generation: Generation) -> Option<HeldCopy> {
         let held = self.held.get_mut(task)?;
         held.generation = held.generation.max(generation);
-        Some(HeldCopy { end: held.log.end(), whole: held.whole, is_shown: false })
+        (!held.spoiled).then_some(HeldCopy { end: held.log.end(), whole: held.whole, is_shown: false })
+    }
+
+    /// Something of this version of the log could not be read.
+    pub fn spoil(&mut self, task: &TaskId, version: u64) {
+        if let Some(held) = self.held.get_mut(task).filter(|held| held.version == version) {
+            held.spoiled = true;
+        }
     }
 
     /// The log of this generation has all that was published of it.
@@ -263,7 +279,7 @@ impl Store {
     /// Whether the log here has all that was published of it.
     #[must_use]
     pub fn is_whole(&self, task: &TaskId) -> bool {
-        self.held.get(task).is_some_and(|held| held.whole)
+        self.held.get(task).is_some_and(|held| held.whole && !held.spoiled)
     }
 
     /// Generation that holds the task here.

@@ -56,6 +56,8 @@ pub(super) struct PyResultTask {
     id: crate::id::TaskId,
     publisher: Publisher,
     lost: bool,
+    /// Whether another stage published some of it.
+    of_others: bool,
     /// Whether `row_key` tells rows apart.
     keyed: bool,
     /// Whether the epoch was recorded with another number of partitions.
@@ -68,8 +70,10 @@ impl PyResultTask {
         // A part of an attempt that computes several partitions in turn has a name of its own.
         let id = opened.task.clone();
         opening.options.task = opened.task.clone();
-        let Recording { same_stage, layout_changed, pooled, uncertain, any_part, ended, run, replaces } =
-            opened.recording;
+        let Recording {
+            same_stage, layout_changed, pooled, uncertain, any_part, ended, run, replaces, ..
+        } = opened.recording;
+        let of_others = opened.recording.of_others;
         opening.options.replaces = replaces;
         opening.options.layout_changed = layout_changed;
         opening.options.pooled = pooled;
@@ -78,7 +82,8 @@ impl PyResultTask {
         opening.options.app = opening.in_run(run);
         let keyed = opening.options.keyed;
         let task = ResultTask::new(opening.options, opened.prior, same_stage)?;
-        Ok(Self { task: Mutex::new(task), id, publisher, lost: opened.lost, keyed, relaid: layout_changed })
+        let (lost, relaid) = (opened.lost, layout_changed);
+        Ok(Self { task: Mutex::new(task), id, publisher, lost, of_others, keyed, relaid })
     }
 }
 
@@ -117,6 +122,11 @@ impl PyResultTask {
     #[getter]
     const fn lost(&self) -> bool {
         self.lost
+    }
+
+    #[getter]
+    const fn of_others(&self) -> bool {
+        self.of_others
     }
 
     #[getter]

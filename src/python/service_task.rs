@@ -71,6 +71,8 @@ pub(super) struct PyServiceTask {
     /// Nanoseconds between two different readings of the clock.
     resolution: i64,
     lost: bool,
+    /// Whether another stage published some of it.
+    of_others: bool,
     /// Whether `row_key` tells rows apart.
     keyed: bool,
 }
@@ -132,6 +134,7 @@ impl PyServiceTask {
                 absorbed: AtomicBool::new(false),
                 resolution,
                 lost: opened.lost,
+                of_others: opened.recording.of_others,
                 keyed,
             })
         })
@@ -140,6 +143,11 @@ impl PyServiceTask {
     #[getter]
     const fn lost(&self) -> bool {
         self.lost
+    }
+
+    #[getter]
+    const fn of_others(&self) -> bool {
+        self.of_others
     }
 
     fn time_ns(&self, py: Python<'_>) -> PyResult<i64> {

@@ -38,5 +38,6 @@ mod state_restart;
 mod state_saved;
 mod states;
 mod timers;
+mod unreadable;
 mod values;
 mod world;

@@ -227,3 +227,37 @@ fn an_agent_that_cannot_start_is_reported_with_its_log() {
     assert!(refused.to_string().contains("agent.log ends: ConfigError: why it ended"), "{refused}");
     assert!(began.elapsed() < Duration::from_secs(40));
 }
+
+#[test]
+fn an_agent_whose_place_another_has_taken_ends() {
+    let world = World::new();
+    let folder = folder(&world, "executor");
+    let mut slow = spawn(&world.config, &folder, std::process::id());
+    eventually("it is up", || Client::connect(&world.config, &folder.join("agent.sock")).is_ok());
+    let slow_pid = slow.id().to_string();
+    let signal = |signal: &str| {
+        assert!(Command::new("kill").args([signal, &slow_pid]).status().unwrap().success());
+    };
+    let mut worker = Client::connect(&world.config, &folder.join("agent.sock")).unwrap();
+    let opened = open(&mut worker, &task(0), 1, 1);
+    append(&mut worker, opened.session, &text("a")).unwrap();
+    // Too slow to answer, as it is paused: a worker starts another.
+    signal("-STOP");
+    let mut config = world.config.clone();
+    config.io_timeout_ms = 300;
+    let mut next = None;
+    let socket = ensure_agent(&config, &folder, || {
+        next = Some(spawn(&world.config, &folder, std::process::id()));
+        Ok(())
+    });
+    let mut worker = Client::connect(&world.config, &socket.unwrap()).unwrap();
+    signal("-CONT");
+    eventually("it has ended", || slow.try_wait().unwrap().is_some());
+    // It has taken nothing with it: neither the socket, which is the other's, nor what was recorded.
+    let opened = open(&mut worker, &task(0), 1, 2);
+    assert_eq!(opened.prior, [text("a")]);
+    drop(ensure_agent(&config, &folder, || panic!("there is one")).unwrap());
+    let mut next = next.unwrap();
+    next.kill().unwrap();
+    next.wait().unwrap();
+}

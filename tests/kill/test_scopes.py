@@ -90,6 +90,21 @@ def test_what_is_lost_is_refused_where_spark_would_not_notice(
     assert isinstance(errors.find(lost.value), errors.CausalLogLost)
 
 
+def test_what_an_earlier_job_of_an_epoch_has_shown_is_not_made_anew_where_it_is_lost(
+    spark: Any, record: Record
+) -> None:
+    # Spark's checksum compares what the attempts of one stage wrote: here it would see one attempt.
+    with clonos.attach(spark, sharing_depth=0) as session, session.epoch("shown"):
+        before = scored(spark, record).collect()
+        kill_with_agents(testing.executors(spark))
+        with pytest.raises(PySparkException) as lost:
+            scored(spark, record).collect()
+    assert len(before) == ROWS
+    found = errors.find(lost.value)
+    assert isinstance(found, errors.CausalLogLost)
+    assert "an earlier job of the epoch" in str(found)
+
+
 def test_what_is_lost_is_asked_again_if_one_asks_for_it(unnoticed: Any, record: Record) -> None:
     settings: dict[str, Any] = {"sharing_depth": 0, "on_lost": "at_least_once"}
     with clonos.attach(unnoticed, **settings) as session, session.epoch("again"):

@@ -8,6 +8,7 @@ use clonos::id::Epoch;
 use tempfile::TempDir;
 
 use crate::dice::Dice;
+use crate::faults::Faults;
 use crate::life::{Attempt, Life, marks_of};
 
 const NAME: &str = "alike";
@@ -83,7 +84,7 @@ impl Alike {
             self.lives += 1;
             self.trace.push(format!("life {} begins", self.lives));
             let (depth, executors) = (self.dice.below(2) as u32, self.dice.below(2));
-            let life = Life::begin(self.folder.path(), self.lives, depth, executors);
+            let life = Life::begin(self.folder.path(), &Faults::default(), self.lives, depth, executors);
             let life = life.map_err(|error| error.to_string())?;
             for _ in 0..self.dice.between(1, 3) {
                 let ended = self.run(&life, last > 0)?;

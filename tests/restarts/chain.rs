@@ -13,6 +13,7 @@ use clonos::task::Summary;
 use tempfile::TempDir;
 
 use crate::dice::Dice;
+use crate::faults::Faults;
 use crate::life::{Life, opening};
 
 const NAME: &str = "chained";
@@ -109,7 +110,7 @@ impl Chain {
         self.lives += 1;
         let (depth, executors) = (self.dice.between(0, 2) as u32, self.dice.below(4));
         self.trace.push(format!("life {} begins, depth {depth}, {executors} executors", self.lives));
-        let begun = Life::begin(self.folder.path(), self.lives, depth, executors);
+        let begun = Life::begin(self.folder.path(), &Faults::default(), self.lives, depth, executors);
         let mut life = begun.map_err(|error| error.to_string())?;
         let is_done = self.run(&mut life, may_die)?;
         if is_done && may_die && self.dice.chance(30) {

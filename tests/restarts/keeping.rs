@@ -13,6 +13,7 @@ use clonos::state::{Delta, Entries, EntriesBuilder, EntryKey, KeyPrefix, Limits,
 use tempfile::TempDir;
 
 use crate::dice::Dice;
+use crate::faults::{Fault, Faults};
 use crate::life::{Attempt, Life, NOW_MS};
 
 const QUERY: &str = "kept";
@@ -36,6 +37,8 @@ enum Ended {
 
 pub(crate) struct Keeper {
     dice: Dice,
+    /// Says what goes wrong with the disk, if anything does in this story.
+    disk: Option<Dice>,
     folder: TempDir,
     lives: u64,
     attempts: u64,
@@ -51,6 +54,8 @@ pub(crate) struct Keeper {
     pub(crate) replayed: u64,
     pub(crate) went_back: usize,
     pub(crate) lost: usize,
+    /// Times that the disk was to blame.
+    pub(crate) disk_faults: usize,
 }
 
 fn key(number: u64) -> KeyPrefix {
@@ -105,6 +110,7 @@ impl Keeper {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             dice: Dice::new(seed),
+            disk: (seed % 2 == 1).then(|| Dice::new(seed.rotate_left(32))),
             folder: tempfile::tempdir().unwrap(),
             lives: 0,
             attempts: 0,
@@ -117,6 +123,7 @@ impl Keeper {
             replayed: 0,
             went_back: 0,
             lost: 0,
+            disk_faults: 0,
         }
     }
 
@@ -132,7 +139,7 @@ impl Keeper {
         self.lives += 1;
         let (standbys, executors) = (self.dice.below(3) as u32, self.dice.below(4));
         self.trace.push(format!("life {} begins, {standbys} standbys, {executors} executors", self.lives));
-        let begun = Life::keeping(self.folder.path(), self.lives, executors, standbys);
+        let begun = Life::keeping(self.folder.path(), &Faults::default(), self.lives, executors, standbys);
         let mut life = begun.map_err(|error| text(&error))?;
         self.begin_run(&life);
         for _ in 0..self.dice.between(1, EPOCHS_MAX) {
@@ -140,7 +147,7 @@ impl Keeper {
                 self.begin_run(&life);
             }
             let epoch = self.decided.len() as u64;
-            let kept = self.run(&mut life, epoch)?;
+            let Some(kept) = self.run(&mut life, epoch)? else { break };
             if self.dice.chance(15) {
                 self.trace.push(format!("epoch {epoch} is done, and not committed"));
                 continue;
@@ -148,7 +155,9 @@ impl Keeper {
             let name = Epoch::Batch(epoch);
             life.driver.check_epoch(QUERY, &name).map_err(|error| text(&error))?;
             if self.dice.chance(70) {
-                life.driver.commit_epoch(QUERY, &name).map_err(|error| text(&error))?;
+                while let Err(error) = life.driver.commit_epoch(QUERY, &name) {
+                    self.blame(&life, &error)?;
+                }
                 self.trace.push(format!("epoch {epoch} is committed"));
                 self.decided.push(kept);
                 self.seen.clear();
@@ -156,7 +165,7 @@ impl Keeper {
                 // With the next.
                 self.decided.push(kept);
                 self.seen.clear();
-                let next = self.run(&mut life, epoch + 1)?;
+                let Some(next) = self.run(&mut life, epoch + 1)? else { break };
                 self.trace.push(format!("epoch {} was done behind it: {} keys", epoch + 1, next.len()));
             }
         }
@@ -177,8 +186,16 @@ impl Keeper {
         self.trace.push(format!("the query begins with epoch {}", self.decided.len()));
     }
 
-    /// Runs an epoch, whose rows are always the same; what is kept after it.
-    fn run(&mut self, life: &mut Life, epoch: u64) -> Told<Kept> {
+    /// What was said is the disk's fault, or nothing is well.
+    fn blame(&mut self, life: &Life, error: &Error) -> Told<()> {
+        let Some(fault) = life.faults.mend() else { return Err(text(error)) };
+        self.trace.push(format!("{fault:?}: {error}"));
+        self.disk_faults += 1;
+        Ok(())
+    }
+
+    /// Runs an epoch, whose rows are always the same; what is kept after it. `None` if the driver's agent has ended.
+    fn run(&mut self, life: &mut Life, epoch: u64) -> Told<Option<Kept>> {
         let partitions = self.dice.between(1, 5) as u32;
         self.stages += 1;
         life.has_stage(self.stages, partitions);
@@ -192,12 +209,23 @@ impl Keeper {
             let rows: Vec<u64> = rows.iter().copied().filter(is_here).collect();
             let mut tries = 0;
             loop {
+                if let Some(dice) = self.disk.as_mut().filter(|_| tries < TRIES_MAX / 2)
+                    && dice.chance(6)
+                {
+                    let fault = Fault::drawn(dice);
+                    self.trace.push(format!("the disk will fail: {fault:?}"));
+                    life.faults.arm(fault);
+                }
                 match self.attempt(life, epoch, (partition, partitions), &rows)? {
                     Ended::Done(new) => {
                         kept.extend(new);
                         break;
                     }
                     Ended::Failed => tries += 1,
+                }
+                if !life.lose_those_that_failed() {
+                    self.trace.push("the driver's agent writes no more".into());
+                    return Ok(None);
                 }
                 if tries > TRIES_MAX {
                     return Err(format!("not done after {TRIES_MAX} tries"));
@@ -210,7 +238,7 @@ impl Keeper {
                 self.write_late();
             }
         }
-        Ok(kept)
+        Ok(Some(kept))
     }
 
     fn lose(&mut self, life: &mut Life) {
@@ -245,7 +273,11 @@ impl Keeper {
                 std::thread::sleep(std::time::Duration::from_millis(100));
                 Ok(Ended::Failed)
             }
-            Err(Failed::Said(error)) => Err(format!("partition {} of epoch {epoch}: {error}", of.0)),
+            Err(Failed::Said(error)) => {
+                self.blame(life, &error)
+                    .map_err(|why| format!("partition {} of epoch {epoch}: {why}", of.0))?;
+                Ok(Ended::Failed)
+            }
             Err(Failed::Wrong(why)) => Err(why),
             Ok(ended) => Ok(ended),
         }

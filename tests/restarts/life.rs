@@ -11,6 +11,7 @@ use clonos::agent::state::messages::Clock;
 use clonos::config::SessionConfig;
 use clonos::determinant::row_fingerprints;
 use clonos::edge::agent::{Agent, AgentConfig, Role, Stage};
+use clonos::edge::disk::segment::FileSystem;
 use clonos::edge::net::Connection;
 use clonos::edge::net::client::Client;
 use clonos::error::Result;
@@ -18,6 +19,7 @@ use clonos::id::{AgentId, Epoch, Partition, TaskId};
 use clonos::task::{ResultTask, Summary, TaskMode, TaskOptions};
 
 use crate::dice::Dice;
+use crate::faults::Faults;
 
 /// The clock of every micro-batch, in milliseconds.
 pub(crate) const NOW_MS: i64 = 1_000_000;
@@ -28,6 +30,8 @@ type Stages = Arc<Mutex<HashMap<u32, u32>>>;
 pub(crate) struct Life {
     pub(crate) number: u64,
     config: SessionConfig,
+    /// What is wrong with the disk.
+    pub(crate) faults: Faults,
     pub(crate) driver: Agent,
     /// By number; a number is given once.
     executors: BTreeMap<usize, Agent>,
@@ -35,17 +39,30 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    pub(crate) fn begin(folder: &Path, number: u64, depth: u32, executors: usize) -> Result<Self> {
-        Self::with(folder, number, executors, |config| config.sharing_depth = depth)
+    pub(crate) fn begin(
+        folder: &Path,
+        faults: &Faults,
+        number: u64,
+        depth: u32,
+        executors: usize,
+    ) -> Result<Self> {
+        Self::with(folder, faults, number, executors, |config| config.sharing_depth = depth)
     }
 
     /// One in which state is kept by so many agents besides the first.
-    pub(crate) fn keeping(folder: &Path, number: u64, executors: usize, standbys: u32) -> Result<Self> {
-        Self::with(folder, number, executors, |config| config.standbys = standbys)
+    pub(crate) fn keeping(
+        folder: &Path,
+        faults: &Faults,
+        number: u64,
+        executors: usize,
+        standbys: u32,
+    ) -> Result<Self> {
+        Self::with(folder, faults, number, executors, |config| config.standbys = standbys)
     }
 
     fn with(
         folder: &Path,
+        faults: &Faults,
         number: u64,
         executors: usize,
         set: impl FnOnce(&mut SessionConfig),
@@ -75,17 +92,20 @@ impl Life {
             next_batches: Box::new(|_| None),
         };
         let socket = folder.join(format!("driver-{number}.sock"));
-        let driver = Agent::start(AgentConfig { session: config.clone(), role, socket })?;
+        let files: Arc<dyn FileSystem> = Arc::new(faults.clone());
+        let driver =
+            Agent::start_on(Arc::clone(&files), AgentConfig { session: config.clone(), role, socket })?;
         config.driver_addr = driver.addr().to_owned();
         config.driver_socket = driver.socket().display().to_string();
         let start = |executor: usize| {
             let role = Role::Executor { id: String::new() };
             let socket = folder.join(format!("executor-{number}-{executor}.sock"));
-            let agent = Agent::start(AgentConfig { session: config.clone(), role, socket })?;
+            let agent =
+                Agent::start_on(Arc::clone(&files), AgentConfig { session: config.clone(), role, socket })?;
             Ok((executor, agent))
         };
         let executors = (0..executors).map(start).collect::<Result<_>>()?;
-        Ok(Self { number, config, driver, executors, stages })
+        Ok(Self { number, config, faults: faults.clone(), driver, executors, stages })
     }
 
     pub(crate) fn has_stage(&self, stage: u32, tasks: u32) {
@@ -110,6 +130,17 @@ impl Life {
     /// Loses an executor with its agent.
     pub(crate) fn lose(&mut self, executor: usize) {
         self.executors.remove(&executor).inspect(Agent::stop);
+    }
+
+    /// Executors whose agents write no more segments are lost, as those end; whether the driver's agent goes on.
+    pub(crate) fn lose_those_that_failed(&mut self) -> bool {
+        self.executors.retain(|_, agent| {
+            agent.check_disk().is_ok() || {
+                agent.stop();
+                false
+            }
+        });
+        self.driver.check_disk().is_ok()
     }
 
     /// The next attempt is granted to an agent that nobody hears of again, and that has fenced nobody.

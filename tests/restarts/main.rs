@@ -11,6 +11,7 @@ mod dice;
 
 mod alike;
 mod chain;
+mod faults;
 mod keeping;
 mod life;
 mod story;
@@ -62,17 +63,22 @@ fn a_row_has_one_answer_until_its_epoch_is_committed_and_another_one_then() {
         let told = story.tell();
         panic!("{}\n==> {told:?}", story.trace.join("\n"));
     }
-    let (mut replayed, mut moved) = (0, 0);
-    for seed in TOLD.into_iter().chain(seeds()) {
+    let [replayed, moved, disk] = [const { AtomicUsize::new(0) }; 3];
+    each(TOLD.into_iter().chain(seeds()), |seed| {
         let mut story = Story::new(seed);
         if let Err(why) = story.tell() {
             panic!("seed {seed}: {why}\n{}", story.trace.join("\n"));
         }
-        replayed += story.replayed;
-        moved += story.moved;
-    }
+        replayed.fetch_add(story.replayed as usize, Relaxed);
+        moved.fetch_add(story.moved as usize, Relaxed);
+        disk.fetch_add(story.disk_faults, Relaxed);
+    });
     // Else nothing was tried.
-    assert!(replayed > 1_000 && moved > 100, "{replayed} rows were replayed, {moved} of them elsewhere");
+    let tried = (replayed.into_inner(), moved.into_inner(), disk.into_inner());
+    assert!(
+        tried.0 > 1_000 && tried.1 > 100 && tried.2 > 20,
+        "replayed, of them elsewhere, faults: {tried:?}"
+    );
 }
 
 #[test]
@@ -124,7 +130,7 @@ fn an_epoch_reads_what_the_one_before_it_decided_and_decides_the_same_if_it_runs
         let told = keeper.tell();
         panic!("{}\n==> {told:?}", keeper.trace.join("\n"));
     }
-    let (replayed, went_back, lost) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    let [replayed, went_back, lost, disk] = [const { AtomicUsize::new(0) }; 4];
     each(seeds(), |seed| {
         let mut keeper = Keeper::new(seed);
         if let Err(why) = keeper.tell() {
@@ -133,8 +139,13 @@ fn an_epoch_reads_what_the_one_before_it_decided_and_decides_the_same_if_it_runs
         replayed.fetch_add(keeper.replayed as usize, Relaxed);
         went_back.fetch_add(keeper.went_back, Relaxed);
         lost.fetch_add(keeper.lost, Relaxed);
+        disk.fetch_add(keeper.disk_faults, Relaxed);
     });
     // Else nothing was tried.
-    let tried = (replayed.into_inner(), went_back.into_inner(), lost.into_inner());
-    assert!(tried.0 > 500 && tried.1 > 10 && tried.2 > 5, "replayed, went back, lost: {tried:?}");
+    let tried = [replayed, went_back, lost, disk].map(AtomicUsize::into_inner);
+    let least = [500, 10, 5, 20];
+    assert!(
+        tried.iter().zip(least).all(|(n, least)| *n > least),
+        "replayed, went back, lost, faults: {tried:?}"
+    );
 }

@@ -10,6 +10,7 @@ use clonos::id::Epoch;
 use tempfile::TempDir;
 
 use crate::dice::Dice;
+use crate::faults::{Fault, Faults};
 use crate::life::{Attempt, Life};
 
 const NAMES: [&str; 2] = ["daily", "hourly"];
@@ -25,6 +26,8 @@ struct Named {
     seen: HashMap<i64, i64>,
     /// Rows with their answers of uses before: they are gone for good.
     gone: HashSet<(i64, i64)>,
+    /// A commit has failed: what was seen is over, or is not, as the next row that was seen shows.
+    may_be_over: bool,
 }
 
 /// A stage of a run: which rows its partitions have, which of them are left, and what the others said.
@@ -49,6 +52,8 @@ pub(crate) struct Story {
     dice: Dice,
     /// Says which stages have others beside them, so that what else happens is as it was without.
     beside: Dice,
+    /// Says what goes wrong with the disk, if anything does in this story.
+    disk: Option<Dice>,
     folder: TempDir,
     names: [Named; NAMES.len()],
     lives: u64,
@@ -59,6 +64,8 @@ pub(crate) struct Story {
     /// Rows that were answered from a log, and those that came from another partition's.
     pub(crate) replayed: u64,
     pub(crate) moved: u64,
+    /// Times that the disk was to blame.
+    pub(crate) disk_faults: usize,
 }
 
 fn error(error: &Error) -> String {
@@ -70,6 +77,7 @@ impl Story {
         let mut story = Self {
             dice: Dice::new(seed),
             beside: Dice::new(!seed),
+            disk: (seed % 2 == 1).then(|| Dice::new(seed.rotate_left(32))),
             folder: tempfile::tempdir().unwrap(),
             names: Default::default(),
             lives: 0,
@@ -79,6 +87,7 @@ impl Story {
             trace: Vec::new(),
             replayed: 0,
             moved: 0,
+            disk_faults: 0,
         };
         (0..NAMES.len()).for_each(|name| story.fill(name));
         story
@@ -93,7 +102,7 @@ impl Story {
     pub(crate) fn tell(&mut self) -> Told<()> {
         let mut zombie = None;
         for _ in 0..self.dice.between(2, LIVES_MAX) {
-            let life = self.begin()?;
+            let life = self.begin(4)?;
             let died = self.live(&life, true)?;
             if let Some(before) = zombie.take() {
                 self.haunt(before)?;
@@ -109,7 +118,7 @@ impl Story {
             }
         }
         // In the end each epoch comes to its own.
-        let life = self.begin()?;
+        let life = self.begin(0)?;
         for name in 0..NAMES.len() {
             self.run(&life, name, false)?;
         }
@@ -120,11 +129,38 @@ impl Story {
         Ok(())
     }
 
-    fn begin(&mut self) -> Told<Life> {
-        self.lives += 1;
+    fn begin(&mut self, faulty: usize) -> Told<Life> {
         let (depth, has_executor) = (self.dice.below(2) as u32, self.dice.chance(30));
-        self.trace.push(format!("life {} begins, executor: {has_executor}", self.lives));
-        Life::begin(self.folder.path(), self.lives, depth, usize::from(has_executor)).map_err(|e| error(&e))
+        loop {
+            self.lives += 1;
+            self.trace.push(format!("life {} begins, executor: {has_executor}", self.lives));
+            let faults = Faults::default();
+            self.arm(&faults, faulty);
+            let executors = usize::from(has_executor);
+            match Life::begin(self.folder.path(), &faults, self.lives, depth, executors) {
+                Ok(life) => return Ok(life),
+                Err(why) => drop(self.blame(&faults, error(&why))?),
+            }
+        }
+    }
+
+    /// Lets the disk fail soon, sometimes.
+    fn arm(&mut self, faults: &Faults, percent: usize) {
+        let Some(dice) = self.disk.as_mut() else { return };
+        if !dice.chance(percent) {
+            return;
+        }
+        let fault = Fault::drawn(dice);
+        self.trace.push(format!("the disk will fail: {fault:?}"));
+        faults.arm(fault);
+    }
+
+    /// What was said is the disk's fault, or nothing is well.
+    fn blame(&mut self, faults: &Faults, why: String) -> Told<Fault> {
+        let Some(fault) = faults.mend().filter(|_| !why.starts_with("row ")) else { return Err(why) };
+        self.trace.push(format!("{fault:?}: {why}"));
+        self.disk_faults += 1;
+        Ok(fault)
     }
 
     fn live(&mut self, life: &Life, may_die: bool) -> Told<Ended> {
@@ -141,9 +177,25 @@ impl Story {
     }
 
     fn commit(&mut self, life: &Life, name: usize) -> Told<()> {
-        self.trace.push(format!("{} is committed", NAMES[name]));
-        life.driver.commit_epoch("batch", &Epoch::Named(NAMES[name].into())).map_err(|e| error(&e))?;
+        if self.disk.as_mut().is_some_and(|dice| dice.chance(20)) {
+            self.trace.push("the disk will fail: Unnamed".into());
+            life.faults.arm(Fault::Unnamed);
+        }
+        loop {
+            self.trace.push(format!("{} is committed", NAMES[name]));
+            let Err(why) = life.driver.commit_epoch("batch", &Epoch::Named(NAMES[name].into())) else {
+                break;
+            };
+            self.blame(&life.faults, error(&why))?;
+            // Committed again, or run again, which finds out.
+            if self.disk.as_mut().is_some_and(|dice| dice.chance(50)) {
+                self.names[name].may_be_over = true;
+                return Ok(());
+            }
+        }
+        life.faults.mend();
         let named = &mut self.names[name];
+        named.may_be_over = false;
         named.gone.extend(named.seen.drain());
         self.fill(name);
         Ok(())
@@ -164,7 +216,18 @@ impl Story {
                 continue;
             }
             let at = self.dice.below(stage.left.len());
-            match self.attempt(life, name, stage, stage.left[at], may_die)? {
+            if may_die {
+                self.arm(&life.faults, 6);
+            }
+            let ended = match self.attempt(life, name, stage, stage.left[at], may_die) {
+                Ok(ended) => ended,
+                Err(why) => match self.blame(&life.faults, why)?.passes() {
+                    true => Ended::Failed,
+                    // This agent writes nothing more.
+                    false => Ended::Died,
+                },
+            };
+            match ended {
                 Ended::Done => drop(stage.left.swap_remove(at)),
                 Ended::Failed => {}
                 Ended::Died => return Ok(Ended::Died),
@@ -242,6 +305,16 @@ impl Story {
     /// A row leaves, and with it its answer.
     fn see(&mut self, name: usize, row: i64, answer: i64, life: &Life) -> Told<()> {
         let named = &mut self.names[name];
+        if named.may_be_over
+            && life.number == self.lives
+            && let Some(before) = named.seen.get(&row)
+        {
+            named.may_be_over = false;
+            if *before != answer {
+                self.trace.push(format!("{} was committed", NAMES[name]));
+                named.gone.extend(named.seen.drain());
+            }
+        }
         if named.gone.contains(&(row, answer)) {
             // Who was taken for dead has not heard of the commit: what it says is what was committed.
             if life.number < self.lives {

@@ -53,7 +53,7 @@ def open_task(
         "count_occurrences": False,
     }
     task = connection.open_task(_core.ServiceTask, config, arguments)
-    check_lost(task.lost, config, spec.name, place)
+    check_lost(task, config, spec.name, place)
     return task
 
 

@@ -134,7 +134,7 @@ class Pieces:
         else:
             task = connection.open_task(_core.ResultTask, config, arguments)
             self._key = other_keys(task.key, self.spec.uid) if task.relaid else task.key
-        check_lost(task.lost, config, self.spec.uid, place)
+        check_lost(task, config, self.spec.uid, place)
         self._task = task
         # There is no end of input to wait for. What is recorded and did not come again is no error
         # here: a group that a failed fetch cut short was recorded as another group.

@@ -176,7 +176,7 @@ def _results(
 
     spec = function.spec
     task = connection.open_task(_core.ResultTask, config, open_arguments(spec, config, place))
-    check_lost(task.lost, config, spec.uid, place)
+    check_lost(task, config, spec.uid, place)
     at_once = spec.concurrency == 1
     # Of functions of many rows a key is of all that are asked together, however they are cut.
     tells_rows = spec.keyed and spec.kind in (ROW, ASYNC)
@@ -214,7 +214,7 @@ def _services(
 
     spec = function.spec
     task = connection.open_task(_core.ServiceTask, config, open_arguments(spec, config, place))
-    check_lost(task.lost, config, spec.uid, place)
+    check_lost(task, config, spec.uid, place)
     runner = ServiceRunner(task, function.called, spec.flush)
     if spec.kind in (ARROW_ITER, PANDAS_ITER):
         return runner.run_iterator(columns, function.elements, spec.arguments)

@@ -63,6 +63,8 @@ pub struct Opened {
 pub struct Recording {
     /// Whether by this same stage.
     pub same_stage: bool,
+    /// Whether some of it was published by another stage, of an earlier job.
+    pub of_others: bool,
     /// Whether the epoch was recorded with another number of partitions.
     pub layout_changed: bool,
     /// Whether rows that it does not have may be in other logs: of other partitions, as these had other borders,

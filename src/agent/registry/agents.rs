@@ -52,6 +52,8 @@ pub(super) struct Agents {
     executors: HashSet<String>,
     /// Agents without whose answer somebody had to go on.
     dead: HashSet<AgentId>,
+    /// Those of whom nobody was told yet.
+    buried: Vec<AgentId>,
     /// Nobody falls silent before.
     next_ms: u64,
     changes: Changes,
@@ -60,12 +62,11 @@ pub(super) struct Agents {
 }
 
 impl Agents {
-    /// Notes who has fallen silent since; whether anybody has.
-    fn look(&mut self, now_ms: u64) -> bool {
+    /// Notes who has fallen silent since, and which of those are let go: nobody will hear of them again.
+    fn look(&mut self, now_ms: u64) -> Vec<AgentId> {
         if now_ms < self.next_ms {
-            return false;
+            return Vec::new();
         }
-        let before = self.staying;
         self.next_ms = u64::MAX;
         let mut silent = Vec::new();
         for (id, known) in &self.known {
@@ -78,10 +79,11 @@ impl Agents {
                 silent.push(*id);
             }
         }
-        for id in silent {
-            self.change(id, |known| known.is_silent = true);
+        for id in &silent {
+            self.change(*id, |known| known.is_silent = true);
         }
-        self.staying < before
+        silent.retain(|id| self.known.get(id).is_some_and(|known| known.is_leaving));
+        silent
     }
 
     /// Changes what is known of an agent, and tells the others if that makes a difference to them.
@@ -183,9 +185,12 @@ impl Registry {
     }
 
     pub(super) fn look_for_silent(&mut self, now_ms: u64) {
-        if self.agents.look(now_ms) {
+        let before = self.agents.staying;
+        let gone = self.agents.look(now_ms);
+        if self.agents.staying < before {
             self.look_for_short();
         }
+        gone.into_iter().for_each(|agent| self.has_died(agent));
     }
 
     /// An agent says where it is, and beside which executor; empty if it has none of its own.
@@ -200,11 +205,24 @@ impl Registry {
         for agent in before.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.has_died(agent);
         }
+        // An executor has one agent. Its workers took the one before for gone: that one is lost with this one, and ends.
+        if !executor.is_empty() && self.agents.info(info.id).is_none() {
+            let known = self.agents.known.iter();
+            let before = known.filter(|(_, known)| known.executor == executor).map(|(id, _)| *id);
+            let before: Vec<AgentId> = before.collect();
+            self.leave(&before);
+        }
         self.agents.came(info, executor.to_owned(), now_ms);
+    }
+
+    /// Agents that were found dead since this was asked last.
+    pub fn buried(&mut self) -> Vec<AgentId> {
+        std::mem::take(&mut self.agents.buried)
     }
 
     fn has_died(&mut self, agent: AgentId) {
         if self.agents.died(agent) {
+            self.agents.buried.push(agent);
             self.short.of_dead(agent);
             self.look_for_short();
             self.break_off(agent);
@@ -244,6 +262,9 @@ impl Registry {
         if self.agents.staying < before {
             self.look_for_short();
         }
+        let is_silent = |agent: &AgentId| self.agents.known.get(agent).is_some_and(|known| known.is_silent);
+        let gone: Vec<AgentId> = agents.iter().copied().filter(is_silent).collect();
+        gone.into_iter().for_each(|agent| self.has_died(agent));
     }
 
     /// An agent says that it is alive: what it is taken for, and what was committed since.
@@ -417,5 +438,53 @@ mod tests {
         assert_eq!(registry.agents.count_staying(), 1);
         assert!(registry.is_dead(AgentId(1), false, 20_000));
         assert_eq!(registry.alive(20_000).len(), registry.agents.count_staying());
+    }
+    #[test]
+    fn of_two_agents_beside_one_executor_the_one_before_leaves() {
+        let mut registry = with_two();
+        let agent = |id: u64| AgentInfo {
+            id: AgentId(id),
+            addr: format!("new {id}"),
+            host: "1".into(),
+            driver: false,
+        };
+        registry.register(agent(3), "e1", 1);
+        let stays = |registry: &Registry| [1, 2, 3].map(|id| registry.agents.stays(AgentId(id)));
+        assert_eq!(stays(&registry), [false, true, true]);
+        assert!(registry.is_alive(AgentId(1), 2), "it is asked for what it has");
+        // It registers again: the order does not change.
+        let first = AgentInfo { id: AgentId(1), addr: "1".into(), host: "1".into(), driver: false };
+        registry.register(first, "e1", 2);
+        assert_eq!(stays(&registry), [false, true, true]);
+        // Agents of hosts have no executor, and may be several.
+        registry.register(agent(4), "", 3);
+        registry.register(agent(5), "", 3);
+        assert!(registry.agents.stays(AgentId(4)) && registry.agents.stays(AgentId(5)));
+    }
+
+    #[test]
+    fn who_is_let_go_and_falls_silent_is_dead_and_forgotten() {
+        let mut registry = with_two();
+        registry.executors_are(executors(&["e1", "e2"]));
+        registry.executors_are(executors(&["e2"]));
+        registry.heartbeat(AgentId(1), 0, 3_000);
+        registry.heartbeat(AgentId(2), 0, 3_000);
+        registry.look_at_clock(3_000 + AGENT_SILENCE_MS_MAX);
+        assert_eq!(registry.agents.known().count(), 2);
+        for now_ms in [3_500, 4_500, 5_500, 6_500, 7_500] {
+            registry.heartbeat(AgentId(2), 0, now_ms);
+            registry.look_at_clock(now_ms);
+        }
+        let known: Vec<_> = registry.agents.known().map(|info| info.id).collect();
+        assert_eq!((known, registry.buried()), (vec![AgentId(2)], vec![AgentId(1)]));
+        assert_eq!(registry.heartbeat(AgentId(1), 0, 9_000).0, AgentStanding::Dead);
+        assert!(registry.buried().is_empty());
+        // Or it is silent first.
+        for now_ms in [9_000, 10_500, 12_000, 13_500] {
+            registry.look_at_clock(now_ms);
+        }
+        assert_eq!(registry.agents.known().count(), 1, "it may come back");
+        registry.executors_are(executors(&[]));
+        assert_eq!(registry.agents.known().count(), 0);
     }
 }

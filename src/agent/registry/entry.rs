@@ -67,6 +67,11 @@ impl Entry {
         }
     }
 
+    /// Whether another stage than this one published some of it.
+    pub(super) fn was_published_by_others(&self, layout: &Layout) -> bool {
+        self.published && (!self.layout.same_stage(layout) || self.before_layout > LogOffset::START)
+    }
+
     /// A log found in a checkpoint, whose rows were recorded so.
     pub(super) fn recovered(recorded: Recorded) -> Self {
         let Recorded { layout, relaid, has_moved } = recorded;

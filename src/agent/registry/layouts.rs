@@ -131,9 +131,7 @@ impl Registry {
         after: Option<&TaskId>,
         count: usize,
     ) -> Result<Vec<PoolEntry>> {
-        let other = |(_, entry): &(&TaskId, &Entry)| {
-            entry.published && (!entry.layout.same_stage(layout) || entry.before_layout > LogOffset::START)
-        };
+        let other = |(_, entry): &(&TaskId, &Entry)| entry.was_published_by_others(layout);
         let until = |entry: &Entry| match entry.layout.same_stage(layout) {
             true => entry.before_layout,
             false => LogOffset(u64::MAX),

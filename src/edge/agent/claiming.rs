@@ -248,6 +248,7 @@ pub(super) mod tests {
     use crate::agent::protocol::AgentInfo;
     use crate::config::SessionConfig;
     use crate::edge::disk::Disk;
+    use crate::edge::disk::segment::RealDisk;
     use crate::id::{AgentId, Epoch, application_query};
 
     fn claim_in(folder: &tempfile::TempDir) -> Option<PathBuf> {
@@ -257,7 +258,7 @@ pub(super) mod tests {
     }
 
     pub(in crate::edge::agent) fn driver(config: SessionConfig) -> Handler {
-        let disk = Disk::open(&config, AgentId(1), 1).unwrap();
+        let disk = Disk::open(&config, Arc::new(RealDisk), AgentId(1), 1).unwrap();
         disk.own(disk.attach().unwrap());
         let info = AgentInfo { id: AgentId(1), addr: String::new(), host: "h".into(), driver: true };
         let (stages, plans) = (Box::new(|_| None), Box::new(|_| None));

@@ -116,7 +116,8 @@ impl Handler {
         for of in logs.tasks {
             while let Some((generation, outgoing, sent)) = self.next_piece(logs.kind, of, channel)? {
                 let Outgoing { reset, part, blocks, layout, all } = outgoing;
-                let (task, from, blocks) = (of.clone(), part.from, self.disk.read(&blocks)?);
+                let blocks = self.read_blocks(of, part.version(), &blocks)?;
+                let (task, from) = (of.clone(), part.from);
                 parts.push((of, part));
                 bytes += part.bytes();
                 let request = match logs.kind {

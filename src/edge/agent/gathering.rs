@@ -37,8 +37,17 @@ impl Handler {
     /// block, and takes none from older attempts any more. Of what consumers have absorbed from frames, all are to
     /// answer. Where the log was published as well, that is no more than a part of it, as is what an earlier attempt
     /// published elsewhere.
-    pub(super) fn gather(&self, task: &TaskId, grant: &Grant, inside: bool) -> Result<(Found, Copies)> {
+    ///
+    /// Copies of `unread` are none: they could not be read.
+    pub(super) fn gather(
+        &self,
+        task: &TaskId,
+        grant: &Grant,
+        inside: bool,
+        unread: &[AgentId],
+    ) -> Result<(Found, Copies)> {
         let counts = |holder: &AgentInfo, copy: &HeldCopy| match &grant.whole {
+            _ if unread.contains(&holder.id) => false,
             Some(holders) if inside => copy.whole && holders.contains(&holder.id),
             _ => copy.whole || inside,
         };

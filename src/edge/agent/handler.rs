@@ -18,6 +18,7 @@ use super::values::Tables;
 use crate::agent::members::Members;
 use crate::agent::protocol::{AgentInfo, AgentStats, Commit, Ending, Grant, Left, Reply, Request, Sent};
 use crate::agent::store::{Store, Taken};
+use crate::causal_log::BlockRef;
 use crate::config::SessionConfig;
 use crate::edge::disk::Disk;
 use crate::edge::locked;
@@ -229,13 +230,25 @@ impl Handler {
 
     /// One piece of a log that is here.
     pub(in crate::edge) fn read(&self, task: &TaskId, from: LogOffset) -> Result<Vec<Bytes>> {
-        let piece = locked(&self.store).piece(task, from);
+        let (piece, version) = {
+            let store = locked(&self.store);
+            (store.piece(task, from), store.version(task).unwrap_or_default())
+        };
         let piece = piece.ok_or_else(|| Error::CausalLogLost { task: task.clone() })?;
         if piece.first().is_some_and(|first| first.offset != from) {
             // Whoever asks has another log, whose blocks end elsewhere.
             return Err(Error::LogFork { at: from });
         }
-        self.disk.read(&piece)
+        self.read_blocks(task, version, &piece)
+    }
+
+    /// Blocks of this version of a log. If one cannot be read, this is no copy of it from now on: whoever opens the task next
+    /// asks others.
+    pub(super) fn read_blocks(&self, task: &TaskId, version: u64, blocks: &[BlockRef]) -> Result<Vec<Bytes>> {
+        self.disk.read(blocks).inspect_err(|error| {
+            tracing::warn!(%task, %error, "a log that is here cannot be read");
+            locked(&self.store).spoil(task, version);
+        })
     }
 
     // For other agents.
@@ -300,7 +313,9 @@ impl Handler {
             // A name may be in use again, in other agents' files: see `commit`. A batch is not.
             let everybodys = self.known_use(&epoch).filter(|_| matches!(epoch.epoch, Epoch::Batch(_)));
             self.disk.drop_epoch(&epoch, everybodys);
-            if !locked(&self.store).holds(&epoch) {
+            // Nothing of the name's next use comes between: it would be in the same file.
+            let store = locked(&self.store);
+            if !store.holds(&epoch) {
                 self.disk.release(&epoch);
             }
         }

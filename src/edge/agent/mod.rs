@@ -53,10 +53,10 @@ mod watch;
 mod works;
 
 use std::collections::HashSet;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -74,6 +74,7 @@ use crate::determinant::bytes_fingerprint;
 use crate::edge::disk::Disk;
 use crate::edge::disk::Location;
 use crate::edge::disk::savepoint::Manifest;
+use crate::edge::disk::segment::{FileSystem, RealDisk};
 use crate::edge::locked;
 use crate::edge::net::cluster::cluster_stats;
 use crate::edge::net::server::Server;
@@ -122,6 +123,8 @@ pub enum Role {
 pub struct Agent {
     server: Arc<Server>,
     socket: PathBuf,
+    /// Which file that is.
+    bound: OnceLock<(u64, u64)>,
     addr: String,
 }
 
@@ -131,31 +134,19 @@ impl Agent {
     /// # Errors
     /// [`Error::Config`] if an address cannot be listened on, [`Error::DiskFull`], [`Error::Io`].
     pub fn start(config: AgentConfig) -> Result<Self> {
+        Self::start_on(Arc::new(RealDisk), config)
+    }
+
+    /// [`Self::start`] with a given file system, which may fail: what it spills, and a `checkpoint_dir` that is a folder.
+    ///
+    /// # Errors
+    /// Those of [`Self::start`].
+    pub fn start_on(files: Arc<dyn FileSystem>, config: AgentConfig) -> Result<Self> {
         config.session.validate()?;
         allow_files();
         let AgentConfig { session, role, socket } = config;
         let id = AgentId(random_u64()?);
-        let copies = usize::try_from(session.sharing_depth).unwrap_or(usize::MAX).saturating_add(1);
-        let (bind_host, port, registrar, executor) = match role {
-            Role::Driver { bind_host, port, stages, was_lost, plan_uses, clocks, next_batches } => {
-                let patience_ms = session.network_timeout_ms;
-                let registry = LocalRegistry::new(
-                    stages,
-                    was_lost,
-                    plan_uses,
-                    clocks,
-                    next_batches,
-                    copies,
-                    patience_ms,
-                );
-                locked(&registry.registry).keep_states(keeping(&session));
-                (bind_host, port, Registrar::Here(Box::new(registry)), String::new())
-            }
-            Role::Executor { id } => {
-                let driver = session.driver_addr.clone();
-                (own_interface(&session)?, 0, Registrar::There(driver), id)
-            }
-        };
+        let (bind_host, port, registrar, executor) = registrar_of(role, &session)?;
         let (first, last) = if port == 0 { session.agent_ports } else { (port, port) };
         let listener = listen(&bind_host, first..=last).map_err(|error| Error::Config {
             setting: "driver_host, driver_port, agent_ports".into(),
@@ -174,7 +165,7 @@ impl Agent {
         let host = if session.host_label.is_empty() { bind_host } else { session.host_label.clone() };
         let info = AgentInfo { id, addr, host, driver: matches!(registrar, Registrar::Here(_)) };
         let app = bytes_fingerprint(session.app_id.as_bytes());
-        let disk = Disk::open(&session, id, app)?;
+        let disk = Disk::open(&session, files, id, app)?;
         if let Registrar::Here(local) = &registrar {
             local.attached(disk.attach()?);
         } else {
@@ -182,13 +173,19 @@ impl Agent {
         }
         let handler = Arc::new(Handler::new(session, info.clone(), disk, registrar, executor.clone()));
         let server = Server::new(Arc::clone(&handler));
-        let agent = Self { server: Arc::clone(&server), socket: socket.clone(), addr: info.addr.clone() };
+        let addr = info.addr.clone();
+        let agent =
+            Self { server: Arc::clone(&server), socket: socket.clone(), bound: OnceLock::new(), addr };
         // Before it can be asked for anything.
         let (incarnation, commits) = handler.registrar.register(&handler.connections, info, executor)?;
         handler.disk.own(incarnation);
         handler.heard(&[], commits);
         server.listen_tcp(listener)?;
-        server.listen_unix(bind_socket(&socket)?)?;
+        let listener = bind_socket(&socket)?;
+        if let Some(bound) = file_at(&socket) {
+            let _first = agent.bound.set(bound);
+        }
+        server.listen_unix(listener)?;
         if handler.config.spill_policy != SpillPolicy::Off {
             server.spawn("clonos-spill", |server| spill(&server))?;
         }
@@ -211,6 +208,13 @@ impl Agent {
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Whether workers find this agent at its socket. One that was slow to answer is taken for gone, and has a successor
+    /// there then.
+    #[must_use]
+    pub fn has_its_socket(&self) -> bool {
+        self.bound.get().is_some_and(|bound| file_at(&self.socket) == Some(*bound))
     }
 
     /// Fails once this agent can write no more segments, and so can make nothing stable.
@@ -353,12 +357,16 @@ impl Agent {
         }
     }
 
-    /// Ends all connections, waits for all threads and removes the socket; the driver's agent tells the
+    /// Removes the socket, ends all connections and waits for all threads; the driver's agent tells the
     /// others before. Again is harmless.
     pub fn stop(&self) {
         if !self.server.is_stopping() {
             farewell(self.server.handler());
-            self.server.stop(&self.socket);
+            // While it listens: behind that, a successor may be there at any time.
+            if self.has_its_socket() {
+                let _gone_already = std::fs::remove_file(&self.socket);
+            }
+            self.server.stop();
         }
     }
 }
@@ -366,6 +374,24 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// On which interface and port an agent listens, its way to the registry, and its executor.
+fn registrar_of(role: Role, session: &SessionConfig) -> Result<(String, u16, Registrar, String)> {
+    let copies = usize::try_from(session.sharing_depth).unwrap_or(usize::MAX).saturating_add(1);
+    match role {
+        Role::Driver { bind_host, port, stages, was_lost, plan_uses, clocks, next_batches } => {
+            let patience_ms = session.network_timeout_ms;
+            let registry =
+                LocalRegistry::new(stages, was_lost, plan_uses, clocks, next_batches, copies, patience_ms);
+            locked(&registry.registry).keep_states(keeping(session));
+            Ok((bind_host, port, Registrar::Here(Box::new(registry)), String::new()))
+        }
+        Role::Executor { id } => {
+            let driver = session.driver_addr.clone();
+            Ok((own_interface(session)?, 0, Registrar::There(driver), id))
+        }
     }
 }
 
@@ -400,6 +426,11 @@ fn allow_files() {
     {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
+}
+
+/// Which file is at a path.
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 fn bind_socket(path: &Path) -> Result<UnixListener> {

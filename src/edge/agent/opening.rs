@@ -17,7 +17,7 @@ use crate::agent::placement;
 use crate::agent::protocol::{AgentInfo, Ending, Grant, Left, OpenTask, Reply, Request};
 use crate::edge::locked;
 use crate::error::{Error, Result};
-use crate::id::LogOffset;
+use crate::id::{AgentId, LogOffset};
 use crate::task::Summary;
 
 /// How long one request of a worker waits for another stage: then it is to ask again, if it is still there.
@@ -25,6 +25,19 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(1);
 /// How soon the registry is asked again, at first and later on: many may wait.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 const BUSY_PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// Why a log did not come here.
+enum NotMoved {
+    /// This agent's copy could not be read.
+    Unread(AgentId, Error),
+    Failed(Error),
+}
+
+impl From<Error> for NotMoved {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
 
 impl Handler {
     /// Opens a task for a worker, which is to ask again while that takes its time.
@@ -73,17 +86,12 @@ impl Handler {
         let task = grant.task.clone();
         // An agent that began later has not heard of it.
         locked(&self.store).end_uses_below(&task.epoch_key(), grant.over);
-        let (found, copies) = match grant.discarded {
-            Some(generation) => {
-                self.forget_everywhere(&task, generation, &grant.holders)?;
-                (Found::Nothing, Copies::new())
-            }
-            None => self.gather(&task, &grant, open.inside && grant.reopened)?,
-        };
-        let lost = matches!(found, Found::Lost);
+        if let Some(generation) = grant.discarded {
+            self.forget_everywhere(&task, generation, &grant.holders)?;
+        }
+        let (lost, copies) = self.take_over(&grant, open.inside)?;
         let has_frames = self.reach_frames(&mut grant);
         let mut session = Session::new(task.clone(), grant, lost, open.inside, copies);
-        self.take_over(&session, &found)?;
         let end = locked(&self.store).end(&task).unwrap_or_default();
         // What rides in frames is with those who depend on it; what was published stays so.
         if !session.inside || session.grant.whole.is_some() {
@@ -167,20 +175,49 @@ impl Handler {
         granted
     }
 
-    /// Makes the log that was found this agent's, under the new generation.
-    fn take_over(&self, session: &Session, found: &Found) -> Result<()> {
-        self.move_here(session, found)?;
-        if !matches!(found, Found::Lost) {
-            locked(&self.store).complete(&session.task, session.grant.generation);
+    /// Finds the log and makes it this agent's, under the new generation: whether it is lost, and what copies there are.
+    fn take_over(&self, grant: &Grant, inside: bool) -> Result<(bool, Copies)> {
+        let (mut unread, mut failed) = (Vec::new(), None);
+        loop {
+            let (found, copies) = match grant.discarded {
+                Some(_) => (Found::Nothing, Copies::new()),
+                None => self.gather(&grant.task, grant, inside && grant.reopened, &unread)?,
+            };
+            let lost = matches!(found, Found::Lost);
+            // What a holder cannot give now it may give when it is asked again.
+            if let Some(error) = failed.filter(|_| lost) {
+                return Err(error);
+            }
+            match self.move_here(grant, inside, &copies, &found) {
+                Ok(()) => {}
+                Err(NotMoved::Unread(holder, error)) => {
+                    tracing::warn!(task = %grant.task, %holder, %error, "a copy cannot be read, others are looked for");
+                    unread.push(holder);
+                    failed = Some(error);
+                    continue;
+                }
+                Err(NotMoved::Failed(error)) => return Err(error),
+            }
+            if !lost {
+                locked(&self.store).complete(&grant.task, grant.generation);
+            }
+            return Ok((lost, copies));
         }
-        Ok(())
     }
 
-    fn move_here(&self, session: &Session, found: &Found) -> Result<()> {
-        let (task, grant, copies) = (&session.task, &session.grant, &session.copies);
+    fn move_here(
+        &self,
+        grant: &Grant,
+        inside: bool,
+        copies: &Copies,
+        found: &Found,
+    ) -> std::result::Result<(), NotMoved> {
+        let task = &grant.task;
         match found {
-            Found::Here => locked(&self.store).reopen(task, grant.generation, grant.layout),
-            Found::Nothing | Found::Lost => locked(&self.store).begin(task, grant.generation, grant.layout),
+            Found::Here => Ok(locked(&self.store).reopen(task, grant.generation, grant.layout)?),
+            Found::Nothing | Found::Lost => {
+                Ok(locked(&self.store).begin(task, grant.generation, grant.layout)?)
+            }
             Found::Rescued(rescued) => {
                 locked(&self.store).begin(task, grant.generation, grant.layout)?;
                 let mut at = LogOffset::START;
@@ -200,15 +237,15 @@ impl Handler {
                 // absorbed it from frames, that is seen when both are compared.
                 let own = copies.iter().find(|(id, _)| *id == self.info.id).map(|(_, length)| *length);
                 if let Some(length) = own {
-                    let from = if session.inside { LogOffset::START } else { length };
+                    let from = if inside { LogOffset::START } else { length };
                     locked(&self.store).reopen(task, grant.generation, grant.layout)?;
-                    match self.fetch(session, holder, from, *end) {
-                        Err(Error::LogFork { .. }) => {}
+                    match self.fetch(grant, holder, from, *end) {
+                        Err(NotMoved::Failed(Error::LogFork { .. })) => {}
                         fetched => return fetched,
                     }
                 }
                 locked(&self.store).begin(task, grant.generation, grant.layout)?;
-                self.fetch(session, holder, LogOffset::START, *end)
+                self.fetch(grant, holder, LogOffset::START, *end)
             }
         }
     }
@@ -216,17 +253,20 @@ impl Handler {
     /// Reads a holder's copy, piece by piece.
     fn fetch(
         &self,
-        session: &Session,
+        grant: &Grant,
         holder: &AgentInfo,
         mut from: LogOffset,
         end: LogOffset,
-    ) -> Result<()> {
-        let (task, generation) = (&session.task, session.grant.generation);
+    ) -> std::result::Result<(), NotMoved> {
+        let (task, generation) = (&grant.task, grant.generation);
         while from < end {
-            let blocks = self.read_at(holder, task, from)?;
-            if blocks.is_empty() {
-                return Err(Error::CausalLogLost { task: task.clone() });
-            }
+            let blocks = match self.read_at(holder, task, from) {
+                Ok(blocks) if blocks.is_empty() => Err(Error::CausalLogLost { task: task.clone() }),
+                // It has another log, and so has this agent.
+                Err(error @ Error::LogFork { .. }) => return Err(NotMoved::Failed(error)),
+                read => read,
+            };
+            let blocks = blocks.map_err(|error| NotMoved::Unread(holder.id, error))?;
             for block in &blocks {
                 self.hold(task, generation, from, block)?;
                 from = from.plus(block.len() as u64);

@@ -85,8 +85,8 @@ fn lock(folder: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Serves until the process `watch_pid` has ended (0: is not watched) or the driver is gone. If that is the process
-/// that ends, what only this agent has is copied to others first.
+/// Serves until the process `watch_pid` has ended (0: is not watched), the driver is gone, or another agent has taken its
+/// place. Where the driver is there, what only this agent has is copied to others first.
 ///
 /// `executor` is Spark's name of what `watch_pid` runs; empty if it runs none.
 ///
@@ -102,8 +102,13 @@ pub fn run_executor_agent(
     let role = Role::Executor { id: executor };
     let agent = Agent::start(AgentConfig { session: config, role, socket: folder.join(SOCKET) })?;
     let mut usable = Ok(());
-    while usable.is_ok() && !agent.driver_gone() && !watched.ended(WATCH_PERIOD) {
+    let mut has_successor = false;
+    while usable.is_ok() && !has_successor && !agent.driver_gone() && !watched.ended(WATCH_PERIOD) {
         usable = agent.check_disk();
+        has_successor = !agent.has_its_socket();
+    }
+    if has_successor {
+        tracing::warn!("this agent was too slow to answer, and another has taken its place: it ends");
     }
     let deadline = Instant::now() + LEAVING_PATIENCE;
     let mut is_needed = true;

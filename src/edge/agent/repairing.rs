@@ -29,6 +29,13 @@ pub(super) fn repair(server: &Arc<Server>) {
             continue;
         }
         next = Instant::now() + PERIOD;
+        if let Registrar::Here(local) = &handler.registrar {
+            let dead = locked(&local.registry).buried();
+            if let Err(error) = handler.disk.bury(&dead) {
+                // It is done when somebody reads what they wrote.
+                tracing::info!(%error, "what says that dead agents live could not be removed");
+            }
+        }
         // An unreachable registry has nothing to be told; the heartbeat notices if it stays so.
         for repair in handler.registrar.repairs(&handler.connections, handler.info.id).unwrap_or_default() {
             if server.is_stopping() {

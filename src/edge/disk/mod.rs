@@ -23,7 +23,7 @@ pub use self::location::Location;
 use self::recovery::{RecoveredFiles, RecoveredTask, recover_claimed, recover_log};
 use self::segment::claim::{self, Claim};
 use self::segment::store::{self, Store};
-use self::segment::{DiskWriter, Pending, SegmentRecord, alive, gone, layout, rubbish};
+use self::segment::{DiskWriter, FileSystem, Pending, RealDisk, SegmentRecord, alive, gone, layout, rubbish};
 use self::spill::SpillDir;
 use self::state::StateFolder;
 use crate::agent::store::one_piece;
@@ -83,11 +83,17 @@ impl Rescued {
 }
 
 impl Disk {
-    pub(super) fn open(config: &SessionConfig, agent: AgentId, app: u64) -> Result<Self> {
+    pub(super) fn open(
+        config: &SessionConfig,
+        files: Arc<dyn FileSystem>,
+        agent: AgentId,
+        app: u64,
+    ) -> Result<Self> {
         let root = config.spill_dir.as_ref().map_or_else(std::env::temp_dir, PathBuf::from);
-        let spill = Arc::new(SpillDir::create(&root, config.disk_bytes, config.encrypt_spill)?);
+        let (bytes, encrypt) = (config.disk_bytes, config.encrypt_spill);
+        let spill = Arc::new(SpillDir::create_on(Arc::clone(&files), &root, bytes, encrypt)?);
         let patience = Duration::from_millis(config.io_timeout_ms) / STORE_SHARE;
-        let open = |dir: &String| store::open(dir, &config.storage_options, patience);
+        let open = |dir: &String| store::open(dir, &files, &config.storage_options, patience);
         let store = config.checkpoint_dir.as_ref().map(open).transpose()?;
         let interval = Duration::from_millis(config.flush_interval_ms);
         let start = |store: &Arc<dyn Store>| DiskWriter::start_on(Arc::clone(store), (agent, app), interval);
@@ -178,6 +184,12 @@ impl Disk {
             Rescued { generation, blocks, files: found.files }
         };
         Ok(log.map(rescued))
+    }
+
+    /// In the driver: nothing more is acknowledged to agents that are dead, and what said that they live goes.
+    pub(super) fn bury(&self, dead: &[AgentId]) -> Result<()> {
+        let Some(store) = self.store.as_ref().filter(|_| !dead.is_empty()) else { return Ok(()) };
+        alive::end(store.as_ref(), self.incarnation(), dead)
     }
 
     /// Whether any application has an epoch in the checkpoint folder.
@@ -304,5 +316,6 @@ pub fn try_checkpoint(
     options: &BTreeMap<String, String>,
     patience: Duration,
 ) -> Result<Duration> {
-    store::open(checkpoint_dir, options, patience)?.check()
+    let files: Arc<dyn FileSystem> = Arc::new(RealDisk);
+    store::open(checkpoint_dir, &files, options, patience)?.check()
 }

@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
@@ -333,7 +332,7 @@ impl Server {
     }
 
     /// Ends all connections and waits for their threads.
-    pub(in crate::edge) fn stop(&self, socket: &Path) {
+    pub(in crate::edge) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         for listener in locked(&self.listeners).drain(..) {
             // Wakes the accepting thread, whatever has become of the socket's file.
@@ -353,8 +352,6 @@ impl Server {
             }
         }
         self.handler.finish_works();
-        // It may be gone already.
-        let _ = std::fs::remove_file(socket);
     }
 }
 

@@ -1,5 +1,7 @@
 //! What is compared is what is written, and what cannot be read is not compared.
 
+use std::sync::Arc;
+
 use tempfile::TempDir;
 
 use super::*;
@@ -8,6 +10,7 @@ use crate::causal_log::{BlockHash, SpillRef};
 use crate::config::SessionConfig;
 use crate::edge::agent::registrar::Registrar;
 use crate::edge::disk::Disk;
+use crate::edge::disk::segment::RealDisk;
 use crate::id::{AgentId, Epoch, Partition};
 
 fn task() -> TaskId {
@@ -19,7 +22,7 @@ fn agent(folder: &TempDir) -> Handler {
     let mut config = SessionConfig::new("app", [7; 32]);
     config.spill_dir = Some(folder.path().join("spill").display().to_string());
     config.checkpoint_dir = Some(folder.path().join("checkpoint").display().to_string());
-    let disk = Disk::open(&config, AgentId(1), 1).unwrap();
+    let disk = Disk::open(&config, Arc::new(RealDisk), AgentId(1), 1).unwrap();
     let info = AgentInfo { id: AgentId(1), addr: String::new(), host: "host".into(), driver: false };
     Handler::new(config, info, disk, Registrar::There(String::new()), String::new())
 }

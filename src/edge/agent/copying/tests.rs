@@ -13,6 +13,7 @@ use crate::agent::protocol::{Code, Layout};
 use crate::config::SessionConfig;
 use crate::edge::agent::registrar::Registrar;
 use crate::edge::disk::Disk;
+use crate::edge::disk::segment::RealDisk;
 use crate::edge::net::server::Server;
 use crate::id::{AgentId, Epoch, Partition};
 
@@ -31,7 +32,7 @@ fn agent(folder: &TempDir, id: u64) -> Handler {
     let mut config = SessionConfig::new("app", [7; 32]);
     config.io_timeout_ms = 800;
     config.spill_dir = Some(folder.path().join(id.to_string()).display().to_string());
-    let disk = Disk::open(&config, AgentId(id), 1).unwrap();
+    let disk = Disk::open(&config, Arc::new(RealDisk), AgentId(id), 1).unwrap();
     Handler::new(config, info(id, String::new()), disk, Registrar::There(String::new()), String::new())
 }
 
@@ -73,7 +74,7 @@ fn what_a_peer_did_not_answer_for_is_sent_again() {
     let end = locked(&own.store).end(&task());
     assert_eq!(locked(&there.store).end(&task()), end);
     assert!(locked(&there.store).is_whole(&task()));
-    server.stop(&folder.path().join("no socket"));
+    server.stop();
 }
 
 #[test]
@@ -123,7 +124,7 @@ fn of_absorbed_logs_a_peer_is_sent_what_it_lacks_and_all_if_it_has_lost_one() {
     locked(&there.store).forget(&tasks[1], GENERATION);
     absorb(&own, 1);
     assert_eq!(sent(), (2 + 3) * 8, "what lies behind a gap is not there");
-    server.stop(&folder.path().join("no socket"));
+    server.stop();
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::edge::disk::inspection::Inspection;
 use crate::edge::disk::segment::claim::{self, Claim};
 use crate::edge::disk::segment::store::{Folder, faulty};
 use crate::edge::disk::segment::testing::{APP, record};
-use crate::edge::disk::segment::{Disk, DiskWriter, RawFile, RealDisk, SegmentRecord};
+use crate::edge::disk::segment::{DiskWriter, FileSystem, RawFile, RealDisk, SegmentRecord};
 use crate::id::{AgentId, Epoch, EpochKey, TaskId};
 
 fn of(key: &EpochKey, offset: u64, block: &[u8]) -> SegmentRecord {
@@ -136,7 +136,7 @@ struct Crossing {
     claimed: OnceLock<Claim>,
 }
 
-impl Disk for Crossing {
+impl FileSystem for Crossing {
     fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn RawFile>> {
         RealDisk.create(path, mode)
     }

@@ -16,10 +16,15 @@
 //! The first claim draws the number of the use, and those that take over keep it. A commit removes the
 //! claim: that one name, synced, is the commit. Segments of a use that nobody claims are rubbish, whenever
 //! they were written, and a name used again draws another number.
+//!
+//! Whoever takes over may be slow, so that its claim is made when the use is over. It looks for the claim that it has
+//! found before, and gives its own up if that is gone. But it may die before it looks, or not know that its file was
+//! made: so a claim counts alone only if it was said behind that look that it is one (see [`seal::announce`]).
 
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -37,7 +42,7 @@ const INCARNATION: &str = "incarnation";
 const UNCLAIMED: u64 = 0;
 
 /// A claim on an epoch, or on a query's micro-batches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::edge) struct Claim {
     /// Application that made it.
     pub(in crate::edge) incarnation: u64,
@@ -136,10 +141,42 @@ fn incarnation_of(path: &Path) -> Option<u64> {
     number(path.file_name()?.to_str()?.strip_suffix(INCARNATION)?.strip_suffix('.')?)
 }
 
-/// All claims on an epoch.
-fn claims(store: &dyn Store, key: &EpochKey) -> io::Result<Vec<Claim>> {
-    let files = store.entries(&layout::claim_dir(store.root(), key))?;
-    Ok(files.iter().filter_map(|entry| Claim::parse(&entry.path)).collect())
+/// The claims on an epoch.
+struct Claims {
+    all: Vec<Claim>,
+    /// Those of which it was said that they are.
+    sure: HashSet<Claim>,
+    /// Whether a use of it can be over.
+    is_committed: bool,
+}
+
+impl Claims {
+    fn find(store: &dyn Store, key: &EpochKey) -> Result<Self> {
+        let files = store.entries(&layout::claim_dir(store.root(), key));
+        let files = files.map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))?;
+        let all = files.iter().filter_map(|entry| Claim::parse(&entry.path)).collect();
+        let sure = files.iter().filter_map(|entry| seal::claim_of(&entry.path)).collect();
+        Ok(Self { all, sure, is_committed: key.is_claimed_alone() })
+    }
+
+    /// Whether the use of a claim is not over for certain.
+    fn counts(&self, claim: Claim) -> bool {
+        let keeps = |other: &&Claim| other.used == claim.used && self.sure.contains(other);
+        !self.is_committed || claim.used == UNCLAIMED || self.all.iter().any(|other| keeps(&other))
+    }
+
+    /// Whoever finds the claim alone knows from now on that it counts, as it does while this one was found beside it.
+    fn say_that_it_counts(&self, store: &dyn Store, key: &EpochKey, claim: Claim) -> Result<()> {
+        if !self.is_committed || claim.used == UNCLAIMED || self.sure.contains(&claim) {
+            return Ok(());
+        }
+        seal::announce(store, key, claim)
+    }
+
+    /// The claim that counts.
+    fn newest(&self) -> Option<Claim> {
+        self.all.iter().copied().filter(|claim| self.counts(*claim)).max()
+    }
 }
 
 /// The claim that counts. None: all that lies there is rubbish.
@@ -147,8 +184,7 @@ fn claims(store: &dyn Store, key: &EpochKey) -> io::Result<Vec<Claim>> {
 /// # Errors
 /// [`Error::Io`].
 pub(in crate::edge) fn newest(store: &dyn Store, key: &EpochKey) -> Result<Option<Claim>> {
-    let found = claims(store, key).map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))?;
-    Ok(found.into_iter().max())
+    Ok(Claims::find(store, key)?.newest())
 }
 
 /// Claims an epoch for an application, with the hash `hash`; what counts of the use that is returned is its own then.
@@ -186,26 +222,37 @@ fn take_as(
     first_use: impl Fn() -> Result<u64>,
 ) -> Result<Claim> {
     let claim = loop {
-        let before = newest(store, key)?;
+        let found = Claims::find(store, key)?;
+        let before = found.newest();
         if let Some(claim) = before.filter(|claim| claim.incarnation >= incarnation) {
-            break mine(store, key, claim, incarnation)?;
+            let claim = mine(store, key, claim, incarnation)?;
+            found.say_that_it_counts(store, key, claim)?;
+            break claim;
+        }
+        // A try of this application that came to nothing.
+        for claim in found.all.iter().filter(|claim| claim.incarnation == incarnation) {
+            give_up_name(store, key, *claim)?;
         }
         let used = before.map_or_else(&first_use, |claim| Ok(claim.used))?;
         let claim = Claim { incarnation, used };
         let path = claim.path(store.root(), key);
         store.create(&path, app.as_bytes()).map_err(|e| write_error(&path, SETTING, &e))?;
-        let now = claims(store, key).map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))?;
+        let now = Claims::find(store, key)?;
         // Where nobody has the use any more that was there before, it was committed: with this claim it would be back.
-        let is_over = before.is_some() && !now.iter().any(|other| *other != claim && other.used == used);
-        let newest = now.into_iter().max().unwrap_or(claim);
+        let is_over = before.is_some() && !now.counts(claim);
+        let newest = now.all.iter().copied().max().unwrap_or(claim);
         if is_over || newest != claim {
-            store.give_up(&path).map_err(|e| write_error(&path, SETTING, &e))?;
+            give_up_name(store, key, claim)?;
         }
         if is_over && newest == claim {
             continue;
         }
         // Another application may have claimed it meanwhile.
-        break mine(store, key, newest, incarnation)?;
+        let claim = mine(store, key, newest, incarnation)?;
+        if before.is_some() {
+            now.say_that_it_counts(store, key, claim)?;
+        }
+        break claim;
     };
     remove_older(store, key, claim)?;
     // Nobody else's writes are acknowledged from now on. What is never run again is read by nobody.
@@ -217,17 +264,18 @@ fn take_as(
 
 /// Removes the claims that count no more: whoever made one goes on while it is there.
 fn remove_older(store: &dyn Store, key: &EpochKey, claim: Claim) -> Result<()> {
-    let found = claims(store, key).map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))?;
-    for older in found.into_iter().filter(|older| *older < claim) {
-        let path = older.path(store.root(), key);
-        match store.give_up(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::io(format!("removing {}, which is claimed anew", path.display()), &e));
-            }
-            _ => {}
+    let found = Claims::find(store, key)?.all.into_iter();
+    found.filter(|older| *older < claim).try_for_each(|older| give_up_name(store, key, older))
+}
+
+fn give_up_name(store: &dyn Store, key: &EpochKey, claim: Claim) -> Result<()> {
+    let path = claim.path(store.root(), key);
+    match store.give_up(&path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io(format!("removing {}, which counts no more", path.display()), &e))
         }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Looks for the claim of an application that was granted tasks of the epoch.
@@ -247,7 +295,7 @@ pub(super) fn find(store: &dyn Store, key: &EpochKey, incarnation: u64) -> Resul
 /// [`Error::Config`] if a newer application has claimed it; [`Error::Io`]: the claim may be there still.
 pub(in crate::edge) fn give_up(store: &dyn Store, key: &EpochKey, claim: Claim) -> Result<()> {
     find(store, key, claim.incarnation)?;
-    let all = claims(store, key).map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))?;
+    let all = Claims::find(store, key)?.all;
     // Older ones first, and in any case: they would count again. Those of another use were made since.
     let mut ours: Vec<Claim> =
         all.into_iter().filter(|other| other.used == claim.used && *other <= claim).collect();
@@ -263,8 +311,9 @@ pub(in crate::edge) fn give_up(store: &dyn Store, key: &EpochKey, claim: Claim) 
             ))
         }
         _ => {
-            // Who has taken it over meanwhile has all that was recorded in it.
-            if let Some(newest) = newest(store, key)?.filter(|newest| newest.used == claim.used) {
+            // Who has taken it over meanwhile has all that was recorded in it, whether it has said so yet or not.
+            let left = Claims::find(store, key)?.all.into_iter();
+            if let Some(newest) = left.filter(|left| left.used == claim.used).max() {
                 return mine(store, key, newest, claim.incarnation).map(drop);
             }
             // Those that stay are rubbish, of a use that nobody claims.

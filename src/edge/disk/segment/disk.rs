@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 const PIECES_MAX: usize = 1024;
 
 /// An open file.
-pub(in crate::edge) trait RawFile: Send + Sync {
+pub trait RawFile: Send + Sync {
     /// Writes all pieces from `offset` on. After an error any part may have been written.
     fn write_at(&self, pieces: &mut [IoSlice<'_>], offset: u64) -> io::Result<()>;
     /// Fills `buffer` from `offset` on.
@@ -28,7 +28,7 @@ pub(in crate::edge) trait RawFile: Send + Sync {
 }
 
 /// A file system.
-pub(in crate::edge) trait Disk: Send + Sync {
+pub trait FileSystem: Send + Sync {
     /// Creates a file that must not exist yet.
     fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn RawFile>>;
     /// Unlinks a file; one that is gone already is no error.
@@ -39,9 +39,9 @@ pub(in crate::edge) trait Disk: Send + Sync {
 
 /// The file system of the machine.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::edge) struct RealDisk;
+pub struct RealDisk;
 
-impl Disk for RealDisk {
+impl FileSystem for RealDisk {
     fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn RawFile>> {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).mode(mode).open(path)?;

@@ -22,6 +22,16 @@ pub(super) struct Unsynced {
     pub(super) generation: Generation,
 }
 
+/// A write has failed, and what it left is there still.
+pub(super) struct Uncut {
+    /// Why it failed.
+    pub(super) write: io::Error,
+    /// Why that stays.
+    pub(super) cut: io::Error,
+    /// Those who wait for an answer.
+    pub(super) waiting: Vec<Append>,
+}
+
 /// How far a task's log is in the file.
 #[derive(Debug, Clone, Copy)]
 struct Tail {
@@ -107,9 +117,8 @@ impl SegmentFile {
     /// Writes a group and answers those that are refused; the others wait for [`Self::sync`].
     ///
     /// # Errors
-    /// If what a failed write left could not be cut off: nothing may be appended behind it. Those
-    /// who waited have been answered.
-    pub(super) fn write(&mut self, group: Vec<Append>) -> io::Result<Vec<Unsynced>> {
+    /// If what a failed write left could not be cut off: nothing may be appended behind it.
+    pub(super) fn write(&mut self, group: Vec<Append>) -> Result<Vec<Unsynced>, Uncut> {
         let mut tails = HashMap::new();
         let mut taken = Vec::with_capacity(group.len());
         for append in group {
@@ -131,12 +140,14 @@ impl SegmentFile {
                 Ok(self.waiting(taken, places))
             }
             Err(error) => {
-                let cut = self.sink.cut();
+                if let Err(cut) = self.sink.cut() {
+                    return Err(Uncut { write: error, cut, waiting: taken });
+                }
                 let error = write_error(&self.path, SETTING, &error);
                 for append in taken {
                     append.answer.give(Err(error.clone()));
                 }
-                cut.map(|()| Vec::new())
+                Ok(Vec::new())
             }
         }
     }

@@ -65,7 +65,7 @@ pub(in crate::edge::disk) fn note<'a>(
 
 /// Where the last whole record ends: a write that failed there may be written over. What is damaged is said to be by whoever
 /// reads it.
-fn intact(store: &dyn Store, segment: &Segment) -> u64 {
+pub(super) fn intact(store: &dyn Store, segment: &Segment) -> u64 {
     let mut end = segment.len();
     let scanned = store.scan(segment, end, &mut |piece| {
         let base = piece.base;

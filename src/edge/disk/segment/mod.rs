@@ -52,7 +52,8 @@ mod tests;
 mod thread;
 mod writer;
 
-pub(in crate::edge) use disk::{Disk, FileTable, OpenFile, RawFile, RealDisk, write_error};
+pub use disk::{FileSystem, RawFile, RealDisk};
+pub(in crate::edge) use disk::{FileTable, OpenFile, write_error};
 pub(in crate::edge) use format::VERSION;
 pub(in crate::edge) use layout::{claimed_files, epoch_files, segment_files};
 pub use queue::Pending;

@@ -3,6 +3,7 @@
 //! ```text
 //! <query>/<incarnation>-<use>.seal            of a query's micro-batches
 //! <query>/<epoch>/<incarnation>-<use>.seal    of a named epoch
+//! <query>/<epoch>/<incarnation>-<use>.sure    until there is that
 //! ```
 //!
 //! An application that was taken for dead may be at work still. It is told when it looks for its claim, after it has
@@ -19,12 +20,16 @@ use serde::{Deserialize, Serialize};
 use super::claim::Claim;
 use super::disk::write_error;
 use super::store::Store;
-use super::{SETTING, layout};
+use super::{SETTING, gone, layout};
 use crate::error::{Error, Result};
 use crate::id::EpochKey;
 
 /// Ending of a seal's name.
 const SEAL: &str = "seal";
+/// Ending of the name of what says that there will be one.
+const SURE: &str = "sure";
+/// What stands there: an object without a byte counts as none.
+const CONTENT: &[u8] = b"this claim was made before its use was over\n";
 
 /// The segments of other applications that count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +62,23 @@ pub(in crate::edge) fn ends(
     Ok(move |file: &Path| seal.as_ref().map_or(u64::MAX, |seal| seal.end_of(&dir, file)))
 }
 
+/// Says of a claim, which has taken a use over, that the use was not over when it was made: from now on older claims may go.
+///
+/// # Errors
+/// [`Error::DiskFull`]; [`Error::Io`].
+pub(super) fn announce(store: &dyn Store, key: &EpochKey, claim: Claim) -> Result<()> {
+    let path = layout::claim_dir(store.root(), key).join(claim.name(SURE));
+    match store.create(&path, CONTENT) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(write_error(&path, SETTING, &e)),
+        _ => Ok(()),
+    }
+}
+
+/// The claim that is none of a use that was over when it was made, as a file of this name says.
+pub(super) fn claim_of(path: &Path) -> Option<Claim> {
+    Claim::parse_as(path, SEAL).or_else(|| Claim::parse_as(path, SURE))
+}
+
 /// Notes how much of what lies there counts from now on, unless that was done. Called by whoever has claimed an epoch,
 /// when older claims are gone, and before it reads.
 ///
@@ -76,7 +98,7 @@ pub(in crate::edge) fn seal(store: &dyn Store, key: &EpochKey, claim: Claim, app
         // One that is gone was committed.
         let Some(found) = store.segment(&file)? else { continue };
         let name = file.strip_prefix(&dir).unwrap_or(&file).to_owned();
-        ends.insert(name, found.len().min(counts(&file)));
+        ends.insert(name, gone::intact(store, &found).min(counts(&file)));
     }
     let text = serde_json::to_string(&Seal { app, ends })
         .map_err(|e| Error::Io { context: "sealing an epoch".into(), message: e.to_string() })?;
@@ -85,8 +107,10 @@ pub(in crate::edge) fn seal(store: &dyn Store, key: &EpochKey, claim: Claim, app
         store.remove(&path).map_err(|e| failed(&e))?;
     }
     store.create(&path, text.as_bytes()).map_err(|e| failed(&e))?;
-    for older in all(store, key, claim.used)?.into_iter().filter(|(of, _)| *of < claim) {
-        store.remove(&older.1).map_err(|e| failed(&e))?;
+    for (_, older) in
+        all(store, key, claim.used)?.into_iter().filter(|(of, file)| *of <= claim && *file != path)
+    {
+        store.remove(&older).map_err(|e| failed(&e))?;
     }
     Ok(())
 }
@@ -99,15 +123,16 @@ pub(super) fn remove(store: &dyn Store, key: &EpochKey, used: u64) -> Result<()>
     Ok(())
 }
 
-/// Whether a file is a seal, by its name.
+/// Whether a file is a seal, or says that there will be one, by its name.
 pub(in crate::edge::disk) fn is_seal(path: &Path) -> bool {
-    Claim::parse_as(path, SEAL).is_some()
+    claim_of(path).is_some()
 }
 
+/// All of them that are of one use, and those that say that there will be one, by claim.
 fn all(store: &dyn Store, key: &EpochKey, used: u64) -> Result<Vec<(Claim, PathBuf)>> {
     let dir = layout::claim_dir(store.root(), key);
     let found = store.entries(&dir).map_err(|e| Error::io(format!("listing {}", dir.display()), &e))?;
-    let seals = found.into_iter().filter_map(|entry| Some((Claim::parse_as(&entry.path, SEAL)?, entry.path)));
+    let seals = found.into_iter().filter_map(|entry| Some((claim_of(&entry.path)?, entry.path)));
     let mut seals: Vec<_> = seals.filter(|(of, _)| of.used == used).collect();
     seals.sort_unstable();
     Ok(seals)
@@ -115,8 +140,10 @@ fn all(store: &dyn Store, key: &EpochKey, used: u64) -> Result<Vec<(Claim, PathB
 
 /// The newest seal that is whole: whoever died while it wrote one has opened no task.
 fn newest(store: &dyn Store, key: &EpochKey, used: u64) -> Result<Option<Seal>> {
-    for (_, path) in all(store, key, used)?.into_iter().rev() {
-        if let Found::Whole(seal) = read(store, &path)? {
+    for (claim, path) in all(store, key, used)?.into_iter().rev() {
+        if Claim::parse_as(&path, SEAL) == Some(claim)
+            && let Found::Whole(seal) = read(store, &path)?
+        {
             return Ok(Some(seal));
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::store::Folder;
-use super::{Disk, DiskWriter, RawFile, RealDisk, SegmentRecord};
+use super::{DiskWriter, FileSystem, RawFile, RealDisk, SegmentRecord};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, Partition, TaskId};
 
 /// What a [`FaultyDisk`] does wrong; shared with its files.
@@ -72,7 +72,7 @@ impl FaultyDisk {
     }
 }
 
-impl Disk for FaultyDisk {
+impl FileSystem for FaultyDisk {
     fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn RawFile>> {
         RealDisk.create(path, mode).map(|raw| self.wrap(raw))
     }

@@ -12,7 +12,7 @@ use super::SETTING;
 use super::alive;
 use super::claim::{self, Claim};
 use super::disk::{FileTable, write_error};
-use super::file::{SegmentFile, Unsynced};
+use super::file::{SegmentFile, Uncut, Unsynced};
 use super::format::SegmentHeader;
 use super::layout;
 use super::queue::{Append, Message};
@@ -169,9 +169,15 @@ impl Writer {
             .for_each(|append| append.refuse(Generation::NONE));
         match file.write(group) {
             Ok(unsynced) => Ok(unsynced),
-            Err(error) => {
+            Err(Uncut { write, cut, waiting }) => {
                 let path = file.path().to_owned();
-                Err(self.fail("cutting off a failed write of", &path, &error))
+                let poison = self.fail("cutting off a failed write of", &path, &cut);
+                // They hear of it when the agent has failed: what they do next may depend on that.
+                let error = write_error(&path, SETTING, &write);
+                for append in waiting {
+                    append.answer.give(Err(error.clone()));
+                }
+                Err(poison)
             }
         }
     }

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use super::segment::{Disk, FileTable, OpenFile, RawFile, RealDisk, write_error};
+use super::segment::{FileSystem, FileTable, OpenFile, RawFile, RealDisk, write_error};
 use crate::causal_log::SpillRef;
 use crate::error::{Error, Result};
 use crate::id::EpochKey;
@@ -46,7 +46,7 @@ pub struct SpillDir {
     /// In the names of its files: agents of several hosts may share the folder.
     tag: u64,
     budget_bytes: u64,
-    disk: Arc<dyn Disk>,
+    disk: Arc<dyn FileSystem>,
     /// Where what is spilled is encrypted.
     sealer: Option<Sealer>,
     table: FileTable,
@@ -76,7 +76,15 @@ impl SpillDir {
     }
 
     /// [`Self::create`] on a given file system.
-    fn create_on(disk: Arc<dyn Disk>, path: &Path, budget_bytes: u64, encrypt: bool) -> Result<Self> {
+    ///
+    /// # Errors
+    /// Those of [`Self::create`].
+    pub fn create_on(
+        disk: Arc<dyn FileSystem>,
+        path: &Path,
+        budget_bytes: u64,
+        encrypt: bool,
+    ) -> Result<Self> {
         let there = DirBuilder::new().recursive(true).mode(0o700).create(path);
         there.map_err(|e| write_error(path, SETTING, &e))?;
         let (table, state) = (FileTable::default(), Mutex::default());

@@ -14,6 +14,7 @@ use crate::agent::state::messages::Clock;
 use crate::config::{Credentials, SessionConfig};
 use crate::edge::agent::registrar::Registrar;
 use crate::edge::disk::Disk;
+use crate::edge::disk::segment::RealDisk;
 use crate::edge::net::{Connection, Stream};
 use crate::id::AgentId;
 use crate::state::StateId;
@@ -78,7 +79,7 @@ fn agent(folder: &TempDir, registry: &Stub) -> Handler {
     let mut config = SessionConfig::new("app", SECRET);
     config.io_timeout_ms = 800;
     config.spill_dir = Some(folder.path().join("spill").display().to_string());
-    let disk = Disk::open(&config, AgentId(1), 1).unwrap();
+    let disk = Disk::open(&config, Arc::new(RealDisk), AgentId(1), 1).unwrap();
     let info = AgentInfo { id: AgentId(1), addr: String::new(), host: "host".into(), driver: false };
     Handler::new(config, info, disk, Registrar::There(registry.info.addr.clone()), String::new())
 }

@@ -1,3 +1,5 @@
+mod taking_over;
+
 use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -7,7 +9,7 @@ use std::time::Duration;
 use super::super::rubbish::{RUBBISH_AGE, prune};
 use super::super::store::{Folder, Store};
 use super::super::testing::{APP, FaultyDisk, faulty_writer, record, writer};
-use super::super::{Disk, DiskWriter, RawFile, RealDisk, SegmentRecord, segment_files};
+use super::super::{DiskWriter, FileSystem, RawFile, RealDisk, SegmentRecord, segment_files};
 use super::*;
 use crate::edge::disk::recovery::recover_claimed;
 use crate::id::{AgentId, Epoch, Generation, Partition, TaskId};
@@ -20,6 +22,15 @@ fn of(key: &EpochKey, offset: u64, block: &[u8]) -> SegmentRecord {
     let plain = record(0, 1, offset, block);
     let task = TaskId { query: key.query.clone(), epoch: key.epoch.clone(), ..plain.task };
     SegmentRecord { task, ..plain }
+}
+
+/// The one segment of an epoch.
+fn epoch_file(root: &Path, key: &EpochKey) -> PathBuf {
+    let store = Folder::at(root);
+    let used = newest(&store, key).unwrap().unwrap().used;
+    let mut files = layout::epoch_files(&store, key, used).unwrap();
+    assert_eq!(files.len(), 1);
+    files.pop().unwrap()
 }
 
 /// A folder whose disk fails when told to.
@@ -64,7 +75,7 @@ impl Before {
     }
 }
 
-impl Disk for Before {
+impl FileSystem for Before {
     fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn RawFile>> {
         self.happens();
         RealDisk.create(path, mode)
@@ -125,7 +136,7 @@ fn who_gives_way_to_a_newer_application_leaves_no_claim() {
         claimed(&path, &of, fast);
     };
     take(&late(root.path(), between), &key, slow, ("app", APP + slow)).unwrap_err();
-    let left = claims(&Folder::at(root.path()), &key).unwrap();
+    let left = Claims::find(&Folder::at(root.path()), &key).unwrap().all;
     assert_eq!(left.iter().map(|claim| claim.incarnation).collect::<Vec<_>>(), [fast]);
 }
 
@@ -206,7 +217,7 @@ fn an_older_claim_that_stays_keeps_the_epoch_from_being_claimed_anew() {
     }
     disk.0.fail_removes(false);
     let claim = take(&on(&disk, root.path()), &key, new, ("app-2", APP + new)).unwrap();
-    assert_eq!(claims(&Folder::at(root.path()), &key).unwrap(), [claim]);
+    assert_eq!(Claims::find(&Folder::at(root.path()), &key).unwrap().all, [claim]);
     assert!(first.submit(of(&key, 3, b"d")).wait().is_err());
 }
 

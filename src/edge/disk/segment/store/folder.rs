@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 
 use super::super::SETTING;
-use super::super::disk::{Disk, RawFile, RealDisk, write_error};
+use super::super::disk::{FileSystem, RawFile, RealDisk, write_error};
 use super::super::format::Payload;
 use super::gathering::Gathered;
 use super::{Entry, Filling, Gathering, Measured, Piece, Segment, Sink, Store};
@@ -26,7 +26,7 @@ pub(in crate::edge) const UNFINISHED: &str = "unfinished";
 #[derive(Clone)]
 pub(in crate::edge) struct Folder {
     root: PathBuf,
-    disk: Arc<dyn Disk>,
+    disk: Arc<dyn FileSystem>,
 }
 
 impl Folder {
@@ -45,12 +45,12 @@ impl Folder {
 
     /// [`Self::at`] on a given file system.
     #[cfg(test)]
-    pub(in crate::edge) fn at_on(disk: Arc<dyn Disk>, root: &Path) -> Self {
+    pub(in crate::edge) fn at_on(disk: Arc<dyn FileSystem>, root: &Path) -> Self {
         Self { root: root.to_owned(), disk }
     }
 
     /// [`Self::open`] on a given file system.
-    pub(in crate::edge) fn on(disk: Arc<dyn Disk>, root: &Path) -> Result<Self> {
+    pub(in crate::edge) fn on(disk: Arc<dyn FileSystem>, root: &Path) -> Result<Self> {
         fs::create_dir_all(root).map_err(|e| write_error(root, SETTING, &e))?;
         Ok(Self { root: root.to_owned(), disk })
     }
@@ -267,7 +267,7 @@ impl Store for Folder {
 
 /// A file that has no name yet.
 struct Unfinished {
-    disk: Arc<dyn Disk>,
+    disk: Arc<dyn FileSystem>,
     unfinished: PathBuf,
     path: PathBuf,
     raw: Arc<dyn RawFile>,
@@ -301,7 +301,7 @@ impl Drop for Unfinished {
 
 /// A file that grows.
 struct Growing {
-    disk: Arc<dyn Disk>,
+    disk: Arc<dyn FileSystem>,
     dir: PathBuf,
     raw: Arc<dyn RawFile>,
     header: Vec<u8>,

@@ -5,13 +5,13 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::super::disk::{Disk, RawFile};
+use super::super::disk::{FileSystem, RawFile};
 use super::Gathering;
 use super::folder::UNFINISHED;
 
 /// A folder without its name.
 pub(super) struct Gathered {
-    disk: Arc<dyn Disk>,
+    disk: Arc<dyn FileSystem>,
     path: PathBuf,
     unfinished: PathBuf,
     /// Folders above it that were not there.
@@ -22,7 +22,7 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
-    pub(super) fn create(disk: Arc<dyn Disk>, path: &Path, number: u64) -> io::Result<Self> {
+    pub(super) fn create(disk: Arc<dyn FileSystem>, path: &Path, number: u64) -> io::Result<Self> {
         check_free(path)?;
         let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "it is no folder's name");
         let name = path.file_name().ok_or_else(no_name)?;

@@ -45,7 +45,7 @@ pub(in crate::edge) use self::testing::{Fault, faulty, over};
 pub(in crate::edge) use self::url::{is_url, kind_of, without_secrets};
 use self::writing::PutSink;
 use super::super::SETTING;
-use super::super::disk::RawFile;
+use super::super::disk::{FileSystem, RawFile};
 use super::super::layout::is_segment;
 use super::super::scan::Whole;
 use super::{Entry, Filling, Folder, Gathering, Measured, Piece, Segment, Sink, Store};
@@ -58,18 +58,19 @@ const AHEAD: usize = 8;
 /// Bytes of them.
 const AHEAD_BYTES: u64 = 8 << 20;
 
-/// What `checkpoint_dir` names. An answer is waited for, and asked for again, for `patience`.
+/// What `checkpoint_dir` names: a folder of `files`, or a prefix of an object store. Its answer is waited for, and asked for again, for `patience`.
 ///
 /// # Errors
 /// [`Error::Config`] for what names nothing, and for `options` that its store does not know; [`Error::DiskFull`];
 /// [`Error::Io`].
 pub(in crate::edge) fn open(
     checkpoint_dir: &str,
+    files: &Arc<dyn FileSystem>,
     options: &BTreeMap<String, String>,
     patience: Duration,
 ) -> Result<Arc<dyn Store>> {
     if !is_url(checkpoint_dir) {
-        return Ok(Arc::new(Folder::open(Path::new(checkpoint_dir))?));
+        return Ok(Arc::new(Folder::on(Arc::clone(files), Path::new(checkpoint_dir))?));
     }
     look_into(checkpoint_dir, options, patience, SETTING)
 }

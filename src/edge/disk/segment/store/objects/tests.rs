@@ -397,7 +397,7 @@ fn large_objects_are_put_in_parts_and_read_a_piece_at_a_time() {
 fn urls_that_name_nothing_are_refused_by_name_and_values_of_options_are_not_shown() {
     let tried = |url: &str, options: &[(&str, &str)]| {
         let options = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        open(url, &options, Duration::from_secs(1)).map(drop)
+        look_into(url, &options, Duration::from_secs(1), SETTING).map(drop)
     };
     for (url, options, part) in [
         ("s3://", &[][..], "names no bucket"),

@@ -1,0 +1,99 @@
+//! Applications that die, or are slow, while they take an epoch over.
+
+use super::*;
+
+/// What an application leaves that is slow to claim a use, and dies, or hears of an error, when its claim is made.
+fn half_claimed(root: &Path, key: &EpochKey, incarnation: u64, used: u64) -> Claim {
+    let claim = Claim { incarnation, used };
+    std::fs::write(claim.path(root, key), "slow").unwrap();
+    claim
+}
+
+#[test]
+fn a_late_claim_whose_maker_did_not_look_brings_back_nothing_that_was_committed() {
+    let root = tempfile::tempdir().unwrap();
+    let key = named("daily");
+    let (first, writer) = attached(root.path(), "app-1");
+    let claim = claimed(root.path(), &key, first);
+    writer.submit(of(&key, 0, b"abc")).wait().unwrap();
+    let ((slow, _), (third, _)) = (attached(root.path(), "app-2"), attached(root.path(), "app-3"));
+    give_up(&Folder::at(root.path()), &key, claim).unwrap();
+    half_claimed(root.path(), &key, slow, claim.used);
+    assert_eq!(newest(&Folder::at(root.path()), &key).unwrap(), None);
+    // Whoever made it tries again, with the segments still there.
+    let again = claimed(root.path(), &key, slow);
+    assert_ne!(again.used, claim.used);
+    assert_eq!(found(root.path(), &key, again), 0);
+    assert_eq!(Claims::find(&Folder::at(root.path()), &key).unwrap().all, [again]);
+    // Or another comes.
+    give_up(&Folder::at(root.path()), &key, again).unwrap();
+    half_claimed(root.path(), &key, slow, claim.used);
+    let other = claimed(root.path(), &key, third);
+    assert!(other.used != claim.used && other.used != again.used);
+    assert_eq!(Claims::find(&Folder::at(root.path()), &key).unwrap().all, [other]);
+}
+
+#[test]
+fn whoever_dies_while_it_takes_over_leaves_what_was_recorded() {
+    // It dies before it looked, before it has said what it saw, and when the older claim is gone.
+    for (said, removed) in [(false, false), (true, false), (true, true)] {
+        let root = tempfile::tempdir().unwrap();
+        let (key, store) = (named("daily"), Folder::at(root.path()));
+        let (first, writer) = attached(root.path(), "app-1");
+        let claim = claimed(root.path(), &key, first);
+        writer.submit(of(&key, 0, b"abc")).wait().unwrap();
+        let ((second, _), (third, _)) = (attached(root.path(), "app-2"), attached(root.path(), "app-3"));
+        let half = half_claimed(root.path(), &key, second, claim.used);
+        if said {
+            seal::announce(&store, &key, half).unwrap();
+        }
+        if removed {
+            give_up_name(&store, &key, claim).unwrap();
+        }
+        assert_eq!(newest(&store, &key).unwrap(), Some(half));
+        for application in [second, third] {
+            let taken = claimed(root.path(), &key, application);
+            assert_eq!((taken.incarnation, taken.used), (application, claim.used));
+            assert_eq!(found(root.path(), &key, taken), 3);
+            let left = Claims::find(&store, &key).unwrap();
+            assert_eq!((left.all, left.sure), (vec![taken], HashSet::from([taken])));
+        }
+        give_up(&store, &key, Claim { incarnation: third, ..claim }).unwrap();
+        assert_eq!(newest(&store, &key).unwrap(), None);
+    }
+}
+
+#[test]
+fn a_takeover_that_could_not_say_what_it_saw_says_it_before_older_claims_go() {
+    let root = tempfile::tempdir().unwrap();
+    let key = named("daily");
+    let (first, writer) = attached(root.path(), "app-1");
+    let claim = claimed(root.path(), &key, first);
+    writer.submit(of(&key, 0, b"abc")).wait().unwrap();
+    let (second, _) = attached(root.path(), "app-2");
+    let half = half_claimed(root.path(), &key, second, claim.used);
+    let disk = FaultyDisk::default();
+    disk.0.fail_removes(true);
+    take(&on(&disk, root.path()), &key, second, ("app-2", APP + second)).unwrap_err();
+    let left = Claims::find(&Folder::at(root.path()), &key).unwrap();
+    assert!(left.all.len() == 2 && left.sure.contains(&half), "{:?}", left.all);
+}
+
+#[test]
+fn what_was_written_over_behind_a_takeover_counts_for_nobody() {
+    let root = tempfile::tempdir().unwrap();
+    let key = named("daily");
+    let (old, first) = attached(root.path(), "app-1");
+    claimed(root.path(), &key, old);
+    first.submit(of(&key, 0, b"abc")).wait().unwrap();
+    // Half of a large write has come when the epoch is taken over, and is written over when there is room again.
+    let path = epoch_file(root.path(), &key);
+    let whole = std::fs::metadata(&path).unwrap().len();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(whole + 4_000).unwrap();
+    let (new, _second) = attached(root.path(), "app-2");
+    let claim = claimed(root.path(), &key, new);
+    assert_eq!(found(root.path(), &key, claim), 3);
+    first.submit(of(&key, 3, b"late")).wait().unwrap_err();
+    assert!(std::fs::metadata(&path).unwrap().len() >= whole + 4);
+    assert_eq!(found(root.path(), &key, claim), 3);
+}
