@@ -65,11 +65,25 @@ pub struct Plan {
     pub shape: u32,
     /// Of the tables in it that the program made.
     pub data: u32,
-    /// Of what decides which rows come to which task: the files and how they are packed, and what moves rows.
+    /// Of what decides which rows come to which task: the files and how they are packed, and what moves rows. The lowest
+    /// bit says whether something does that by what no plan tells.
     pub borders: u32,
 }
 
 impl Plan {
+    /// Whether rows may be in other partitions each time, though the plan is the same: a sort draws a sample to choose its
+    /// borders, and `repartition(n)` deals rows by whatever the query reads of them.
+    #[must_use]
+    pub const fn deals(&self) -> bool {
+        self.borders & 1 == 1
+    }
+
+    /// What stands for all micro-batches of a query, each of which has files and numbers of its own.
+    #[must_use]
+    pub const fn of_batch(self) -> Self {
+        Self { exact: self.shape, data: 0, borders: self.borders & 1, ..self }
+    }
+
     /// Whether both are of one query, however its rows are cut. Tables that the program made can be compared
     /// where they are cut alike.
     #[must_use]

@@ -46,7 +46,9 @@ pub(super) fn ambiguous_rows(found: Ambiguous, options: &TaskOptions) -> Claim {
     let (how, advice) = match options {
         TaskOptions { uncertain: true, .. } => ("of one of several uses", USES_ADVICE),
         TaskOptions { layout_changed: true, .. } => ("of another number of partitions", PARTITIONS_ADVICE),
-        TaskOptions { pooled: true, .. } => ("of other partitions, or of another use", PARTITIONS_ADVICE),
+        TaskOptions { pooled: true, .. } | TaskOptions { dealt: true, .. } => {
+            ("of other partitions, or of another use", PARTITIONS_ADVICE)
+        }
         _ => ("in another order", KEY_ADVICE),
     };
     Claim {

@@ -85,7 +85,7 @@ pub(super) struct Matcher {
     /// No attempt came to its end: rows may be missing in the log.
     may_lack_rows: bool,
     /// Rows may be in logs of others.
-    has_others: bool,
+    pub(super) has_others: bool,
     /// A row was met again with its mark.
     knows_marks: bool,
     /// Marks of all that is recorded are of the same columns as those of this task's rows.

@@ -69,6 +69,8 @@ pub struct TaskOptions {
     pub layout_changed: bool,
     /// Rows may be in the logs of other uses of the function, which the pool has.
     pub pooled: bool,
+    /// Rows may be in other partitions' logs, though nothing says that.
+    pub dealt: bool,
     /// Any of those may as well be the log that is meant.
     pub uncertain: bool,
     /// Any part of the recorded rows may come: another stage of this run has asked for all, or the query has
@@ -104,6 +106,7 @@ impl TaskOptions {
             allow_code_change: false,
             layout_changed: false,
             pooled: false,
+            dealt: false,
             uncertain: false,
             any_part: false,
             replaces: None,

@@ -74,6 +74,8 @@ impl ResultTask {
         let of_several_stages = header::of_several_stages(&headers, &options);
         let same_stage = same_stage && header::of_this_stage(&headers, &options);
         let before_this_stage = header::before_this_stage(&headers, &options, recorded.own());
+        // A task of which nothing is recorded knows no row by its order.
+        let has_others = options.pooled || (options.dealt && recorded.own() == 0);
         let asks_count = options.pooled && options.checks_ambiguity() && recorded.has_copies();
         Ok(Self {
             next_number: recorded.next_number(),
@@ -82,7 +84,7 @@ impl ResultTask {
                 options.layout_changed || options.uncertain,
                 options.checks_ambiguity(),
                 options.ended == Ended::Never,
-                options.layout_changed || options.pooled || options.uncertain,
+                options.layout_changed || has_others || options.uncertain,
             ),
             value_type: options.value_type.clone(),
             // Any row may be there.
@@ -132,12 +134,18 @@ impl ResultTask {
         if !plan.needs_pool {
             return Ok(plan);
         }
-        self.has_pool = true;
         let of_live = |all: &[u64]| -> Vec<u64> {
             plan.live.iter().filter_map(|row| all.get(*row as usize).copied()).collect()
         };
         let keys = of_live(&plan.keys);
+        let known = self.matcher.recorded.len();
         self.ask_others(&of_live(&plan.fingerprints), &keys, &mut ask)?;
+        // Where nothing but what is asked says that rows may be elsewhere, they are not until one is found there.
+        if !self.is_cut_otherwise() && self.matcher.recorded.len() == known {
+            return Ok(Plan { needs_pool: false, ..plan });
+        }
+        self.has_pool = true;
+        self.matcher.has_others = true;
         self.look_again(plan)
     }
 
@@ -325,8 +333,10 @@ impl ResultTask {
         }
         self.standing.finish();
         self.summary.leftover = (self.matcher.recorded.own() - self.own_used) as u64;
-        let elsewhere = self.options.layout_changed || self.options.pooled;
-        let others = elsewhere || self.options.any_part || self.of_several_stages;
+        let others = self.is_cut_otherwise()
+            || self.summary.from_pool > 0
+            || self.options.any_part
+            || self.of_several_stages;
         if self.summary.leftover == 0 || others || self.options.ended.allows(&self.summary) {
             return Ok(self.summary);
         }
@@ -350,6 +360,11 @@ impl ResultTask {
         Err(self.standing.diverge(Claim { kind, row: Some(row), recorded, asked, advice: ROWS_ADVICE }))
     }
 
+    /// Whether rows are known to be in other logs, too.
+    const fn is_cut_otherwise(&self) -> bool {
+        self.options.layout_changed || self.options.pooled
+    }
+
     /// What this attempt did so far.
     #[must_use]
     pub const fn summary(&self) -> Summary {
@@ -362,7 +377,7 @@ impl ResultTask {
             return Err(self.ambiguous(ambiguous));
         }
         plan.replayed = plan.rows - plan.live.len();
-        let elsewhere = self.options.layout_changed || self.options.pooled;
+        let elsewhere = self.is_cut_otherwise() || self.options.dealt;
         plan.needs_pool = elsewhere && !self.has_pool && !plan.live.is_empty();
         Ok(())
     }

@@ -42,6 +42,12 @@ _OF_ROWS = {
 # Nodes that move rows about: a program that is started again may do so otherwise.
 _CUTS = ("Repartition", "RebalancePartitions")
 _MOVES = (*_CUTS, "Sort ")
+# Those that deal rows out by what no plan tells: by a hash of all that the query reads of them, or
+# by borders that come from a sample.
+_DEALS = re.compile(
+    "Sort .*, true|Repartition [0-9]+, true|RebalancePartitions"
+    "|RepartitionByExpression .* (ASC|DESC) "
+)
 # Relations of sources that name themselves only.
 _WITH_OPTIONS = ("DataSourceV2Relation", "RelationV2")
 # Options that are other ones in the next run.
@@ -63,7 +69,7 @@ class PlannedFunction(NamedTuple):
     use in this process only. A restarted program finds the function again by hashes of 32 bits:
     `exact` is one of the plan as each process has it, `shape` of that without numbers. `data` is
     one of tables that the program made, and `borders` of what decides which rows come to which
-    task: the lengths of files, and how they are packed.
+    task: the lengths of files, and how they are packed. Its lowest bit says whether that is known.
     """
 
     pickled: bytes
@@ -223,6 +229,27 @@ class _Walk:
         return [PlannedFunction(self._command(expression.func()), *hashes), *inside]
 
     @functools.cached_property
+    def dealt(self) -> list[str]:
+        """By which columns ``repartition(n)`` deals rows, as this query reads no others.
+
+        Spark hashes what is left of a row where that is done: another query over the same frame has
+        its rows elsewhere.
+        """
+        found = set()
+        with contextlib.suppress(Exception):
+            nodes = [self._query.optimizedPlan()]
+            while nodes:
+                node = nodes.pop()
+                name = str(node.nodeName())
+                if name == "Repartition" and node.shuffle():
+                    columns = str(node.children().apply(0).output().toString())
+                    found.add(re.sub("#[0-9]+", "", columns))
+                elif name == "InMemoryRelation":
+                    nodes.append(node.cacheBuilder().logicalPlan())
+                nodes += _each(node.children())
+        return sorted(found)
+
+    @functools.cached_property
     def packing(self) -> tuple[int, int, int]:
         """What Spark cuts files by: most bytes of a task, those that a file costs, least tasks."""
         conf = self._query.sparkSession().sessionState().conf()
@@ -331,7 +358,13 @@ class _Node:
     def _borders(self) -> int:
         """What cuts rows into tasks, as far as the plan tells."""
         moves = [node for text in self._texts for node in _nodes(text) if node.startswith(_MOVES)]
+        borders = self._borders_by(moves)
+        return borders | 1 if any(map(_DEALS.match, moves)) else borders & ~1
+
+    def _borders_by(self, moves: list[str]) -> int:
         made = [str(len(digests)) for digests in self._made]
+        if any(node.startswith("Repartition ") for node in moves):
+            made += self._walk.dealt
         made += self._ranges
         lengths = [sorted(map(int, re.findall("length=([0-9]+)", one))) for one in self._listings]
         if not lengths:

@@ -70,6 +70,8 @@ pub struct Recording {
     /// Whether rows that it does not have may be in other logs: of other partitions, as these had other borders,
     /// or of other uses, which the pool has too.
     pub pooled: bool,
+    /// Whether rows that it does not have may be in logs of other partitions, though nothing says that these had other borders.
+    pub dealt: bool,
     /// Whether any of those may as well be the one that is meant.
     pub uncertain: bool,
     /// Whether any part of what is recorded may be asked for: an earlier stage of this run asked for all, or the

@@ -212,6 +212,15 @@ impl Registry {
         })
     }
 
+    /// Whether the operator's epoch was recorded by another stage, which may have had other rows in each task by what no
+    /// plan tells.
+    pub(super) fn may_be_dealt_otherwise(&self, task: &TaskId, layout: &Layout) -> bool {
+        layout.plan.is_some_and(|plan| plan.deals())
+            && self
+                .cuts(task)
+                .is_some_and(|cuts| cuts.published.keys().any(|known| !known.same_stage(layout)))
+    }
+
     /// Whether the operator's epoch was recorded by a stage with another number of tasks, or by one whose
     /// tasks computed fewer partitions each.
     pub(super) fn recorded_otherwise(&self, task: &TaskId, layout: &Layout) -> bool {
@@ -258,7 +267,7 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::protocol::{AgentInfo, AgentStanding, OpenTask, Sent, Use};
+    use crate::agent::protocol::{AgentInfo, AgentStanding, OpenTask, Plan, Sent, Use};
     use crate::agent::registry::Granted;
     use crate::id::Epoch;
 
@@ -326,5 +335,18 @@ mod tests {
             assert!(!page.is_empty());
             assert_eq!(registry.heartbeat(AgentId(2), 0, now_ms).0, standing);
         }
+    }
+    #[test]
+    fn rows_may_be_elsewhere_where_no_plan_tells_and_another_stage_has_published() {
+        let mut registry = Registry::new();
+        let (addr, host) = ("1".to_owned(), "1".to_owned());
+        registry.register(AgentInfo { id: AgentId(1), addr, host, driver: false }, "", 0);
+        let first = opens(&mut registry, (1, 4), 0, 1, true);
+        let dealt = |stage, borders| {
+            let plan = Some(Plan { borders, ..Plan::default() });
+            registry.may_be_dealt_otherwise(&task(1), &Layout { stage, plan, ..first })
+        };
+        assert!(dealt(2, 7), "the lowest bit says so");
+        assert!(!dealt(2, 6) && !dealt(1, 7));
     }
 }

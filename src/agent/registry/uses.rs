@@ -232,7 +232,7 @@ impl Uses {
 
     /// One plan stands for all micro-batches of a query, each of which has files and numbers of its own.
     const fn known_by(&self, plan: Plan) -> Plan {
-        if self.is_batch { Plan { exact: plan.shape, data: 0, borders: 0, ..plan } } else { plan }
+        if self.is_batch { plan.of_batch() } else { plan }
     }
 
     fn tables_of(&self, used: Use, execution: Option<u64>) -> &[u64] {
