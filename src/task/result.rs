@@ -201,14 +201,6 @@ impl ResultTask {
         }
     }
 
-    /// Looks for a plan's live rows again, once rows of other partitions were supplied.
-    fn look_again(&mut self, mut plan: Plan) -> Result<Plan> {
-        self.standing.check()?;
-        let ambiguous = self.matcher.decide_live(&mut plan)?;
-        self.seal(&mut plan, ambiguous)?;
-        Ok(plan)
-    }
-
     /// Takes the values of a plan's live rows, in the order of `plan.live`, and returns the values
     /// of all its rows in input order. They may leave once [`ResultTask::take_block`]'s block is
     /// published. For a batch of no rows pass an empty array if you have one.
@@ -333,10 +325,8 @@ impl ResultTask {
         }
         self.standing.finish();
         self.summary.leftover = (self.matcher.recorded.own() - self.own_used) as u64;
-        let others = self.is_cut_otherwise()
-            || self.summary.from_pool > 0
-            || self.options.any_part
-            || self.of_several_stages;
+        let elsewhere = self.is_cut_otherwise() || self.summary.from_pool > 0;
+        let others = elsewhere || self.options.any_part || self.of_several_stages;
         if self.summary.leftover == 0 || others || self.options.ended.allows(&self.summary) {
             return Ok(self.summary);
         }
@@ -358,11 +348,6 @@ impl ResultTask {
             }
         };
         Err(self.standing.diverge(Claim { kind, row: Some(row), recorded, asked, advice: ROWS_ADVICE }))
-    }
-
-    /// Whether rows are known to be in other logs, too.
-    const fn is_cut_otherwise(&self) -> bool {
-        self.options.layout_changed || self.options.pooled
     }
 
     /// What this attempt did so far.

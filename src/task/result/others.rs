@@ -3,6 +3,7 @@
 use super::ResultTask;
 use crate::error::Result;
 use crate::task::header;
+use crate::task::plan::Plan;
 use crate::task::pool::{PoolQuestion, PoolRows};
 
 impl ResultTask {
@@ -52,5 +53,18 @@ impl ResultTask {
             questions = open;
         }
         Ok(())
+    }
+
+    /// Looks for a plan's live rows again, once rows of other partitions were supplied.
+    pub(super) fn look_again(&mut self, mut plan: Plan) -> Result<Plan> {
+        self.standing.check()?;
+        let ambiguous = self.matcher.decide_live(&mut plan)?;
+        self.seal(&mut plan, ambiguous)?;
+        Ok(plan)
+    }
+
+    /// Whether rows are known to be in other logs, too.
+    pub(super) const fn is_cut_otherwise(&self) -> bool {
+        self.options.layout_changed || self.options.pooled
     }
 }
