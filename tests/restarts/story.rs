@@ -306,11 +306,12 @@ impl Story {
     fn see(&mut self, name: usize, row: i64, answer: i64, life: &Life) -> Told<()> {
         let named = &mut self.names[name];
         if named.may_be_over
-            && life.number == self.lives
             && let Some(before) = named.seen.get(&row)
         {
-            named.may_be_over = false;
-            if *before != answer {
+            let is_over = *before != answer;
+            // Who was taken for dead may remember what it was before.
+            named.may_be_over = !is_over && life.number < self.lives;
+            if is_over {
                 self.trace.push(format!("{} was committed", NAMES[name]));
                 named.gone.extend(named.seen.drain());
             }
