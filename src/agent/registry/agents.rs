@@ -439,6 +439,7 @@ mod tests {
         assert!(registry.is_dead(AgentId(1), false, 20_000));
         assert_eq!(registry.alive(20_000).len(), registry.agents.count_staying());
     }
+
     #[test]
     fn of_two_agents_beside_one_executor_the_one_before_leaves() {
         let mut registry = with_two();

@@ -336,6 +336,7 @@ mod tests {
             assert_eq!(registry.heartbeat(AgentId(2), 0, now_ms).0, standing);
         }
     }
+
     #[test]
     fn rows_may_be_elsewhere_where_no_plan_tells_and_another_stage_has_published() {
         let mut registry = Registry::new();
