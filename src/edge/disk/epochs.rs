@@ -121,7 +121,7 @@ impl Epochs {
         let segment = self.store.segment(path).ok()??;
         let first = *segment.ends.first()?;
         let mut key = None;
-        let scanned = self.store.scan(&segment, first, &mut |piece| {
+        let scanned = self.store.scan(&segment, Some(first), &mut |piece| {
             let scan = SegmentScan::over(piece)?;
             key = scan.header().map(|header| format!("{}/{}", header.query, header.epoch));
             Ok(())

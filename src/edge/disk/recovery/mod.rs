@@ -21,7 +21,7 @@ pub use report::{SegmentReport, TaskReport, read_segment};
 use self::chain::{Chain, Entry};
 use super::segment::store::{Folder, Piece, Segment, Store};
 use super::segment::{
-    FileTable, SegmentScan, Step, claimed_files, epoch_files, gone, read_block, seal, segment_files,
+    FileTable, SegmentScan, Step, claimed_files, corrupt, epoch_files, gone, read_block, seal, segment_files,
 };
 use crate::agent::protocol::{Code, Plan};
 use crate::causal_log::{BlockRef, SpillRef};
@@ -127,7 +127,7 @@ impl RecoveredFiles {
 /// - [`Error::Io`].
 pub fn recover(root: &Path) -> Result<Recovery> {
     let store: Arc<dyn Store> = Arc::new(Folder::at(root));
-    recover_from(&store, segment_files(store.as_ref()), |_| u64::MAX, None)
+    recover_from(&store, segment_files(store.as_ref()), |_| None, None)
 }
 
 /// [`recover`] for one log, of one use of its epoch: no other epoch's segments are read, nor can their damage matter, and
@@ -153,33 +153,33 @@ pub(in crate::edge) fn recover_claimed(
     recover_from(store, claimed_files(of, key, used), counting(of, key, used, true)?, None)
 }
 
-/// How many bytes of a segment count: of older applications, and of agents that others have gone on without.
+/// How many bytes of a segment count, unless all do: of older applications, and of agents that others have gone on without.
 fn counting(
     of: &dyn Store,
     key: &EpochKey,
     used: u64,
     claimed: bool,
-) -> Result<impl Fn(&Path) -> u64 + use<>> {
+) -> Result<impl Fn(&Path) -> Option<u64> + use<>> {
     let (sealed, gone) = (seal::ends(of, key, used)?, gone::ends(of, key, claimed)?);
-    Ok(move |file: &Path| gone.get(file).map_or(u64::MAX, |end| *end).min(sealed(file)))
+    Ok(move |file: &Path| [sealed(file), gone.get(file).copied()].into_iter().flatten().min())
 }
 
-/// Reads segments, each as far as `counts` says; of `only` one log, if there is one.
+/// Reads segments, each as far as `counts` says, where that says anything; of `only` one log, if there is one.
 fn recover_from(
     store: &Arc<dyn Store>,
     listing: io::Result<Vec<PathBuf>>,
-    counts: impl Fn(&Path) -> u64,
+    counts: impl Fn(&Path) -> Option<u64>,
     only: Option<&TaskId>,
 ) -> Result<Recovery> {
     let root = store.root().display();
     let listing = listing.map_err(|e| Error::io(format!("listing segments below {root}"), &e))?;
-    let counting: Vec<(PathBuf, u64)> = listing
+    let counting: Vec<(PathBuf, Option<u64>)> = listing
         .into_iter()
         .map(|path| {
             let end = counts(&path);
             (path, end)
         })
-        .filter(|(_, end)| *end > 0)
+        .filter(|(_, end)| *end != Some(0))
         .collect();
     let (mut segments, mut torn) = (HashMap::new(), Vec::new());
     let mut found: BTreeMap<TaskId, Chain> = BTreeMap::new();
@@ -247,14 +247,19 @@ impl Scanned {
     }
 }
 
-/// Reads one segment, up to `end`. Nothing if an agent has removed it, with its epoch, since it was listed.
-fn scan(store: &dyn Store, path: &Path, end: u64, only: Option<&TaskId>) -> Result<Option<Scanned>> {
+/// Reads one segment, all of it, or up to `end`, which was where a whole record ended. Nothing if an agent has removed it,
+/// with its epoch, since it was listed.
+fn scan(store: &dyn Store, path: &Path, end: Option<u64>, only: Option<&TaskId>) -> Result<Option<Scanned>> {
     let Some(segment) = store.segment(path)? else { return Ok(None) };
+    let len = segment.len();
     let mut scanned = Scanned::new(segment.clone());
-    let read = store.scan(&segment, end, &mut |piece: Piece| {
-        let base = piece.base;
-        scan_all(&mut scanned, base, &mut SegmentScan::over(piece)?.of(only.cloned()))
-    });
+    let read = match end.filter(|end| *end > len) {
+        None => store.scan(&segment, end, &mut |piece: Piece| {
+            let base = piece.base;
+            scan_all(&mut scanned, base, &mut SegmentScan::over(piece)?.of(only.cloned()))
+        }),
+        Some(end) => Err(corrupt(path, len, format!("there were {end} bytes of it when they were counted"))),
+    };
     match read {
         Ok(true) => Ok(Some(scanned)),
         Ok(false) => Ok(None),

@@ -80,7 +80,7 @@ pub(in crate::edge) fn report_of(store: &dyn Store, path: &Path) -> Result<Segme
     let gone = || failed(&io::ErrorKind::NotFound.into());
     let segment = store.segment(path)?.ok_or_else(gone)?;
     let (mut scanned, mut header) = (Scanned::new(segment.clone()), None);
-    let is_there = store.scan(&segment, segment.len(), &mut |piece| {
+    let is_there = store.scan(&segment, None, &mut |piece| {
         let base = piece.base;
         let mut scan = SegmentScan::over(piece)?;
         header = header.take().or_else(|| scan.header().cloned());

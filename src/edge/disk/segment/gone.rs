@@ -50,7 +50,7 @@ pub(in crate::edge::disk) fn note<'a>(
         while let Some(found) = store.segment(segment)? {
             Progress::step();
             let path = segment.with_extension(END);
-            let text = format!("{}\n", intact(store, &found));
+            let text = format!("{}\n", intact(store, &found)?);
             match store.create(&path, text.as_bytes()) {
                 Ok(()) => break,
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists && is_noted(store, &path)? => break,
@@ -63,15 +63,18 @@ pub(in crate::edge::disk) fn note<'a>(
     Ok(())
 }
 
-/// Where the last whole record ends: a write that failed there may be written over. What is damaged is said to be by whoever
-/// reads it.
-pub(super) fn intact(store: &dyn Store, segment: &Segment) -> u64 {
+/// Where the last whole record ends: a write that failed there may be written over. What lies before is on disk afterwards,
+/// be it that its writer died before it was. What is damaged is said to be by whoever reads it.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(super) fn intact(store: &dyn Store, segment: &Segment) -> Result<u64> {
     let mut end = segment.len();
     if store.numbers_segments() {
         // Of objects, each of which is put whole: there is no need to read them.
-        return end;
+        return Ok(end);
     }
-    let scanned = store.scan(segment, end, &mut |piece| {
+    let scanned = store.scan(segment, None, &mut |piece| {
         let base = piece.base;
         let mut scan = SegmentScan::over(piece)?;
         loop {
@@ -83,7 +86,12 @@ pub(super) fn intact(store: &dyn Store, segment: &Segment) -> u64 {
             }
         }
     });
-    if scanned.is_ok() { end } else { segment.len() }
+    match store.reader(segment).and_then(|raw| raw.sync()) {
+        // It was committed since.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        synced => synced.map_err(|e| Error::io(format!("syncing {}", segment.path.display()), &e))?,
+    }
+    Ok(if scanned.is_ok() { end } else { segment.len() })
 }
 
 /// Waits for whoever writes a note; false if that one came to nothing.
@@ -173,6 +181,28 @@ mod tests {
         // And goes with the epoch.
         writer.drop_epoch_all(&epoch(), 0).unwrap();
         assert!(std::fs::read_dir(root.path()).unwrap().next().is_none(), "nothing is left");
+    }
+
+    #[test]
+    fn what_was_counted_and_is_damaged_or_missing_is_no_torn_write() {
+        let root = tempfile::tempdir().unwrap();
+        let writer = writer(root.path());
+        writer.submit(record(0, 1, 0, b"ab")).wait().unwrap();
+        let store: Arc<dyn Store> = Arc::new(Folder::at(root.path()));
+        let files = layout::epoch_files(store.as_ref(), &epoch(), 0).unwrap();
+        let whole = std::fs::read(&files[0]).unwrap();
+        let recover = || recover_log(&store, &record(0, 1, 0, b"").task, 0);
+        let mut damaged = whole.clone();
+        *damaged.last_mut().unwrap() ^= 1;
+        std::fs::write(&files[0], &damaged).unwrap();
+        assert_eq!(recover().unwrap().torn.len(), 1, "nobody knows that it was whole");
+        std::fs::write(&files[0], &whole).unwrap();
+        note(store.as_ref(), files.iter()).unwrap();
+        for found in [&damaged[..], &whole[..whole.len() - 1]] {
+            std::fs::write(&files[0], found).unwrap();
+            let error = recover().unwrap_err();
+            assert!(matches!(error, Error::CorruptSegment { .. }), "{error}");
+        }
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(in crate::edge) use disk::{FileTable, OpenFile, write_error};
 pub(in crate::edge) use format::VERSION;
 pub(in crate::edge) use layout::{claimed_files, epoch_files, segment_files};
 pub use queue::Pending;
-pub(in crate::edge) use scan::{SegmentScan, Step, read_block};
+pub(in crate::edge) use scan::{SegmentScan, Step, corrupt, read_block};
 pub use writer::DiskWriter;
 
 use bytes::Bytes;

@@ -235,7 +235,8 @@ pub(in crate::edge) fn read_block(path: &Path, raw: &dyn RawFile, place: &SpillR
     Ok(payload.slice((frame.len - place.len) as usize..))
 }
 
-fn corrupt(path: &Path, offset: u64, reason: String) -> Error {
+/// An error that says what is wrong with a file, and where.
+pub(in crate::edge) fn corrupt(path: &Path, offset: u64, reason: String) -> Error {
     Error::CorruptSegment { file: path.display().to_string(), offset, reason }
 }
 

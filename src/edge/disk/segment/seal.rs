@@ -41,25 +41,24 @@ pub(in crate::edge) struct Seal {
 }
 
 impl Seal {
-    /// How many bytes of a segment count.
-    fn end_of(&self, dir: &Path, file: &Path) -> u64 {
+    /// How many bytes of a segment count; none if all do.
+    fn end_of(&self, dir: &Path, file: &Path) -> Option<u64> {
         let name = file.strip_prefix(dir).unwrap_or(file);
         match self.ends.get(name) {
-            Some(end) => *end,
-            None if layout::is_by(file, self.app) => u64::MAX,
-            None => 0,
+            None if layout::is_by(file, self.app) => None,
+            end => Some(end.copied().unwrap_or(0)),
         }
     }
 }
 
-/// How many bytes of each segment of one use of an epoch count.
+/// How many bytes of each segment of one use of an epoch count, all of them whole; none if all do.
 pub(in crate::edge) fn ends(
     store: &dyn Store,
     key: &EpochKey,
     used: u64,
-) -> Result<impl Fn(&Path) -> u64 + use<>> {
+) -> Result<impl Fn(&Path) -> Option<u64> + use<>> {
     let (dir, seal) = (layout::claim_dir(store.root(), key), newest(store, key, used)?);
-    Ok(move |file: &Path| seal.as_ref().map_or(u64::MAX, |seal| seal.end_of(&dir, file)))
+    Ok(move |file: &Path| seal.as_ref().and_then(|seal| seal.end_of(&dir, file)))
 }
 
 /// Says of a claim, which has taken a use over, that the use was not over when it was made: from now on older claims may go.
@@ -98,7 +97,8 @@ pub(in crate::edge) fn seal(store: &dyn Store, key: &EpochKey, claim: Claim, app
         // One that is gone was committed.
         let Some(found) = store.segment(&file)? else { continue };
         let name = file.strip_prefix(&dir).unwrap_or(&file).to_owned();
-        ends.insert(name, gone::intact(store, &found).min(counts(&file)));
+        let end = gone::intact(store, &found)?;
+        ends.insert(name, counts(&file).map_or(end, |counted| end.min(counted)));
     }
     let text = serde_json::to_string(&Seal { app, ends })
         .map_err(|e| Error::Io { context: "sealing an epoch".into(), message: e.to_string() })?;

@@ -218,14 +218,19 @@ impl Store for Folder {
         }
     }
 
-    fn scan(&self, segment: &Segment, end: u64, each: &mut dyn FnMut(Piece) -> Result<()>) -> Result<bool> {
+    fn scan(
+        &self,
+        segment: &Segment,
+        end: Option<u64>,
+        each: &mut dyn FnMut(Piece) -> Result<()>,
+    ) -> Result<bool> {
         let path = segment.path.clone();
         let raw = match self.reader(segment) {
             // An agent removed it, with its epoch, since it was looked at.
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
             raw => raw.map_err(|e| Error::io(format!("opening segment {}", path.display()), &e))?,
         };
-        each(Piece { path, base: 0, len: segment.len().min(end), raw, is_whole: false })?;
+        each(Piece { path, base: 0, len: end.unwrap_or(segment.len()), raw, is_whole: end.is_some() })?;
         Ok(true)
     }
 

@@ -69,7 +69,7 @@ pub(in crate::edge) struct Piece {
     pub(in crate::edge) len: u64,
     /// Its bytes.
     pub(in crate::edge) raw: Arc<dyn RawFile>,
-    /// Whether all of it came into being at once: then what is wrong with it is no torn write.
+    /// Whether all of it was whole once: then what is wrong with it is no torn write.
     pub(in crate::edge) is_whole: bool,
 }
 
@@ -140,11 +140,17 @@ pub(in crate::edge) trait Store: Debug + Send + Sync {
     /// [`crate::error::Error::CorruptSegment`] if some of it is missing; [`crate::error::Error::Io`].
     fn segment(&self, path: &Path) -> Result<Option<Segment>>;
 
-    /// Reads a segment up to a position, piece by piece; `false` if it went away meanwhile: then nothing of it counts.
+    /// Reads a segment piece by piece, all of it, or up to a position before which all was whole; `false` if it went away
+    /// meanwhile: then nothing of it counts.
     ///
     /// # Errors
     /// Those of `each`; [`crate::error::Error::Io`].
-    fn scan(&self, segment: &Segment, end: u64, each: &mut dyn FnMut(Piece) -> Result<()>) -> Result<bool>;
+    fn scan(
+        &self,
+        segment: &Segment,
+        end: Option<u64>,
+        each: &mut dyn FnMut(Piece) -> Result<()>,
+    ) -> Result<bool>;
 
     /// What blocks of a segment are read with.
     fn reader(&self, segment: &Segment) -> io::Result<Arc<dyn RawFile>>;

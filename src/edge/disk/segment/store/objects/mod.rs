@@ -274,9 +274,14 @@ impl Store for Objects {
         }
     }
 
-    fn scan(&self, segment: &Segment, end: u64, each: &mut dyn FnMut(Piece) -> Result<()>) -> Result<bool> {
+    fn scan(
+        &self,
+        segment: &Segment,
+        end: Option<u64>,
+        each: &mut dyn FnMut(Piece) -> Result<()>,
+    ) -> Result<bool> {
         // An end always is that of an object.
-        let count = segment.ends.partition_point(|at| *at <= end);
+        let count = segment.ends.partition_point(|at| end.is_none_or(|end| *at <= end));
         let parts = Parts::new(Arc::clone(&self.client), segment);
         let mut next = 0;
         while next < count {
