@@ -10,6 +10,7 @@
 //!                                  --sort--> runs --settle--> one run --> Rows, which tasks ask
 //! ```
 
+mod count;
 mod rows;
 mod run;
 #[cfg(test)]
@@ -26,9 +27,10 @@ use arrow_schema::DataType;
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
+use self::count::{Count, Orphans};
 use self::rows::Numbers;
 pub(in crate::edge) use self::rows::Rows;
-use self::run::{Entry, Merge, Run};
+use self::run::{Entry, Merge, Role, Run};
 use super::spill::{Scratch, SpillDir};
 use crate::agent::registry::first_part;
 use crate::determinant::{
@@ -64,28 +66,6 @@ struct Log {
     is_foreign: bool,
 }
 
-/// How many rows there are.
-#[derive(Debug, Clone, Copy, Default)]
-struct Count {
-    /// Those that are no copies.
-    own: u64,
-    /// Those that were copied from logs of other uses.
-    of_uses: u64,
-}
-
-impl Count {
-    const fn add(&mut self, rows: usize, copies: usize, of_uses: usize) {
-        self.own += rows.saturating_sub(copies + of_uses) as u64;
-        self.of_uses += of_uses as u64;
-    }
-
-    /// How many of them were recorded here, where logs of other uses are among these or not: what was copied from such a
-    /// log is counted there.
-    const fn known(self, has_other_uses: bool) -> u64 {
-        if has_other_uses { self.own } else { self.own + self.of_uses }
-    }
-}
-
 /// What a log may begin with, or go on with.
 struct Header {
     block: Bytes,
@@ -105,6 +85,9 @@ pub(in crate::edge) struct Builder {
     columns: BTreeSet<u64>,
     /// Rows of all that are no copies.
     count: Count,
+    /// How many rows have but copies, where that was counted since the last block was added.
+    orphans: Option<u64>,
+    counting: Option<Orphans>,
     /// Whose tasks ask, so that what they take of each other's logs is a copy.
     operator: String,
     values: Arc<Scratch>,
@@ -131,6 +114,8 @@ impl Builder {
             kinds: Vec::new(),
             columns: BTreeSet::new(),
             count: Count::default(),
+            orphans: None,
+            counting: None,
             operator: String::new(),
             values: Arc::new(Scratch::create(dir)?),
             entries: Vec::new(),
@@ -157,6 +142,7 @@ impl Builder {
     /// Damaged blocks; [`Error::Arrow`] for a type that cannot be cut into rows; [`Error::DiskBudget`],
     /// [`Error::DiskFull`], [`Error::Io`].
     pub(in crate::edge) fn add(&mut self, task: &TaskId, block: &Bytes) -> Result<()> {
+        (self.orphans, self.counting) = (None, None);
         let number = self.number(task);
         let at = number as usize;
         let known = self.logs.get(at).map(|log| (log.headers.clone(), log.is_foreign));
@@ -192,7 +178,7 @@ impl Builder {
         headers: &mut Vec<usize>,
         is_foreign: &mut bool,
     ) -> Result<()> {
-        let (mut marked, mut copies, mut of_uses) = (None, 0, 0);
+        let (mut marked, mut copies, mut of_uses) = (None, Vec::new(), Vec::new());
         for determinant in BlockReader::new(block)? {
             if *is_foreign {
                 return Ok(());
@@ -217,16 +203,20 @@ impl Builder {
                         let what = format!("{} fingerprints but {} results", numbers.len(), values.len());
                         return Err(Error::CorruptLog { what });
                     }
-                    self.count.add(numbers.len(), std::mem::take(&mut copies), std::mem::take(&mut of_uses));
+                    let roles =
+                        roles(numbers.len(), std::mem::take(&mut copies), std::mem::take(&mut of_uses));
+                    let of = |role| roles.iter().filter(|of| **of == role).count();
+                    self.count.add(numbers.len(), of(Role::Copy), of(Role::OfOtherUse));
                     let marks: Vec<u64> = marked.take().unwrap_or_default();
                     for (first, numbers) in (0..).step_by(ROWS_AT_ONCE).zip(numbers.chunks(ROWS_AT_ONCE)) {
                         let marks = marks.get(first..).unwrap_or_default();
-                        self.add_rows(log, numbers, marks, &values.slice(first, numbers.len()))?;
+                        let roles = roles.get(first..).unwrap_or_default();
+                        self.add_rows(log, numbers, marks, roles, &values.slice(first, numbers.len()))?;
                     }
                 }
                 Determinant::Marks { marks } => marked = Some(read_marks(marks)?),
-                Determinant::Copies { places } => copies = row_numbers(places)?.len(),
-                Determinant::OfOtherUses { places } => of_uses = row_numbers(places)?.len(),
+                Determinant::Copies { places } => copies = row_numbers(places)?,
+                Determinant::OfOtherUses { places } => of_uses = row_numbers(places)?,
                 // Where rows came in their partition tells a task nothing that reads another.
                 Determinant::Rows { .. } | Determinant::EpochMark => {}
                 other => return Err(Error::CorruptLog { what: format!("{other:?} in a log of results") }),
@@ -248,7 +238,14 @@ impl Builder {
     }
 
     /// Adds some rows, to be found by their arguments, and those that have marks also by both.
-    fn add_rows(&mut self, log: u32, fingerprints: &[u64], marks: &[u64], values: &ArrayRef) -> Result<()> {
+    fn add_rows(
+        &mut self,
+        log: u32,
+        fingerprints: &[u64],
+        marks: &[u64],
+        roles: &[Role],
+        values: &ArrayRef,
+    ) -> Result<()> {
         let (number, kind) = self.kind(values.data_type())?;
         let rows = kind.converter.convert_columns(std::slice::from_ref(values))?;
         let mut bytes = Vec::with_capacity(rows.size() + KIND * fingerprints.len());
@@ -257,7 +254,9 @@ impl Builder {
         let mut columns: Vec<u64> = marks.clone().map(columns_of_mark).collect();
         columns.dedup();
         self.columns.extend(columns);
-        for ((&fingerprint, mark), row) in fingerprints.iter().zip(marks).zip(rows.iter()) {
+        let roles = roles.iter().copied().chain(std::iter::repeat(Role::Original));
+        for (((&fingerprint, mark), role), row) in fingerprints.iter().zip(marks).zip(roles).zip(rows.iter())
+        {
             let start = bytes.len();
             bytes.extend(number.to_le_bytes());
             bytes.extend(row.as_ref());
@@ -266,11 +265,11 @@ impl Builder {
                 what: "a value of more than 4 GiB cannot be found again".to_owned(),
             })?;
             let value = xxh3_64(row);
-            let entry = Entry { fingerprint, log, offset: start as u64, len, value };
+            let entry = Entry { fingerprint, log, offset: start as u64, len, value, role };
             self.entries.push(entry);
             let key = marked_key(fingerprint, mark);
             if key != fingerprint {
-                self.entries.push(Entry { fingerprint: key, ..entry });
+                self.entries.push(Entry { fingerprint: key, role: Role::Marked, ..entry });
             }
         }
         let from = self.values.append(&bytes)?;
@@ -329,7 +328,10 @@ impl Builder {
             self.sort()?;
             match self.runs.as_slice() {
                 [] => return Ok(Some(self.rows(None))),
-                [(_, run)] => return Ok(Some(self.rows(Some(Arc::clone(run))))),
+                [(_, run)] => {
+                    let run = Arc::clone(run);
+                    return Ok(self.has_counted(&run, entries)?.then(|| self.rows(Some(run))));
+                }
                 runs => self.begin_merge(runs.iter().map(|(level, _)| *level).max().unwrap_or(0))?,
             }
         }
@@ -360,6 +362,21 @@ impl Builder {
         Ok(())
     }
 
+    /// Looks at some more entries for rows that have but copies; whether all were looked at.
+    fn has_counted(&mut self, run: &Arc<Run>, entries: usize) -> Result<bool> {
+        if !self.count.has_copies() || self.orphans.is_some() {
+            return Ok(true);
+        }
+        // After an error it is begun again.
+        let mut counting =
+            self.counting.take().unwrap_or_else(|| Orphans::of(run, self.logs().has_other_uses()));
+        self.orphans = counting.advance(entries)?;
+        if self.orphans.is_none() {
+            self.counting = Some(counting);
+        }
+        Ok(self.orphans.is_some())
+    }
+
     fn logs(&self) -> Numbers {
         let of_operator = |(task, _): &(&TaskId, &u32)| first_part(&task.operator) == self.operator;
         let siblings: HashSet<u32> =
@@ -372,7 +389,7 @@ impl Builder {
         let headers = last.into_iter().filter_map(|place| self.headers.get(place));
         let headers = headers.map(|header| header.block.clone()).collect();
         let logs = self.logs();
-        let count = self.count.known(logs.siblings.len() < logs.all.len());
+        let count = self.count.known(logs.has_other_uses()) + self.orphans.unwrap_or(0);
         Rows::new(
             run,
             Arc::clone(&self.values),
@@ -383,6 +400,22 @@ impl Builder {
             count,
         )
     }
+}
+
+/// What rows are of which some, by their places, are copies.
+fn roles(rows: usize, copies: Vec<u64>, of_uses: Vec<u64>) -> Vec<Role> {
+    if copies.is_empty() && of_uses.is_empty() {
+        return Vec::new();
+    }
+    let mut roles = vec![Role::Original; rows];
+    for (places, role) in [(copies, Role::Copy), (of_uses, Role::OfOtherUse)] {
+        for place in places {
+            if let Some(of) = usize::try_from(place).ok().and_then(|place| roles.get_mut(place)) {
+                *of = role;
+            }
+        }
+    }
+    roles
 }
 
 impl fmt::Debug for Builder {

@@ -34,7 +34,7 @@ pub(in crate::edge) struct Rows {
     kinds: Vec<Arc<Kind>>,
     /// Of which columns their marks are.
     columns: Vec<u64>,
-    /// How many there are that are no copies.
+    /// How many were recorded: copies do not count again.
     count: u64,
     may_lack_rows: bool,
     /// Of fingerprints with many rows: the first whose value is not that of the first of all.
@@ -46,6 +46,12 @@ pub(super) struct Numbers {
     pub(super) all: HashMap<TaskId, u32>,
     /// Of those that tasks of the same operator have recorded: who takes a row of theirs has a copy.
     pub(super) siblings: HashSet<u32>,
+}
+
+impl Numbers {
+    pub(super) fn has_other_uses(&self) -> bool {
+        self.siblings.len() < self.all.len()
+    }
 }
 
 /// The rows of one fingerprint: places in the run.

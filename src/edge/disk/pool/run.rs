@@ -15,6 +15,35 @@ const PAGE: usize = if cfg!(test) { 4 } else { 128 };
 /// Pages that are written, or read to be merged, at a time.
 const PAGES: usize = if cfg!(test) { 2 } else { 8 };
 
+/// What an entry stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(super) enum Role {
+    /// A row, where it was recorded first.
+    #[default]
+    Original,
+    /// A row that was copied from another log of the same use.
+    Copy,
+    /// A row that was copied from a log of another use.
+    OfOtherUse,
+    /// A row that has an entry already, to be found by its mark, too.
+    Marked,
+}
+
+impl Role {
+    const ALL: [Self; 4] = [Self::Original, Self::Copy, Self::OfOtherUse, Self::Marked];
+    /// Where it stands in the number of the log: there are not so many.
+    const SHIFT: u32 = u32::BITS - 2;
+
+    const fn with(self, log: u32) -> u32 {
+        log | (self as u32) << Self::SHIFT
+    }
+
+    fn split(both: u32) -> (Self, u32) {
+        let role = Self::ALL.get((both >> Self::SHIFT) as usize).copied().unwrap_or_default();
+        (role, both & !(u32::MAX << Self::SHIFT))
+    }
+}
+
 /// One recorded row. Entries are in the order of fingerprints; equal ones in that of logs and of rows in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Entry {
@@ -26,6 +55,7 @@ pub(super) struct Entry {
     pub(super) len: u32,
     /// Hash of the value.
     pub(super) value: u64,
+    pub(super) role: Role,
 }
 
 impl Entry {
@@ -38,7 +68,7 @@ impl Entry {
         out.extend(self.fingerprint.to_le_bytes());
         out.extend(self.offset.to_le_bytes());
         out.extend(self.value.to_le_bytes());
-        out.extend(self.log.to_le_bytes());
+        out.extend(self.role.with(self.log).to_le_bytes());
         out.extend(self.len.to_le_bytes());
     }
 
@@ -46,7 +76,8 @@ impl Entry {
         let (longs, ints) = (bytes.as_chunks::<8>().0, bytes.as_chunks::<4>().0);
         let long = |at: usize| longs.get(at).map_or(0, |bytes| u64::from_le_bytes(*bytes));
         let int = |at: usize| ints.get(at).map_or(0, |bytes| u32::from_le_bytes(*bytes));
-        Self { fingerprint: long(0), offset: long(1), value: long(2), log: int(6), len: int(7) }
+        let (role, log) = Role::split(int(6));
+        Self { fingerprint: long(0), offset: long(1), value: long(2), log, len: int(7), role }
     }
 }
 
@@ -178,14 +209,15 @@ impl Writer {
 /// Some runs that become one.
 #[derive(Debug)]
 pub(super) struct Merge {
-    sources: Vec<Source>,
+    sources: Vec<Entries>,
     /// The next entry of each source that has one.
     next: BinaryHeap<Reverse<(Entry, usize)>>,
     writer: Writer,
 }
 
+/// The entries of a run, one after the other.
 #[derive(Debug)]
-struct Source {
+pub(super) struct Entries {
     run: Arc<Run>,
     /// The next page that is not read.
     page: usize,
@@ -193,8 +225,12 @@ struct Source {
     at: usize,
 }
 
-impl Source {
-    fn next(&mut self) -> Result<Option<Entry>> {
+impl Entries {
+    pub(super) fn of(run: &Arc<Run>) -> Self {
+        Self { run: Arc::clone(run), page: 0, bytes: Vec::new(), at: 0 }
+    }
+
+    pub(super) fn next(&mut self) -> Result<Option<Entry>> {
         if self.at == self.bytes.as_chunks::<ENTRY>().0.len() {
             if self.page >= self.run.pages.len() {
                 return Ok(None);
@@ -209,9 +245,8 @@ impl Source {
 
 impl Merge {
     pub(super) fn new(dir: &Arc<SpillDir>, runs: &[Arc<Run>]) -> Result<Self> {
-        let source = |run: &Arc<Run>| Source { run: Arc::clone(run), page: 0, bytes: Vec::new(), at: 0 };
         let mut merge = Self {
-            sources: runs.iter().map(source).collect(),
+            sources: runs.iter().map(Entries::of).collect(),
             next: BinaryHeap::new(),
             writer: Writer::new(dir)?,
         };
@@ -227,7 +262,7 @@ impl Merge {
             let Some(mut first) = self.next.peek_mut() else { return Ok(true) };
             let Reverse((entry, number)) = *first;
             self.writer.push(entry)?;
-            match self.sources.get_mut(number).map_or(Ok(None), Source::next)? {
+            match self.sources.get_mut(number).map_or(Ok(None), Entries::next)? {
                 Some(entry) => *first = Reverse((entry, number)),
                 None => drop(PeekMut::pop(first)),
             }

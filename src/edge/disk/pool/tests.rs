@@ -132,10 +132,10 @@ fn copies_do_not_count_again_and_who_takes_a_row_of_the_same_operator_has_one() 
     add(&mut builder, 1, &block.finish());
     let other = TaskId { operator: "f#2".into(), ..task(1) };
     builder.add(&other, &header()).unwrap();
-    builder.add(&other, &results(&[7], &numbers(&[3]))).unwrap();
+    builder.add(&other, &results(&[6, 7], &numbers(&[2, 3]))).unwrap();
     let rows = settled(&mut builder);
     let answer = rows.answer(&task(2), &[5, 6, 7].map(|row| ask(row, 0, 1)), false, 1 << 20).unwrap();
-    assert_eq!(answer.count, 2);
+    assert_eq!(answer.count, 3);
     assert_eq!(given_numbers(&answer), [(5, 1), (6, 2), (7, 3)]);
     let read = answer.blocks.iter().flat_map(|block| BlockReader::new(block).unwrap());
     let copies = read.filter_map(|determinant| match determinant.unwrap() {
@@ -143,6 +143,39 @@ fn copies_do_not_count_again_and_who_takes_a_row_of_the_same_operator_has_one() 
         _ => None,
     });
     assert_eq!(copies.collect::<Vec<_>>(), [[0, 1]]);
+}
+
+#[test]
+fn a_row_of_which_there_are_but_copies_counts_once() {
+    let (_folder, dir) = folder();
+    let mut builder = Builder::new(&dir).unwrap().of("f");
+    let copies = |keys: &[u64]| {
+        let mut block = BlockBuilder::new();
+        let places: Vec<u64> = (0..keys.len() as u64).collect();
+        block.push(&Determinant::Copies { places: &encode_row_numbers(&places) }).unwrap();
+        block
+            .push(&Determinant::Marks { marks: &encode_marks(keys.iter().map(|key| key << 17 | 2 << 1)) })
+            .unwrap();
+        block.push_results(keys, &encode_results(&numbers(&vec![1; keys.len()])).unwrap()).unwrap();
+        block.finish()
+    };
+    // Of 0 to 49 there are copies in two logs; of the even ones also what they were copied from.
+    let keys: Vec<u64> = (0..50).collect();
+    for partition in [1, 2] {
+        add(&mut builder, partition, &header());
+        add(&mut builder, partition, &copies(&keys));
+    }
+    let even: Vec<u64> = (0..50).step_by(2).collect();
+    add(&mut builder, 3, &header());
+    add(&mut builder, 3, &results(&even, &numbers(&[1; 25])));
+    let count = |builder: &mut Builder| {
+        let rows = settled(builder);
+        rows.answer(&task(4), &[ask(5, 0, 1)], false, 1 << 20).unwrap().count
+    };
+    assert_eq!(count(&mut builder), 50);
+    // Those that come later are counted anew.
+    add(&mut builder, 3, &results(&[1, 77], &numbers(&[1, 1])));
+    assert_eq!(count(&mut builder), 51);
 }
 
 #[test]
