@@ -199,6 +199,7 @@ impl Matcher {
 
     /// Matches the front of a batch by order. Returns how many rows are decided.
     fn in_order(&mut self, plan: &mut Plan) -> usize {
+        let by_arguments = self.order_suffices();
         let next = match &mut self.matching {
             Matching::Positional { next } => next,
             Matching::Numbered(_) => return self.by_number(plan),
@@ -206,7 +207,7 @@ impl Matcher {
         };
         let own = self.recorded.own();
         let recorded = self.recorded.fingerprints(*next..own.min(*next + plan.rows));
-        let same = common_prefix(plan.keys(), recorded);
+        let same = plan.common_prefix(recorded, by_arguments);
         plan.runs.push(Run::Recorded { position: *next, len: same });
         *next += same;
         if same == plan.rows {
@@ -228,6 +229,7 @@ impl Matcher {
     /// An attempt that died with calls under way left gaps. That a row falls into one, and not that rows
     /// come in another order, is known from the recorded rows around it.
     fn by_number(&mut self, plan: &mut Plan) -> usize {
+        let by_arguments = self.order_suffices();
         let Matching::Numbered(numbered) = &mut self.matching else { return 0 };
         let left = numbered.rows.get(numbered.next..).unwrap_or_default();
         let end = plan.first_row + plan.rows as u64;
@@ -236,9 +238,9 @@ impl Matcher {
         let (mut row, mut in_order) = (0, true);
         for &(number, position) in left.iter().take(here) {
             let at = number.checked_sub(plan.first_row).and_then(|at| usize::try_from(at).ok());
-            let recorded = self.recorded.fingerprints(position..position + 1).first().copied();
+            let recorded = self.recorded.fingerprints(position..position + 1).first();
             match at {
-                Some(at) if at >= row && plan.keys().get(at).copied() == recorded => {
+                Some(at) if at >= row && plan.is_like(at, recorded, by_arguments) => {
                     runs.push(Run::Live { len: at - row });
                     runs.push(Run::Recorded { position, len: 1 });
                     row = at + 1;
@@ -263,6 +265,12 @@ impl Matcher {
         }
         plan.runs = runs;
         plan.rows
+    }
+
+    /// Whether a row that has a mark is one that was recorded with none like it, if it comes in its place: no row is missing
+    /// here, and none is elsewhere.
+    const fn order_suffices(&self) -> bool {
+        !self.has_others && !self.may_lack_rows
     }
 
     /// Whether rows came in recorded order so far.
@@ -478,15 +486,6 @@ impl Matcher {
         };
         (first, self.recorded.fingerprints(first..first + 1).first().copied().unwrap_or(0))
     }
-}
-
-/// Length of the common prefix. The equal case, a whole batch replayed, is one `memcmp`.
-fn common_prefix(a: &[u64], b: &[u64]) -> usize {
-    let len = a.len().min(b.len());
-    if a.get(..len) == b.get(..len) {
-        return len;
-    }
-    a.iter().zip(b).position(|(x, y)| x != y).unwrap_or(len)
 }
 
 /// Arrow batches have fewer than 2^31 rows.

@@ -130,6 +130,23 @@ impl Plan {
         if self.keys.is_empty() { &self.fingerprints } else { &self.keys }
     }
 
+    /// Whether a row has the key of a recorded one, or `by_arguments` has its arguments where that one has no mark like
+    /// its own.
+    pub(super) fn is_like(&self, row: usize, recorded: Option<&u64>, by_arguments: bool) -> bool {
+        self.keys().get(row) == recorded || (by_arguments && self.fingerprints.get(row) == recorded)
+    }
+
+    /// How many of the first rows are [like](Self::is_like) recorded ones. The equal case, a whole batch replayed, is one
+    /// `memcmp`.
+    pub(super) fn common_prefix(&self, recorded: &[u64], by_arguments: bool) -> usize {
+        let len = self.rows.min(recorded.len());
+        if self.keys().get(..len) == recorded.get(..len) {
+            return len;
+        }
+        let is_other = |(row, recorded)| !self.is_like(row, Some(recorded), by_arguments);
+        recorded.iter().enumerate().take(len).position(is_other).unwrap_or(len)
+    }
+
     /// Whether a row is known by its mark, and that is this key.
     pub(super) fn is_marked(&self, row: usize, key: u64) -> bool {
         self.keys.get(row) == Some(&key) && self.fingerprint(row) != Some(key)

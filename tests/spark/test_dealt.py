@@ -98,3 +98,25 @@ def test_borders_that_are_drawn_from_a_sample_do_not_matter(
         second = {row.id: row.v for row in df.collect()}
     assert len(first) == 150_000
     assert sum(first[row] != second[row] for row in first) == 0
+
+
+ORDERED: dict[str, Callable[[Any], Any]] = {
+    "sort": lambda df: df.orderBy("id"),
+    "shuffle": lambda df: df.repartition(3, "id").sortWithinPartitions("id"),
+    "join": lambda df: df.join(df.selectExpr("id", "x as y"), "id").sortWithinPartitions("id"),
+}
+
+
+@pytest.mark.parametrize("order", ORDERED)
+def test_actions_that_read_other_columns_of_equal_rows_in_one_order_agree(
+    spark: Any, session: Any, order: str
+) -> None:
+    numbers = spark.range(0, ROWS, 1, 3).selectExpr(
+        "id", "concat('w', id % 20) as w", "id * 2 as x"
+    )
+    with session.epoch(f"in order of a {order}"):
+        df = ORDERED[order](numbers.localCheckpoint()).withColumn("v", drawn("w"))
+        few = {row.id: row.v for row in df.take(5)}
+        narrow, whole = by_id(df.select("id", "v")), by_id(df)
+    assert whole == narrow
+    assert {row: narrow[row] for row in few} == few

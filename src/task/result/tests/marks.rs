@@ -166,6 +166,23 @@ fn answers_of_a_query_that_shows_other_columns_are_found_beside_those_of_the_fir
 }
 
 #[test]
+fn rows_that_two_queries_recorded_with_marks_of_other_columns_come_in_their_places() {
+    let (few, all) = (["a", "a"], ["a", "a", "a", "b", "a"]);
+    let mut first = Attempt::new(recorded_marked(&few, marks(1, &[10, 20])), 100);
+    let answers = [1, 2, 100, 101, 102];
+    assert_eq!(first.run_marked(&all, marks(2, &[11, 21, 31, 41, 51])).unwrap(), answers);
+    for seen in [marks(1, &[10, 20, 30, 40, 50]), marks(2, &[11, 21, 31, 41, 51])] {
+        let mut again = Attempt::new(first.log.clone(), 500);
+        assert_eq!(again.run_marked(&all, seen).unwrap(), answers);
+        assert_eq!(again.finish().unwrap().live, 0);
+    }
+    // What is known of some shows that they are in another order.
+    let mut other_order = Attempt::new(first.log.clone(), 500);
+    let error = other_order.run_marked(&all, marks(1, &[20, 10, 30, 40, 50]));
+    assert_diverged(error, Kind::AmbiguousRows, Some(2));
+}
+
+#[test]
 fn marks_that_are_others_in_each_run_are_of_no_use_and_do_no_harm() {
     let log = recorded_marked(&["a", "b", "a"], marks(1, &[10, 20, 30]));
     let mut second = Attempt::new(log, 100);
