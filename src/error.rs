@@ -116,6 +116,17 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// What was written to the spill folder reads otherwise.
+    #[error(
+        "what was spilled to {file} reads otherwise at byte {offset}: its disk, or memory, has changed it. Whoever else \
+         has it is asked; if that comes back, point `spill_dir` at another disk"
+    )]
+    CorruptSpill {
+        /// Path of the file, or of the folder if it has no name.
+        file: String,
+        /// Offset in bytes.
+        offset: u64,
+    },
     /// A frame's bytes do not check out.
     #[error("a frame is corrupt: {reason}")]
     CorruptFrame {
@@ -401,6 +412,7 @@ impl Error {
             Self::StateLost { .. } => "STATE_LOST",
             Self::ClockUnknown { .. } => "CLOCK_UNKNOWN",
             Self::CorruptSegment { .. } => "CORRUPT_SEGMENT",
+            Self::CorruptSpill { .. } => "CORRUPT_SPILL",
             Self::UnsupportedVersion { .. } => "UNSUPPORTED_VERSION",
             Self::Fenced { .. } => "FENCED",
             Self::OperatorUsedTwice { .. } => "OPERATOR_USED_TWICE",

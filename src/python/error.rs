@@ -23,6 +23,7 @@ const fn class_of(error: &Error) -> &'static str {
         | Error::CorruptBlock { .. }
         | Error::CorruptLog { .. }
         | Error::CorruptSegment { .. }
+        | Error::CorruptSpill { .. }
         | Error::CorruptFrame { .. }
         | Error::CorruptState { .. }
         | Error::SourceTruncated { .. }

@@ -119,7 +119,7 @@ impl Rows {
     /// equal. Where they are not, two that differ are given, and said to be all: enough to see it.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::CorruptSegment`] if what was written reads otherwise.
+    /// [`Error::Io`], [`Error::CorruptSpill`] if what was written reads otherwise.
     pub(in crate::edge) fn answer(
         &self,
         own: &TaskId,

@@ -351,7 +351,7 @@ fn a_value_that_reads_otherwise_than_it_was_written_is_not_given() {
     builder.values.cut(0);
     builder.values.append(&bytes).unwrap();
     let refused = rows.answer(&task(0), &[ask(5, 0, 1)], false, 1 << 20).unwrap_err();
-    assert!(matches!(refused, Error::CorruptSegment { .. }), "{refused}");
+    assert!(matches!(refused, Error::CorruptSpill { .. }), "{refused}");
 }
 
 #[test]

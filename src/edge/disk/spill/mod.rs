@@ -130,7 +130,7 @@ impl SpillDir {
     /// Reads a block, and checks its sum.
     ///
     /// # Errors
-    /// [`Error::CorruptSegment`] if the bytes changed on disk, [`Error::Io`], also when the epoch was
+    /// [`Error::CorruptSpill`] if the bytes changed on disk, [`Error::Io`], also when the epoch was
     /// released.
     pub fn read(&self, place: &SpillRef) -> Result<Bytes> {
         let file = self.table.get(place)?;
@@ -148,11 +148,7 @@ impl SpillDir {
             block.truncate(place.len as usize);
             return Ok(block);
         }
-        Err(Error::CorruptSegment {
-            file: file.path.display().to_string(),
-            offset: place.pos,
-            reason: "a spilled block is not what was written there".to_owned(),
-        })
+        Err(Error::CorruptSpill { file: file.path.display().to_string(), offset: place.pos })
     }
 
     /// Whether [`Self::read`] knows the file of this reference.

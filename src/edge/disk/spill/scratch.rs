@@ -93,7 +93,7 @@ impl Scratch {
     /// Fills `buffer` with what stands from `from` on.
     ///
     /// # Errors
-    /// [`Error::Io`], also where less stands there; [`Error::CorruptSegment`] where it was encrypted and reads
+    /// [`Error::Io`], also where less stands there; [`Error::CorruptSpill`] where it was encrypted and reads
     /// otherwise.
     pub(in crate::edge::disk) fn read(&self, mut buffer: &mut [u8], from: u64) -> Result<()> {
         let failed = |error: &IoError| Error::io(format!("reading from {}", self.dir.path.display()), error);
@@ -111,11 +111,7 @@ impl Scratch {
 
     /// What does not fit to its checksum.
     pub(in crate::edge::disk) fn corrupt(&self, offset: u64) -> Error {
-        Error::CorruptSegment {
-            file: self.dir.path.display().to_string(),
-            offset,
-            reason: "what was written to a file in the spill folder reads otherwise".to_owned(),
-        }
+        Error::CorruptSpill { file: self.dir.path.display().to_string(), offset }
     }
 }
 

@@ -91,11 +91,11 @@ fn what_was_changed_on_disk_is_refused() {
         let mut changed = sealed[0];
         changed[at] ^= 1;
         file.write_all_at(&changed, places[0].pos).unwrap();
-        assert!(matches!(spill.read(&places[0]), Err(Error::CorruptSegment { .. })), "byte {at}");
+        assert!(matches!(spill.read(&places[0]), Err(Error::CorruptSpill { .. })), "byte {at}");
     }
     // Each in the other's place.
     file.write_all_at(&sealed[1], places[0].pos).unwrap();
-    assert!(matches!(spill.read(&places[0]), Err(Error::CorruptSegment { .. })));
+    assert!(matches!(spill.read(&places[0]), Err(Error::CorruptSpill { .. })));
     file.write_all_at(&sealed[0], places[0].pos).unwrap();
     assert_eq!(spill.read(&places[0]).unwrap(), TEXT);
     // The second page for the first.
@@ -103,7 +103,7 @@ fn what_was_changed_on_disk_is_refused() {
     pages.read_exact_at(&mut page, PAGE as u64 + 16).unwrap();
     pages.write_all_at(&page, 0).unwrap();
     scratch.read(&mut bytes, PAGE as u64).unwrap();
-    assert!(matches!(scratch.read(&mut bytes, 0), Err(Error::CorruptSegment { .. })));
+    assert!(matches!(scratch.read(&mut bytes, 0), Err(Error::CorruptSpill { .. })));
 }
 
 #[test]
