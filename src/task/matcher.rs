@@ -2,6 +2,7 @@
 //! fingerprint, or by what tells rows with equal fingerprints apart.
 
 mod lookup;
+mod unrecorded;
 
 use arrow_array::{Array, ArrayRef};
 
@@ -9,7 +10,7 @@ use super::header;
 use super::matching::Index;
 use super::plan::{Plan, Run, Runs};
 use super::pool::{Asked, PoolQuestion, PoolRows};
-use super::recorded::{Copied, RecordedRows};
+use super::recorded::RecordedRows;
 use super::told::ToldApart;
 use crate::determinant::{FingerprintMap, row_fingerprints};
 use crate::error::Result;
@@ -86,6 +87,8 @@ pub(super) struct Matcher {
     may_lack_rows: bool,
     /// Rows may be in logs of others.
     pub(super) has_others: bool,
+    /// Others may have rows that are recorded here.
+    pub(super) others_may_take: bool,
     /// A row was met again with its mark.
     knows_marks: bool,
     /// Marks of all that is recorded are of the same columns as those of this task's rows.
@@ -120,6 +123,7 @@ impl Matcher {
             checks_ambiguity,
             may_lack_rows,
             has_others,
+            others_may_take: has_others,
             knows_marks: false,
             are_alike: true,
             others_may_lack: false,
@@ -199,21 +203,18 @@ impl Matcher {
 
     /// Matches the front of a batch by order. Returns how many rows are decided.
     fn in_order(&mut self, plan: &mut Plan) -> usize {
-        let by_arguments = self.order_suffices();
-        let next = match &mut self.matching {
-            Matching::Positional { next } => next,
+        let next = match &self.matching {
+            Matching::Positional { next } => *next,
             Matching::Numbered(_) => return self.by_number(plan),
             Matching::Indexed(_) => return 0,
         };
-        let own = self.recorded.own();
-        let recorded = self.recorded.fingerprints(*next..own.min(*next + plan.rows));
-        let same = plan.common_prefix(recorded, by_arguments);
-        plan.runs.push(Run::Recorded { position: *next, len: same });
-        *next += same;
+        let (same, was_last) = self.positional(plan, next);
+        plan.runs.push(Run::Recorded { position: next, len: same });
+        self.matching = Matching::Positional { next: next + same };
         if same == plan.rows {
             return same;
         }
-        if *next == own && self.recorded.len() == own {
+        if was_last {
             // All that is recorded was used, in order: no index is needed to know that the rest is
             // new.
             plan.runs.push(Run::Live { len: plan.rows - same });
@@ -224,13 +225,52 @@ impl Matcher {
         same
     }
 
+    /// How many rows come in recorded order behind so many, and whether nothing is recorded behind these.
+    fn positional(&self, plan: &Plan, next: usize) -> (usize, bool) {
+        let own = self.recorded.own();
+        let recorded = self.recorded.fingerprints(next..own.min(next + plan.rows));
+        let same = plan.common_prefix(recorded, self.order_suffices());
+        (same, next + same == own && self.recorded.len() == own)
+    }
+
+    /// Whether a batch will be matched by order.
+    pub(super) fn comes_in_order(&self, plan: &Plan) -> bool {
+        match &self.matching {
+            Matching::Positional { next } => {
+                let (same, was_last) = self.positional(plan, *next);
+                same == plan.rows || was_last
+            }
+            Matching::Numbered(_) => self.numbered(plan).is_some(),
+            Matching::Indexed(_) => false,
+        }
+    }
+
     /// Matches a batch by the numbers of its rows; all of it or, where order does not hold, nothing.
     ///
     /// An attempt that died with calls under way left gaps. That a row falls into one, and not that rows
     /// come in another order, is known from the recorded rows around it.
     fn by_number(&mut self, plan: &mut Plan) -> usize {
+        let found = self.numbered(plan);
+        let (Matching::Numbered(numbered), Some((runs, here))) = (&mut self.matching, found) else {
+            self.give_up_order();
+            return 0;
+        };
+        numbered.next += here;
+        let mut row = 0;
+        for run in runs.as_slice() {
+            if let Run::Live { len } = run {
+                plan.live.extend((row..row + len).map(index_u32));
+            }
+            row += run.len();
+        }
+        plan.runs = runs;
+        plan.rows
+    }
+
+    /// What [`Self::by_number`] comes to, and how many recorded rows that takes; nothing if order does not hold.
+    fn numbered(&self, plan: &Plan) -> Option<(Runs, usize)> {
         let by_arguments = self.order_suffices();
-        let Matching::Numbered(numbered) = &mut self.matching else { return 0 };
+        let Matching::Numbered(numbered) = &self.matching else { return None };
         let left = numbered.rows.get(numbered.next..).unwrap_or_default();
         let end = plan.first_row + plan.rows as u64;
         let here = left.partition_point(|(number, _)| *number < end);
@@ -251,20 +291,10 @@ impl Matcher {
         // Rows with a key may have come in another order by the same right.
         let proven = here > 0 && self.checks_ambiguity && !matches!(self.keys, Keys::Marks(_));
         if !in_order || (here < plan.rows && here < left.len() && !proven) {
-            self.give_up_order();
-            return 0;
+            return None;
         }
-        numbered.next += here;
         runs.push(Run::Live { len: plan.rows - row });
-        let mut row = 0;
-        for run in runs.as_slice() {
-            if let Run::Live { len } = run {
-                plan.live.extend((row..row + len).map(index_u32));
-            }
-            row += run.len();
-        }
-        plan.runs = runs;
-        plan.rows
+        Some((runs, here))
     }
 
     /// Whether a row that has a mark is one that was recorded with none like it, if it comes in its place: no row is missing
@@ -390,11 +420,11 @@ impl Matcher {
     /// first `before` there. Those that were found by their arguments, and those by their marks.
     pub(super) fn taken(&self, plan: &Plan, before: usize) -> (u64, u64) {
         let (mut taken, mut marked, mut row) = (0, 0, 0);
-        if !self.has_others && self.known == 0 && !self.recorded.has_copies() {
+        if !self.others_may_take && self.known == 0 && !self.recorded.has_copies() {
             return (taken, marked);
         }
         // Where others may take them, and nobody has said whether they do, they count.
-        let counts_own = self.counts_own || (self.has_others && self.known == 0);
+        let counts_own = self.counts_own || (self.others_may_take && self.known == 0);
         for run in plan.runs.as_slice() {
             if let Run::Recorded { position, len } = *run {
                 let keys = self.recorded.fingerprints(position..position + len);
@@ -407,58 +437,6 @@ impl Matcher {
             row += run.len();
         }
         (taken, marked)
-    }
-
-    /// The part of a plan that the own log does not have, in input order, and its rows' indices in the
-    /// batch; `None` for the indices if that is the whole batch. Live rows that were kept before are not
-    /// in it.
-    pub(super) fn unrecorded(&self, plan: &Plan) -> (Runs, Option<Vec<u32>>) {
-        let (mut fresh_runs, mut rows, mut row) = (Runs::default(), Vec::new(), 0);
-        let mut place = 0;
-        for &run in plan.runs.as_slice() {
-            if let (Run::Live { len }, false) = (run, plan.kept.is_empty()) {
-                let kept = plan.kept.get(place..place + len).unwrap_or_default();
-                for (at, _) in kept.iter().enumerate().filter(|(_, kept)| !**kept) {
-                    fresh_runs.push(Run::Live { len: 1 });
-                    rows.push(index_u32(row + at));
-                }
-                place += len;
-                row += len;
-                continue;
-            }
-            let fresh = match run {
-                Run::Live { .. } => run,
-                Run::Recorded { position, len } => {
-                    let skip = self.own_part(position, len);
-                    Run::Recorded { position: position + skip, len: len - skip }
-                }
-            };
-            if fresh.len() == plan.rows {
-                fresh_runs.push(fresh);
-                return (fresh_runs, None);
-            }
-            fresh_runs.push(fresh);
-            let end = row + run.len();
-            rows.extend((end - fresh.len()..end).map(index_u32));
-            row = end;
-        }
-        (fresh_runs, Some(rows))
-    }
-
-    /// Which rows of some runs, that the own log does not have, others have recorded.
-    pub(super) fn copied(&self, runs: &Runs) -> Copied {
-        let (mut copied, mut row) = (Copied::default(), 0_u64);
-        for run in runs.as_slice() {
-            if let Run::Recorded { position, len } = *run {
-                for (at, row) in (position..position + len).zip(row..) {
-                    let places =
-                        if self.recorded.is_copy(at) { &mut copied.copies } else { &mut copied.of_uses };
-                    places.push(row);
-                }
-            }
-            row += run.len() as u64;
-        }
-        copied
     }
 
     /// What others answered who were asked for no rows.

@@ -14,7 +14,7 @@ use super::header;
 use super::matcher::{Ambiguous, Matcher};
 use super::matching::Occurrences;
 use super::options::TaskOptions;
-use super::plan::{Plan, Run, Runs};
+use super::plan::{Plan, Runs};
 use super::pool::{PoolQuestion, PoolRows};
 use super::recorded::{Copied, RecordedRows};
 use super::summary::{Ended, Summary};
@@ -77,15 +77,18 @@ impl ResultTask {
         // A task of which nothing is recorded knows no row by its order.
         let has_others = options.pooled || (options.dealt && recorded.own() == 0);
         let asks_count = options.pooled && options.checks_ambiguity() && recorded.has_copies();
+        let next_number = recorded.next_number();
+        let mut matcher = Matcher::new(
+            recorded,
+            options.layout_changed || options.uncertain,
+            options.checks_ambiguity(),
+            options.ended == Ended::Never,
+            options.layout_changed || has_others || options.uncertain,
+        );
+        matcher.others_may_take |= options.dealt;
         Ok(Self {
-            next_number: recorded.next_number(),
-            matcher: Matcher::new(
-                recorded,
-                options.layout_changed || options.uncertain,
-                options.checks_ambiguity(),
-                options.ended == Ended::Never,
-                options.layout_changed || has_others || options.uncertain,
-            ),
+            next_number,
+            matcher,
             value_type: options.value_type.clone(),
             // Any row may be there.
             has_pool: options.layout_changed || options.uncertain,
@@ -130,7 +133,11 @@ impl ResultTask {
         if self.has_pool {
             self.ask_others(&fingerprints, &keys, &mut ask)?;
         }
-        let plan = self.decide(Plan { marks, keys, ..Plan::of(fingerprints) })?;
+        let plan = Plan { marks, keys, first_row: self.rows_offered, ..Plan::of(fingerprints) };
+        if self.options.dealt && !self.has_pool && !self.matcher.comes_in_order(&plan) {
+            self.ask_of_all(&plan, &mut ask)?;
+        }
+        let plan = self.decide(plan)?;
         if !plan.needs_pool {
             return Ok(plan);
         }
@@ -140,12 +147,9 @@ impl ResultTask {
         let keys = of_live(&plan.keys);
         let known = self.matcher.recorded.len();
         self.ask_others(&of_live(&plan.fingerprints), &keys, &mut ask)?;
-        // Where nothing but what is asked says that rows may be elsewhere, they are not until one is found there.
-        if !self.is_cut_otherwise() && self.matcher.recorded.len() == known {
+        if !self.has_found_others(known) {
             return Ok(Plan { needs_pool: false, ..plan });
         }
-        self.has_pool = true;
-        self.matcher.has_others = true;
         self.look_again(plan)
     }
 
@@ -452,15 +456,6 @@ impl ResultTask {
                 Err(self.type_changed(row, &expected, live.data_type()))
             }
         }
-    }
-
-    /// How many of a plan's rows the own log has.
-    fn own_rows(&self, plan: &Plan) -> usize {
-        let own = |run: &Run| match *run {
-            Run::Recorded { position, len } => self.matcher.own_part(position, len),
-            Run::Live { .. } => 0,
-        };
-        plan.runs.as_slice().iter().map(own).sum()
     }
 
     /// Counts a completed plan.

@@ -85,17 +85,30 @@ def test_what_is_drawn_behind_repartition_is_refused_where_rows_cannot_be_found(
     assert isinstance(errors.find(refused.value), errors.ReplayDivergence)
 
 
+@pytest.mark.parametrize("read", ["id as k", "id * 2 as k"])
 @pytest.mark.parametrize("cut", ["sort", "range"])
 def test_borders_that_are_drawn_from_a_sample_do_not_matter(
-    spark: Any, session: Any, cut: str
+    spark: Any, session: Any, cut: str, read: str
 ) -> None:
     # More rows than Spark looks at to choose borders: another query looks at others.
-    numbers = spark.range(0, 150_000, 1, 2).selectExpr("id", "hash(id) as h", "id * 2 as x")
-    with session.epoch(f"sampled {cut}"):
+    numbers = spark.range(0, 150_000, 1, 2).selectExpr("id", "hash(id) as h", read)
+    with session.epoch(f"sampled {cut} {read}"):
         df = numbers.orderBy("h") if cut == "sort" else numbers.repartitionByRange(5, "h")
-        df = df.withColumn("v", drawn("id"))
+        df = df.withColumn("v", drawn("k"))
         first = dict(map(tuple, df.select("id", "v").collect()))
-        second = {row.id: row.v for row in df.collect()}
+        second, third = ({row.id: row.v for row in df.collect()} for _ in range(2))
+    assert len(first) == 150_000
+    assert sum(first[row] != second[row] for row in first) == 0
+    assert second == third
+
+
+def test_equal_rows_that_move_over_such_borders_are_told_apart_by_what_else_is_read(
+    spark: Any, session: Any
+) -> None:
+    numbers = spark.range(0, 150_000, 1, 2).selectExpr("id", "hash(id) as h", "id % 75000 as k")
+    with session.epoch("sampled equal rows"):
+        df = numbers.repartitionByRange(30, "h").withColumn("v", drawn("k"))
+        first, second = ({row.id: row.v for row in df.collect()} for _ in range(2))
     assert len(first) == 150_000
     assert sum(first[row] != second[row] for row in first) == 0
 

@@ -460,7 +460,8 @@ def _without(kinds: tuple[str, ...], text: str) -> str:
 
 
 def _nodes(text: str) -> Iterator[str]:
-    return (line.lstrip(" :+-") for line in text.splitlines())
+    # Spark marks nodes whose inputs are not below them, as in canonical plans with aliases.
+    return (line.lstrip(" :+-!'") for line in text.splitlines())
 
 
 def _hashes(plans: list[Any]) -> list[str]:

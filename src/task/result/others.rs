@@ -3,7 +3,7 @@
 use super::ResultTask;
 use crate::error::Result;
 use crate::task::header;
-use crate::task::plan::Plan;
+use crate::task::plan::{Plan, Run};
 use crate::task::pool::{PoolQuestion, PoolRows};
 
 impl ResultTask {
@@ -55,12 +55,44 @@ impl ResultTask {
         Ok(())
     }
 
+    /// Asks for all rows of a plan, and not for those alone that are not known here, as they come in another order, and may
+    /// be in other tasks than they were: one with the arguments of a row of the own log may be another, which moved in.
+    pub(super) fn ask_of_all(
+        &mut self,
+        plan: &Plan,
+        ask: &mut impl FnMut(&[PoolQuestion], bool) -> Result<PoolRows>,
+    ) -> Result<()> {
+        let known = self.matcher.recorded.len();
+        self.ask_others(&plan.fingerprints, &plan.keys, ask)?;
+        self.has_found_others(known);
+        Ok(())
+    }
+
+    /// Whether rows are looked for among others from now on, of which so many were known. Where nothing but what was asked
+    /// says that rows may be elsewhere, they are not until one is found there.
+    pub(super) fn has_found_others(&mut self, known: usize) -> bool {
+        let has_others = self.is_cut_otherwise() || self.matcher.recorded.len() > known;
+        self.has_pool |= has_others;
+        self.matcher.has_others |= has_others;
+        self.matcher.others_may_take |= has_others;
+        has_others
+    }
+
     /// Looks for a plan's live rows again, once rows of other partitions were supplied.
     pub(super) fn look_again(&mut self, mut plan: Plan) -> Result<Plan> {
         self.standing.check()?;
         let ambiguous = self.matcher.decide_live(&mut plan)?;
         self.seal(&mut plan, ambiguous)?;
         Ok(plan)
+    }
+
+    /// How many of a plan's rows the own log has.
+    pub(super) fn own_rows(&self, plan: &Plan) -> usize {
+        let own = |run: &Run| match *run {
+            Run::Recorded { position, len } => self.matcher.own_part(position, len),
+            Run::Live { .. } => 0,
+        };
+        plan.runs.as_slice().iter().map(own).sum()
     }
 
     /// Whether rows are known to be in other logs, too.

@@ -279,6 +279,28 @@ fn an_own_row_whose_answer_was_given_away_is_not_found_among_others() {
 }
 
 #[test]
+fn where_rows_may_be_dealt_otherwise_one_that_moved_in_does_not_take_the_answer_of_one_that_moved_out() {
+    let mut other = Attempt::new(Vec::new(), 50);
+    other.run_marked(&["x", "a"], marks(1, &[40, 30])).unwrap();
+    let dealt = TaskOptions { dealt: true, stage: 9, ..result_options() };
+    let attempt = |others: &[Bytes]| {
+        let log = recorded_marked(&["b", "a", "c"], marks(1, &[5, 10, 20]));
+        let mut attempt = Attempt::with(dealt.clone(), log, 100);
+        attempt.others = Others::of(others, &dealt);
+        attempt
+    };
+    let mut second = attempt(&other.log);
+    assert_eq!(second.run_marked(&["b"], marks(1, &[5])).unwrap(), [1]);
+    assert_eq!(second.others.asked, 0, "it came in its place");
+    assert_eq!(second.run_marked(&["a", "c"], marks(1, &[30, 20])).unwrap(), [51, 3]);
+    let summary = second.finish().unwrap();
+    assert_eq!((summary.from_pool, summary.leftover, summary.taken + summary.marked), (1, 1, 2));
+    // Where nobody else has it, it is the own row, of which something is another each time.
+    let mut alone = attempt(&[]);
+    assert_eq!(alone.run_marked(&["c", "a", "b"], marks(1, &[20, 30, 5])).unwrap(), [3, 2, 1]);
+}
+
+#[test]
 fn where_any_answer_will_do_each_row_gets_one() {
     let others = recorded_marked(&["a", "b"], marks(1, &[30, 50]));
     let options = TaskOptions { layout_changed: true, on_ambiguous: OnAmbiguous::Any, ..result_options() };
