@@ -17,9 +17,12 @@
 //! claim: that one name, synced, is the commit. Segments of a use that nobody claims are rubbish, whenever
 //! they were written, and a name used again draws another number.
 //!
-//! Whoever takes over may be slow, so that its claim is made when the use is over. It looks for the claim that it has
-//! found before, and gives its own up if that is gone. But it may die before it looks, or not know that its file was
-//! made: so a claim counts alone only if it was said behind that look that it is one (see [`seal::announce`]).
+//! Whoever claims may be slow, so that its claim is made when the use is over, or when somebody else has claimed another
+//! one. It looks, and gives its own up if what it has found before is gone, or something is there that was not. But it
+//! may die before it looks, or not know that its file was made: so a claim counts only if it was said behind that look
+//! that it does, by a seal or before that by [`seal::announce`]. Then it looks once more for newer ones, before anything
+//! is acknowledged: of two that have not seen each other at first, one does now. And a commit that finds a newer claim of
+//! its use waits until that one has said so, or is gone.
 
 #[cfg(test)]
 mod tests;
@@ -27,6 +30,8 @@ mod tests;
 use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use super::disk::write_error;
 use super::store::Store;
@@ -40,6 +45,9 @@ const CLAIM: &str = "claim";
 const INCARNATION: &str = "incarnation";
 /// Use of a name that nobody claims.
 const UNCLAIMED: u64 = 0;
+/// How long a commit waits for somebody who has begun to take the use over. Who died there has it not.
+const PATIENCE: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(10) };
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// A claim on an epoch, or on a query's micro-batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -147,7 +155,7 @@ struct Claims {
     /// Those of which it was said that they are.
     sure: HashSet<Claim>,
     /// Whether a use of it can be over.
-    is_committed: bool,
+    ends: bool,
 }
 
 impl Claims {
@@ -156,26 +164,28 @@ impl Claims {
         let files = files.map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))?;
         let all = files.iter().filter_map(|entry| Claim::parse(&entry.path)).collect();
         let sure = files.iter().filter_map(|entry| seal::claim_of(&entry.path)).collect();
-        Ok(Self { all, sure, is_committed: key.is_claimed_alone() })
+        Ok(Self { all, sure, ends: key.is_claimed_alone() })
     }
 
-    /// Whether the use of a claim is not over for certain.
-    fn counts(&self, claim: Claim) -> bool {
-        let keeps = |other: &&Claim| other.used == claim.used && self.sure.contains(other);
-        !self.is_committed || claim.used == UNCLAIMED || self.all.iter().any(|other| keeps(&other))
+    fn is_sure(&self, claim: Claim) -> bool {
+        claim.used == UNCLAIMED || self.sure.contains(&claim)
     }
 
-    /// Whoever finds the claim alone knows from now on that it counts, as it does while this one was found beside it.
-    fn say_that_it_counts(&self, store: &dyn Store, key: &EpochKey, claim: Claim) -> Result<()> {
-        if !self.is_committed || claim.used == UNCLAIMED || self.sure.contains(&claim) {
-            return Ok(());
-        }
-        seal::announce(store, key, claim)
+    /// The claim that counts, of those that some say.
+    fn newest_of(&self, which: impl Fn(Claim) -> bool) -> Option<Claim> {
+        let all = || self.all.iter().copied().filter(|claim| which(*claim));
+        let sure = all().filter(|claim| self.is_sure(*claim)).max();
+        // Where no use is ever over, none is wrong.
+        sure.or_else(|| all().max().filter(|_| !self.ends))
     }
 
-    /// The claim that counts.
     fn newest(&self) -> Option<Claim> {
-        self.all.iter().copied().filter(|claim| self.counts(*claim)).max()
+        self.newest_of(|_| true)
+    }
+
+    /// The claim of the newest application, whether it counts yet or not.
+    fn last(&self) -> Option<Claim> {
+        self.all.iter().copied().max()
     }
 }
 
@@ -221,45 +231,51 @@ fn take_as(
     (app, hash): (&str, u64),
     first_use: impl Fn() -> Result<u64>,
 ) -> Result<Claim> {
-    let claim = loop {
+    loop {
         let found = Claims::find(store, key)?;
         let before = found.newest();
-        if let Some(claim) = before.filter(|claim| claim.incarnation >= incarnation) {
-            let claim = mine(store, key, claim, incarnation)?;
-            found.say_that_it_counts(store, key, claim)?;
-            break claim;
+        let claim = match before.filter(|claim| claim.incarnation >= incarnation) {
+            Some(claim) => mine(store, key, claim, incarnation)?,
+            None => {
+                // A try of this application that came to nothing.
+                for claim in found.all.iter().filter(|claim| claim.incarnation == incarnation) {
+                    give_up_name(store, key, *claim)?;
+                }
+                let used = before.map_or_else(&first_use, |claim| Ok(claim.used))?;
+                let claim = Claim { incarnation, used };
+                let path = claim.path(store.root(), key);
+                store.create(&path, app.as_bytes()).map_err(|e| write_error(&path, SETTING, &e))?;
+                let now = Claims::find(store, key)?;
+                let newest = now.last().unwrap_or(claim);
+                // What was there before was committed, and would be back; or somebody has another use by now.
+                let others = now.newest_of(|other| other != claim);
+                let use_of = |claim: Option<Claim>| claim.map_or(used, |claim| claim.used);
+                let has_changed = before.is_some() && others.is_none() || use_of(others) != used;
+                if has_changed || newest != claim {
+                    give_up_name(store, key, claim)?;
+                    // Another application may have claimed it meanwhile.
+                    mine(store, key, newest, incarnation)?;
+                    continue;
+                }
+                claim
+            }
+        };
+        // What is never run again is read by nobody.
+        let is_read = !key.is_execution();
+        if is_read && before.is_some() && claim.used != UNCLAIMED && !found.sure.contains(&claim) {
+            seal::announce(store, key, claim)?;
         }
-        // A try of this application that came to nothing.
-        for claim in found.all.iter().filter(|claim| claim.incarnation == incarnation) {
-            give_up_name(store, key, *claim)?;
+        remove_older(store, key, claim)?;
+        // Nobody else's writes are acknowledged from now on.
+        if is_read {
+            seal::seal(store, key, claim, hash)?;
         }
-        let used = before.map_or_else(&first_use, |claim| Ok(claim.used))?;
-        let claim = Claim { incarnation, used };
-        let path = claim.path(store.root(), key);
-        store.create(&path, app.as_bytes()).map_err(|e| write_error(&path, SETTING, &e))?;
         let now = Claims::find(store, key)?;
-        // Where nobody has the use any more that was there before, it was committed: with this claim it would be back.
-        let is_over = before.is_some() && !now.counts(claim);
-        let newest = now.all.iter().copied().max().unwrap_or(claim);
-        if is_over || newest != claim {
-            give_up_name(store, key, claim)?;
+        mine(store, key, now.last().unwrap_or(claim).max(claim), incarnation)?;
+        if now.all.contains(&claim) {
+            return Ok(claim);
         }
-        if is_over && newest == claim {
-            continue;
-        }
-        // Another application may have claimed it meanwhile.
-        let claim = mine(store, key, newest, incarnation)?;
-        if before.is_some() {
-            now.say_that_it_counts(store, key, claim)?;
-        }
-        break claim;
-    };
-    remove_older(store, key, claim)?;
-    // Nobody else's writes are acknowledged from now on. What is never run again is read by nobody.
-    if !key.is_execution() {
-        seal::seal(store, key, claim, hash)?;
     }
-    Ok(claim)
 }
 
 /// Removes the claims that count no more: whoever made one goes on while it is there.
@@ -303,24 +319,44 @@ pub(in crate::edge) fn give_up(store: &dyn Store, key: &EpochKey, claim: Claim) 
     let dir = layout::claim_dir(store.root(), key);
     let removed = ours.into_iter().try_for_each(|claim| store.give_up(&claim.path(store.root(), key)));
     match removed.and_then(|()| store.settle(&dir)) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => {
-            let what = "which may have been carried out: commit it again, or run it again, which finds out";
-            Err(Error::io(
-                format!("committing epoch {key} in checkpoint_dir ({}), {what}", dir.display()),
-                &e,
-            ))
-        }
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(uncertain(key, &dir, &e)),
         _ => {
-            // Who has taken it over meanwhile has all that was recorded in it, whether it has said so yet or not.
-            let left = Claims::find(store, key)?.all.into_iter();
-            if let Some(newest) = left.filter(|left| left.used == claim.used).max() {
-                return mine(store, key, newest, claim.incarnation).map(drop);
-            }
+            wait_for_others(store, key, claim)?;
             // Those that stay are rubbish, of a use that nobody claims.
             let _rubbish = seal::remove(store, key, claim.used);
             Ok(())
         }
     }
+}
+
+/// Returns when nobody else has a use whose claim was given up. Who has taken it over meanwhile has all that was recorded
+/// in it; who is about to has not, if it looks now.
+fn wait_for_others(store: &dyn Store, key: &EpochKey, claim: Claim) -> Result<()> {
+    let since = Instant::now();
+    loop {
+        let found = Claims::find(store, key)?;
+        let left = || found.all.iter().copied().filter(|left| left.used == claim.used);
+        if left().next().is_none() {
+            return Ok(());
+        }
+        if let Some(newest) = left().filter(|left| found.is_sure(*left)).max() {
+            return mine(store, key, newest, claim.incarnation).map(drop);
+        }
+        if since.elapsed() > PATIENCE {
+            let dir = layout::claim_dir(store.root(), key);
+            return Err(uncertain(
+                key,
+                &dir,
+                &io::Error::other("another application is about to take it over"),
+            ));
+        }
+        sleep(PAUSE);
+    }
+}
+
+fn uncertain(key: &EpochKey, dir: &Path, error: &io::Error) -> Error {
+    let what = "which may have been carried out: commit it again, or run it again, which finds out";
+    Error::io(format!("committing epoch {key} in checkpoint_dir ({}), {what}", dir.display()), error)
 }
 
 fn mine(store: &dyn Store, key: &EpochKey, claim: Claim, incarnation: u64) -> Result<Claim> {

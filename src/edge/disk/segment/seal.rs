@@ -29,7 +29,7 @@ const SEAL: &str = "seal";
 /// Ending of the name of what says that there will be one.
 const SURE: &str = "sure";
 /// What stands there: an object without a byte counts as none.
-const CONTENT: &[u8] = b"this claim was made before its use was over\n";
+const CONTENT: &[u8] = b"this claim counts\n";
 
 /// The segments of other applications that count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,7 +61,8 @@ pub(in crate::edge) fn ends(
     Ok(move |file: &Path| seal.as_ref().and_then(|seal| seal.end_of(&dir, file)))
 }
 
-/// Says of a claim, which has taken a use over, that the use was not over when it was made: from now on older claims may go.
+/// Says of a claim, which has taken a use over, that it counts: whoever made it has seen that the use was not over. From now
+/// on older claims may go.
 ///
 /// # Errors
 /// [`Error::DiskFull`]; [`Error::Io`].
@@ -73,7 +74,7 @@ pub(super) fn announce(store: &dyn Store, key: &EpochKey, claim: Claim) -> Resul
     }
 }
 
-/// The claim that is none of a use that was over when it was made, as a file of this name says.
+/// The claim that counts, as a file of this name says.
 pub(super) fn claim_of(path: &Path) -> Option<Claim> {
     Claim::parse_as(path, SEAL).or_else(|| Claim::parse_as(path, SURE))
 }

@@ -1,3 +1,4 @@
+mod interleavings;
 mod taking_over;
 
 use std::io;

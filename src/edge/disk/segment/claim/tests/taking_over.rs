@@ -50,7 +50,7 @@ fn whoever_dies_while_it_takes_over_leaves_what_was_recorded() {
         if removed {
             give_up_name(&store, &key, claim).unwrap();
         }
-        assert_eq!(newest(&store, &key).unwrap(), Some(half));
+        assert_eq!(newest(&store, &key).unwrap(), Some(if said { half } else { claim }));
         for application in [second, third] {
             let taken = claimed(root.path(), &key, application);
             assert_eq!((taken.incarnation, taken.used), (application, claim.used));
@@ -71,9 +71,9 @@ fn a_takeover_that_could_not_say_what_it_saw_says_it_before_older_claims_go() {
     let claim = claimed(root.path(), &key, first);
     writer.submit(of(&key, 0, b"abc")).wait().unwrap();
     let (second, _) = attached(root.path(), "app-2");
-    let half = half_claimed(root.path(), &key, second, claim.used);
     let disk = FaultyDisk::default();
     disk.0.fail_removes(true);
+    let half = Claim { incarnation: second, used: claim.used };
     take(&on(&disk, root.path()), &key, second, ("app-2", APP + second)).unwrap_err();
     let left = Claims::find(&Folder::at(root.path()), &key).unwrap();
     assert!(left.all.len() == 2 && left.sure.contains(&half), "{:?}", left.all);
