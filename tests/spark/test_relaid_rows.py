@@ -11,11 +11,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from epochs import again
 from pyspark import InheritableThread, TaskContext
 from pyspark.sql.functions import pandas_udf
 from pyspark.sql.types import LongType
 
-from clonos import causal
+import clonos
+from clonos import causal, functions
 
 # Each text and number is that of twelve rows.
 LEFT = [(number, f"text {number % 10}") for number in range(120)]
@@ -107,12 +109,15 @@ def test_what_was_not_answered_takes_no_answer_of_others(
     assert 240 <= asked.read_text().count("x") < 240 + FAILS_AFTER // 2
 
 
-def random_number(calls: Any) -> Callable[[Any], Any]:
+def random_number(calls: Any, record: Any = "result") -> Callable[[Any], Any]:
     def ask(text: str) -> int:
-        calls.add(1)
-        return random.SystemRandom().randrange(2**31)
+        def drawn() -> int:
+            calls.add(1)
+            return random.SystemRandom().randrange(2**31)
 
-    return causal("int", per="row")(ask)
+        return clonos.call(drawn) if record == "services" else drawn()
+
+    return causal("int", per="row", record=record)(ask)
 
 
 @pytest.mark.parametrize("coalesced", [1, 2])
@@ -131,6 +136,37 @@ def test_behind_a_shuffle_rows_that_an_action_left_out_are_asked_by_the_next(
     assert len(answers) == len(set(answers.values())) == 120
     assert calls.value <= 120
     assert {row: answers[row] for row in some} == some
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("kind", ["row", "services", "drawn"])
+def test_a_task_of_several_partitions_goes_on_where_one_that_took_a_few_rows_stopped(
+    session: Any, spark: Any, kind: str, restarts: bool
+) -> None:
+    calls = spark.sparkContext.accumulator(0)
+
+    def answered() -> Any:
+        numbers = spark.range(0, 120, 1, 4).selectExpr("id", "concat('text ', id % 10) as text")
+        if kind == "drawn":
+            return numbers.withColumn("answer", functions.rand()).coalesce(1)
+        rows = random_number(calls, "services" if kind == "services" else "result")
+        return numbers.withColumn("answer", rows("text")).coalesce(1)
+
+    def few() -> dict[int, Any]:
+        return {row.id: row.answer for row in answered().take(5)}
+
+    def whole() -> dict[int, Any]:
+        return {row.id: row.answer for row in answered().collect()}
+
+    if restarts:
+        some, found = again(session, few, whole)
+    else:
+        with session.epoch("on one frame"):
+            some, found = few(), whole()
+    assert len(found) == 120
+    assert {row: found[row] for row in some} == some
+    # Of a worker that is not read to its end Spark does not hear how often it was asked.
+    assert calls.value <= 120
 
 
 def test_one_answer_is_never_given_to_two_rows_of_equal_arguments(session: Any, spark: Any) -> None:

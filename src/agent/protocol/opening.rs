@@ -118,6 +118,13 @@ impl Layout {
     pub fn has_other_borders(&self, other: &Self) -> bool {
         self.plan.zip(other.plan).is_some_and(|(ours, theirs)| ours.borders != theirs.borders)
     }
+
+    /// Whether the input of both is known to be cut into as many tasks, by the same borders as far as plans tell.
+    #[must_use]
+    pub fn is_cut_alike(&self, other: &Self) -> bool {
+        let has_same_borders = |(ours, theirs): (Plan, Plan)| ours.borders == theirs.borders;
+        self.tasks == other.tasks && self.plan.zip(other.plan).is_some_and(has_same_borders)
+    }
 }
 
 /// An agent as others reach it.

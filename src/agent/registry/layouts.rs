@@ -228,7 +228,10 @@ impl Registry {
         let is_recorded = self.tasks.get(task).is_some_and(|entry| entry.published);
         let is_another_part = !is_recorded && first_part(&task.operator) != &*task.operator;
         let is_other = |known: &Layout| {
-            !known.same_stage(layout) && (is_another_part || known.tasks.is_some_and(|other| other != tasks))
+            // Where all is cut alike, tasks that computed fewer partitions were ended before they came to the others.
+            !known.same_stage(layout)
+                && (known.tasks.is_some_and(|other| other != tasks)
+                    || (is_another_part && !known.is_cut_alike(layout)))
         };
         self.cuts(task).is_some_and(|cuts| cuts.relaid > 0 || cuts.published.keys().any(is_other))
     }

@@ -47,13 +47,15 @@ impl Handler {
         unread: &[AgentId],
     ) -> Result<(Found, Copies)> {
         let counts = |holder: &AgentInfo, copy: &HeldCopy| match &grant.whole {
-            _ if unread.contains(&holder.id) => false,
             Some(holders) if inside => copy.whole && holders.contains(&holder.id),
             _ => copy.whole || inside,
         };
         let answers = self.ask_all(
             &grant.holders,
-            |holder| self.fence(task, grant, holder, inside),
+            |holder| {
+                let copy = self.fence(task, grant, holder, inside)?;
+                Ok(copy.filter(|_| !unread.contains(&holder.id)))
+            },
             |copy| !inside && copy.is_some_and(|copy| copy.whole),
         )?;
         let is_absorbed = inside && grant.whole.is_none();
