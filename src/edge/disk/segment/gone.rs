@@ -87,8 +87,8 @@ pub(super) fn intact(store: &dyn Store, segment: &Segment) -> Result<u64> {
         }
     });
     match store.reader(segment).and_then(|raw| raw.sync()) {
-        // It was committed since.
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        // It was committed since, or is where nothing can be synced.
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {}
         synced => synced.map_err(|e| Error::io(format!("syncing {}", segment.path.display()), &e))?,
     }
     Ok(if scanned.is_ok() { end } else { segment.len() })
