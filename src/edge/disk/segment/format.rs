@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, TaskId};
 
 /// Version of the format that this code writes and reads.
-pub(in crate::edge) const VERSION: u16 = 2;
+pub(in crate::edge) const VERSION: u16 = 3;
 /// First bytes of every segment.
 pub(super) const MAGIC: [u8; 4] = *b"CLSG";
 /// First bytes of every record. The first can't begin a UTF-8 character that follows another.
@@ -33,6 +33,8 @@ pub(super) const MARK: [u8; 4] = [0xC1, b'R', b'E', b'C'];
 pub(super) const HEADER_FIXED: usize = 14;
 /// Bytes of a record before its payload.
 pub(super) const FRAME: usize = 32;
+/// Stands in the length of a record that is the last of those that were written at once: no payload is so long.
+const LAST: u32 = 1 << 31;
 /// Longest body of a header, in bytes: names of queries and epochs are short.
 pub(super) const HEADER_BODY_MAX: usize = 1 << 20;
 /// Longest payload of a record, in bytes: the longest network frame (256 MiB) and some.
@@ -130,11 +132,12 @@ impl Payload {
         self.meta.len() + self.block.len()
     }
 
-    /// The bytes that stand before the payload in a file of which `durable` bytes are on disk.
-    pub(super) fn frame(&self, durable: u64) -> [u8; FRAME] {
+    /// The bytes that stand before the payload in a file of which `durable` bytes are on disk. `is_last` of those that are
+    /// written at once.
+    pub(super) fn frame(&self, durable: u64, is_last: bool) -> [u8; FRAME] {
         let (len, meta_len) = (length(self.len()), length(self.meta.len()));
         let Self { meta_crc, block_crc, .. } = *self;
-        Frame { len, meta_len, meta_crc, block_crc, durable }.encode()
+        Frame { len, meta_len, meta_crc, block_crc, durable, is_last }.encode()
     }
 }
 
@@ -151,13 +154,16 @@ pub(super) struct Frame {
     pub(super) block_crc: u32,
     /// Length of the file that was durable when this record was written.
     pub(super) durable: u64,
+    /// Whether all is there that was written at once with this record.
+    pub(super) is_last: bool,
 }
 
 impl Frame {
     fn encode(self) -> [u8; FRAME] {
         let mut bytes = [0; FRAME];
         let (head, sum) = bytes.split_at_mut(FRAME - 4);
-        let numbers = [self.len, self.meta_len, self.meta_crc, self.block_crc].map(u32::to_le_bytes);
+        let len = self.len | if self.is_last { LAST } else { 0 };
+        let numbers = [len, self.meta_len, self.meta_crc, self.block_crc].map(u32::to_le_bytes);
         let fields = MARK.into_iter().chain(numbers.into_iter().flatten());
         for (to, from) in head.iter_mut().zip(fields.chain(self.durable.to_le_bytes())) {
             *to = from;
@@ -177,7 +183,9 @@ impl Frame {
         let durable = u64::from_le_bytes(*rest.first_chunk::<8>()?);
         let mut numbers = numbers.chunks_exact(4).filter_map(|n| Some(u32::from_le_bytes(*n.first_chunk()?)));
         let mut next = || numbers.next();
-        let frame = Self { len: next()?, meta_len: next()?, meta_crc: next()?, block_crc: next()?, durable };
+        let len = next()?;
+        let (len, is_last) = (len & !LAST, len & LAST != 0);
+        let frame = Self { len, meta_len: next()?, meta_crc: next()?, block_crc: next()?, durable, is_last };
         let is_whole = *mark == MARK && frame.len as usize <= PAYLOAD_MAX && frame.meta_len <= frame.len;
         is_whole.then_some(frame)
     }

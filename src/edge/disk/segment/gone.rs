@@ -63,8 +63,8 @@ pub(in crate::edge::disk) fn note<'a>(
     Ok(())
 }
 
-/// Where the last whole record ends: a write that failed there may be written over. What lies before is on disk afterwards,
-/// be it that its writer died before it was. What is damaged is said to be by whoever reads it.
+/// Where the last whole group of records ends: a write that failed behind it may be cut off, and written over. What lies
+/// before is on disk afterwards, be it that its writer died before it was. What is damaged is said to be by whoever reads it.
 ///
 /// # Errors
 /// [`Error::Io`].
@@ -79,10 +79,9 @@ pub(super) fn intact(store: &dyn Store, segment: &Segment) -> Result<u64> {
         let mut scan = SegmentScan::over(piece)?;
         loop {
             Progress::step();
-            match scan.step()? {
-                Step::Torn(at) => end = end.min(base + at),
-                Step::End => return Ok(()),
-                Step::Record(..) | Step::Other => {}
+            if let Step::End = scan.step()? {
+                end = base + scan.whole_groups();
+                return Ok(());
             }
         }
     });
@@ -159,10 +158,12 @@ pub(in crate::edge::disk) fn ends_in(store: &dyn Store, dir: &Path) -> io::Resul
 
 #[cfg(test)]
 mod tests {
+    use super::super::format::{Payload, SegmentHeader};
     use super::super::store::Folder;
     use super::super::testing::{epoch, record, writer};
     use super::*;
     use crate::edge::disk::recovery::recover_log;
+    use crate::id::AgentId;
     use std::sync::Arc;
 
     #[test]
@@ -203,6 +204,33 @@ mod tests {
             let error = recover().unwrap_err();
             assert!(matches!(error, Error::CorruptSegment { .. }), "{error}");
         }
+    }
+
+    #[test]
+    fn of_records_that_are_written_at_once_none_counts_before_all_are_there() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Folder::at(root.path());
+        let (path, record) = (root.path().join("1-1-1.seg"), record(0, 1, 0, b"ab"));
+        let header = SegmentHeader {
+            agent: AgentId(1),
+            app: 1,
+            query: record.task.query.to_string(),
+            epoch: record.task.epoch.clone(),
+        };
+        let mut sink = store.begin(&path, header.encode().unwrap()).unwrap();
+        let payload = Payload::new(&record).unwrap();
+        let ends = [1, 3, 2].map(|records| {
+            sink.write(&vec![&payload; records]).unwrap();
+            std::fs::metadata(&path).unwrap().len()
+        });
+        let counts = |len: u64| {
+            std::fs::File::options().write(true).open(&path).unwrap().set_len(len).unwrap();
+            intact(&store, &store.segment(&path).unwrap().unwrap()).unwrap()
+        };
+        let one = (ends[2] - ends[1]) / 2;
+        // All; without some of the last; without all of it; and the second without its last.
+        let found = [ends[2], ends[2] - 1, ends[2] - one, ends[1], ends[1] - one].map(counts);
+        assert_eq!(found, [ends[2], ends[1], ends[1], ends[1], ends[0]]);
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub(in crate::edge) struct SegmentScan {
     /// Start of the next record; `None` once the end was told.
     at: Option<u64>,
     header: Option<SegmentHeader>,
+    /// Where the last group ends of which all was met.
+    whole: u64,
     /// The log that is looked for, unless all are.
     only: Option<TaskId>,
 }
@@ -56,7 +58,7 @@ impl SegmentScan {
     /// [`Error::UnsupportedVersion`], [`Error::Io`].
     pub(in crate::edge) fn over(piece: Piece) -> Result<Self> {
         let Piece { path, len, raw, is_whole, .. } = piece;
-        let mut scan = Self { path, raw, len, is_whole, at: Some(0), header: None, only: None };
+        let mut scan = Self { path, raw, len, is_whole, at: Some(0), header: None, whole: 0, only: None };
         scan.read_header()?;
         Ok(scan)
     }
@@ -69,6 +71,12 @@ impl SegmentScan {
     /// The header; `None` if the writer died while it created the file.
     pub(in crate::edge) const fn header(&self) -> Option<&SegmentHeader> {
         self.header.as_ref()
+    }
+
+    /// Where the last group of records ends that is whole, of those that were passed. What a writer has begun behind it, it may
+    /// write over.
+    pub(in crate::edge) const fn whole_groups(&self) -> u64 {
+        self.whole
     }
 
     /// Length of the file in bytes, when it was opened.
@@ -98,7 +106,7 @@ impl SegmentScan {
             return self.damaged(at, "a record is cut short");
         }
         if self.is_of_another(at, &frame, &beginning)? {
-            self.at = Some(end);
+            self.passed(&frame, end);
             return Ok(Step::Other);
         }
         let payload = Bytes::from(self.read(at + FRAME as u64, frame.len as usize)?);
@@ -111,8 +119,15 @@ impl SegmentScan {
             let task = &record.task;
             return Err(self.corrupt(at, format!("a record of another epoch, of task {task}")));
         }
-        self.at = Some(end);
+        self.passed(&frame, end);
         Ok(Step::Record(at, Box::new(record)))
+    }
+
+    fn passed(&mut self, frame: &Frame, end: u64) {
+        self.at = Some(end);
+        if frame.is_last {
+            self.whole = end;
+        }
     }
 
     fn read_header(&mut self) -> Result<()> {

@@ -324,7 +324,9 @@ impl Sink for Growing {
     }
 
     fn write(&mut self, records: &[&Payload]) -> io::Result<Vec<u64>> {
-        let frames: Vec<_> = records.iter().map(|payload| payload.frame(self.durable)).collect();
+        let last = records.len().saturating_sub(1);
+        let frame = |(at, payload): (usize, &&Payload)| payload.frame(self.durable, at == last);
+        let frames: Vec<_> = records.iter().enumerate().map(frame).collect();
         let mut pieces = Vec::with_capacity(1 + 3 * records.len());
         let mut at = self.end;
         if at == 0 {

@@ -41,7 +41,7 @@ impl Sink for PutSink {
         self.next = vec![self.header.clone()];
         for payload in records {
             // Nothing in an object was there before the rest of it.
-            let frame = payload.frame(0);
+            let frame = payload.frame(0, true);
             places.push(at);
             at += (frame.len() + payload.len()) as u64;
             let meta = Bytes::copy_from_slice(&payload.meta);
