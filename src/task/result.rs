@@ -135,7 +135,7 @@ impl ResultTask {
         }
         let plan = Plan { marks, keys, first_row: self.rows_offered, ..Plan::of(fingerprints) };
         if self.options.dealt && !self.has_pool && !self.matcher.comes_in_order(&plan) {
-            self.ask_of_all(&plan, &mut ask)?;
+            self.ask_before(&plan, &mut ask)?;
         }
         let plan = self.decide(plan)?;
         if !plan.needs_pool {

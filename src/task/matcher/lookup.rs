@@ -83,6 +83,21 @@ impl Matcher {
         self.has_others && self.are_alike && (self.knows_marks || self.others_may_lack)
     }
 
+    /// Which rows of a plan, that come in another order, are not known here by a mark.
+    pub(in crate::task) fn not_known_by_mark(&mut self, plan: &Plan) -> Vec<usize> {
+        let rows = 0..plan.rows;
+        if !matches!(self.keys, Keys::Marks(_)) {
+            return rows.collect();
+        }
+        self.give_up_order();
+        self.keep_order_given_up();
+        let Matching::Indexed(index) = &self.matching else { return rows.collect() };
+        let is_known = |row: &usize| {
+            plan.keys.get(*row).is_some_and(|key| Some(*key) != plan.fingerprint(*row) && index.knows(*key))
+        };
+        rows.filter(|row| !is_known(row)).collect()
+    }
+
     /// How many rows with each arguments are recorded, once, when rows are told apart by more than these.
     pub(in crate::task) fn counts(&mut self) -> Option<FingerprintMap<u64>> {
         match &mut self.keys {

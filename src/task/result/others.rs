@@ -55,15 +55,17 @@ impl ResultTask {
         Ok(())
     }
 
-    /// Asks for all rows of a plan, and not for those alone that are not known here, as they come in another order, and may
-    /// be in other tasks than they were: one with the arguments of a row of the own log may be another, which moved in.
-    pub(super) fn ask_of_all(
+    /// Asks for the rows of a plan before it is decided, as they come in another order, and may be in other tasks than they
+    /// were: one with the arguments of a row of the own log may be another, which moved in. Whose mark is known here did not.
+    pub(super) fn ask_before(
         &mut self,
         plan: &Plan,
         ask: &mut impl FnMut(&[PoolQuestion], bool) -> Result<PoolRows>,
     ) -> Result<()> {
         let known = self.matcher.recorded.len();
-        self.ask_others(&plan.fingerprints, &plan.keys, ask)?;
+        let doubtful = self.matcher.not_known_by_mark(plan);
+        let of = |all: &[u64]| doubtful.iter().filter_map(|row| all.get(*row).copied()).collect::<Vec<u64>>();
+        self.ask_others(&of(&plan.fingerprints), &of(&plan.keys), ask)?;
         self.has_found_others(known);
         Ok(())
     }
