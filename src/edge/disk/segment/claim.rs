@@ -45,7 +45,7 @@ const CLAIM: &str = "claim";
 const INCARNATION: &str = "incarnation";
 /// Use of a name that nobody claims.
 const UNCLAIMED: u64 = 0;
-/// How long a commit waits for somebody who has begun to take the use over. Who died there has it not.
+/// How long a commit waits for somebody who has begun to take the use over, and then goes on without.
 const PATIENCE: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(10) };
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -335,20 +335,23 @@ fn wait_for_others(store: &dyn Store, key: &EpochKey, claim: Claim) -> Result<()
     let since = Instant::now();
     loop {
         let found = Claims::find(store, key)?;
-        let left = || found.all.iter().copied().filter(|left| left.used == claim.used);
-        if left().next().is_none() {
+        let left: Vec<Claim> = found.all.iter().copied().filter(|left| left.used == claim.used).collect();
+        if left.is_empty() {
             return Ok(());
         }
-        if let Some(newest) = left().filter(|left| found.is_sure(*left)).max() {
+        if let Some(newest) = left.iter().copied().filter(|left| found.is_sure(*left)).max() {
             return mine(store, key, newest, claim.incarnation).map(drop);
         }
         if since.elapsed() > PATIENCE {
+            // Whoever made them looks for them before it acknowledges anything.
+            left.iter().try_for_each(|left| give_up_name(store, key, *left))?;
+            let now = Claims::find(store, key)?;
+            if !left.iter().any(|left| now.is_sure(*left)) {
+                return Ok(());
+            }
             let dir = layout::claim_dir(store.root(), key);
-            return Err(uncertain(
-                key,
-                &dir,
-                &io::Error::other("another application is about to take it over"),
-            ));
+            let met = io::Error::other("another application was about to take it over");
+            return Err(uncertain(key, &dir, &met));
         }
         sleep(PAUSE);
     }

@@ -358,7 +358,7 @@ fn story(seed: u64) -> Seen {
 
 #[test]
 fn whatever_the_order_an_answer_stays_until_its_use_is_committed() {
-    let seeds = std::env::var("CLONOS_CLAIM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(500);
+    let seeds = std::env::var("CLONOS_CLAIM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(300);
     let (mut took_over, mut committed) = (0, 0);
     for seed in 0..seeds {
         let seen = story(seed);
@@ -369,5 +369,5 @@ fn whatever_the_order_an_answer_stays_until_its_use_is_committed() {
         committed += seen.events.iter().filter(|event| event.ends_with("Ok(())")).count();
     }
     // Else nothing was tried.
-    assert!(took_over > 50 && committed > 50, "told: {took_over}, committed: {committed}");
+    assert!(took_over > 30 && committed > 30, "told: {took_over}, committed: {committed}");
 }

@@ -97,3 +97,16 @@ fn what_was_written_over_behind_a_takeover_counts_for_nobody() {
     assert!(std::fs::metadata(&path).unwrap().len() >= whole + 4);
     assert_eq!(found(root.path(), &key, claim), 3);
 }
+
+#[test]
+fn a_commit_goes_on_without_whoever_died_while_it_took_the_epoch_over() {
+    let root = tempfile::tempdir().unwrap();
+    let key = named("daily");
+    let (first, _) = attached(root.path(), "app-1");
+    let claim = claimed(root.path(), &key, first);
+    let (second, _) = attached(root.path(), "app-2");
+    half_claimed(root.path(), &key, second, claim.used);
+    give_up(&Folder::at(root.path()), &key, claim).unwrap();
+    assert!(Claims::find(&Folder::at(root.path()), &key).unwrap().all.is_empty());
+    assert_ne!(claimed(root.path(), &key, second).used, claim.used);
+}
