@@ -26,7 +26,7 @@ impl Matcher {
     }
 
     /// Chooses by what rows are found. By marks, if one of a recorded row comes again; in a log that may lack rows,
-    /// or where they may be in others, also before one does.
+    /// or where they may be in others, also before one does: all of the first batch may be rows that moved in.
     fn choose(&mut self, fingerprints: &[u64], marks: &[u64]) {
         if self.has_others && marks.iter().any(|mark| *mark != marks::NONE) {
             self.tell_apart(marks);
@@ -40,7 +40,7 @@ impl Matcher {
         }
         match self.recorded.likeness(fingerprints, marks) {
             Some(Likeness::Rows) => self.tell_apart(marks),
-            Some(_) if self.may_lack_rows => self.tell_apart(marks),
+            Some(_) if self.may_lack_rows || self.others_may_take => self.tell_apart(marks),
             Some(Likeness::Nothing) if !self.has_others => {}
             _ => {
                 self.keys = Keys::Arguments;

@@ -295,6 +295,10 @@ fn where_rows_may_be_dealt_otherwise_one_that_moved_in_does_not_take_the_answer_
     assert_eq!(second.run_marked(&["a", "c"], marks(1, &[30, 20])).unwrap(), [51, 3]);
     let summary = second.finish().unwrap();
     assert_eq!((summary.from_pool, summary.leftover, summary.taken + summary.marked), (1, 1, 2));
+    // No row of the first batch may be known here.
+    let mut moved = attempt(&other.log);
+    assert_eq!(moved.run_marked(&["a"], marks(1, &[30])).unwrap(), [51]);
+    assert_eq!(moved.run_marked(&["c", "a"], marks(1, &[20, 10])).unwrap(), [3, 2]);
     // Where nobody else has it, it is the own row, of which something is another each time.
     let mut alone = attempt(&[]);
     assert_eq!(alone.run_marked(&["c", "a", "b"], marks(1, &[20, 30, 5])).unwrap(), [3, 2, 1]);
