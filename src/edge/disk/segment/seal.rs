@@ -98,8 +98,9 @@ pub(in crate::edge) fn seal(store: &dyn Store, key: &EpochKey, claim: Claim, app
         // One that is gone was committed.
         let Some(found) = store.segment(&file)? else { continue };
         let name = file.strip_prefix(&dir).unwrap_or(&file).to_owned();
-        let end = gone::intact(store, &found)?;
-        ends.insert(name, counts(&file).map_or(end, |counted| end.min(counted)));
+        // What has counted once counts, damaged or not: whoever reads it says so.
+        let counted = counts(&file).map_or_else(|| gone::intact(store, &found), Ok)?;
+        ends.insert(name, counted);
     }
     let text = serde_json::to_string(&Seal { app, ends })
         .map_err(|e| Error::Io { context: "sealing an epoch".into(), message: e.to_string() })?;

@@ -360,6 +360,27 @@ fn what_is_written_behind_a_takeover_counts_for_nobody() {
 }
 
 #[test]
+fn what_has_counted_once_counts_for_whoever_comes_third_also_if_it_is_damaged() {
+    let root = tempfile::tempdir().unwrap();
+    let key = named("daily");
+    let (first, writer) = attached(root.path(), "app-1");
+    claimed(root.path(), &key, first);
+    writer.submit(of(&key, 0, b"abc")).wait().unwrap();
+    writer.submit(of(&key, 3, b"d")).wait().unwrap();
+    let file = epoch_file(root.path(), &key);
+    let (second, _) = attached(root.path(), "app-2");
+    claimed(root.path(), &key, second);
+    let mut damaged = std::fs::read(&file).unwrap();
+    *damaged.last_mut().unwrap() ^= 1;
+    std::fs::write(&file, damaged).unwrap();
+    let (third, _) = attached(root.path(), "app-3");
+    let claim = claimed(root.path(), &key, third);
+    let store: Arc<dyn Store> = Arc::new(Folder::at(root.path()));
+    let error = recover_claimed(&store, &key, claim.used).unwrap_err();
+    assert!(matches!(error, Error::CorruptSegment { .. }), "{error}");
+}
+
+#[test]
 fn a_seal_that_is_torn_is_made_again() {
     let root = tempfile::tempdir().unwrap();
     let key = named("daily");

@@ -11,19 +11,12 @@ use std::time::SystemTime;
 
 use super::super::super::store::{Entry, Filling, Gathering, Measured, Piece, Segment, Sink};
 use super::*;
+use crate::task::RowRng;
 
 const APPLICATIONS: usize = 3;
 
-/// Numbers that follow from a seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % n
-    }
+fn below(dice: &mut RowRng, n: u64) -> u64 {
+    dice.next_u64() % n
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,9 +57,9 @@ impl Gate {
     }
 
     /// Lets requests through until all have ended.
-    fn run(&self, dice: &mut Dice) {
+    fn run(&self, dice: &mut RowRng) {
         // Some stories have long turns, some short ones.
-        let turn = 1 + dice.below(8);
+        let turn = 1 + below(dice, 8);
         let mut last = None;
         loop {
             let mut state = self.doing.lock().unwrap();
@@ -78,8 +71,8 @@ impl Gate {
             if waiting.is_empty() {
                 return;
             }
-            let stays = last.filter(|last| waiting.contains(last) && dice.below(turn) > 0);
-            let next = stays.unwrap_or_else(|| waiting[dice.below(waiting.len() as u64) as usize]);
+            let stays = last.filter(|last| waiting.contains(last) && below(dice, turn) > 0);
+            let next = stays.unwrap_or_else(|| waiting[below(dice, waiting.len() as u64) as usize]);
             (last, state.1) = (Some(next), Some(next));
             drop(state);
             self.changed.notify_all();
@@ -314,7 +307,7 @@ fn run(store: &Gated, incarnation: u64, seen: &Mutex<Seen>, commits: [bool; 2]) 
 }
 
 fn story(seed: u64) -> Seen {
-    let mut dice = Dice(seed);
+    let dice = &mut RowRng::new(seed);
     let root = tempfile::tempdir().unwrap();
     let seen = Mutex::new(Seen::default());
     let gate = Arc::new(Gate {
@@ -323,10 +316,10 @@ fn story(seed: u64) -> Seen {
     });
     let applications: Vec<_> = (0..APPLICATIONS)
         .map(|application| {
-            let lives = if dice.below(3) == 0 { 1 + dice.below(30) } else { u64::MAX };
+            let lives = if below(dice, 3) == 0 { 1 + below(dice, 30) } else { u64::MAX };
             let gate = Arc::clone(&gate);
             let store = Gated { folder: Folder::at(root.path()), gate, application, left: Mutex::new(lives) };
-            (store, [dice.below(2) == 0, dice.below(2) == 0])
+            (store, [below(dice, 2) == 0, below(dice, 2) == 0])
         })
         .collect();
     std::thread::scope(|scope| {
@@ -345,7 +338,7 @@ fn story(seed: u64) -> Seen {
                 gate.end(store.application);
             });
         }
-        gate.run(&mut dice);
+        gate.run(dice);
     });
     let mut seen = seen.into_inner().unwrap();
     // Who comes last finds what was shown, unless it was committed.
