@@ -93,6 +93,8 @@ pub(super) struct Matcher {
     knows_marks: bool,
     /// Marks of all that is recorded are of the same columns as those of this task's rows.
     are_alike: bool,
+    /// Keys of own rows, where others of them have no mark like those of this task's.
+    known_keys: Option<FingerprintMap<()>>,
     /// Rows may be missing also where others have them.
     others_may_lack: bool,
     /// Arguments of rows that got an answer of others without their mark.
@@ -126,6 +128,7 @@ impl Matcher {
             others_may_take: has_others,
             knows_marks: false,
             are_alike: true,
+            known_keys: None,
             others_may_lack: false,
             borrowed: FingerprintMap::default(),
             known: 0,
@@ -229,7 +232,7 @@ impl Matcher {
     fn positional(&self, plan: &Plan, next: usize) -> (usize, bool) {
         let own = self.recorded.own();
         let recorded = self.recorded.fingerprints(next..own.min(next + plan.rows));
-        let same = plan.common_prefix(recorded, self.order_suffices());
+        let same = plan.common_prefix(recorded, self.keys_beside_places());
         (same, next + same == own && self.recorded.len() == own)
     }
 
@@ -269,7 +272,7 @@ impl Matcher {
 
     /// What [`Self::by_number`] comes to, and how many recorded rows that takes; nothing if order does not hold.
     fn numbered(&self, plan: &Plan) -> Option<(Runs, usize)> {
-        let by_arguments = self.order_suffices();
+        let known = self.keys_beside_places();
         let Matching::Numbered(numbered) = &self.matching else { return None };
         let left = numbered.rows.get(numbered.next..).unwrap_or_default();
         let end = plan.first_row + plan.rows as u64;
@@ -280,7 +283,7 @@ impl Matcher {
             let at = number.checked_sub(plan.first_row).and_then(|at| usize::try_from(at).ok());
             let recorded = self.recorded.fingerprints(position..position + 1).first();
             match at {
-                Some(at) if at >= row && plan.is_like(at, recorded, by_arguments) => {
+                Some(at) if at >= row && plan.is_like(at, recorded, known) => {
                     runs.push(Run::Live { len: at - row });
                     runs.push(Run::Recorded { position, len: 1 });
                     row = at + 1;
@@ -297,10 +300,10 @@ impl Matcher {
         Some((runs, here))
     }
 
-    /// Whether a row that has a mark is one that was recorded with none like it, if it comes in its place: no row is missing
-    /// here, and none is elsewhere.
-    const fn order_suffices(&self) -> bool {
-        !self.has_others && !self.may_lack_rows
+    /// If a row that has a mark may be one that was recorded with none like it, as it comes in its place, the keys that it must
+    /// not have: no row is missing here, and none is elsewhere.
+    fn keys_beside_places(&self) -> Option<&FingerprintMap<()>> {
+        self.known_keys.as_ref().filter(|_| !self.has_others && !self.may_lack_rows)
     }
 
     /// Whether rows came in recorded order so far.

@@ -1,7 +1,7 @@
 //! What is to be done for one batch: which rows are recorded, which must be run.
 
 use super::marks;
-use crate::determinant::encode_marks;
+use crate::determinant::{FingerprintMap, encode_marks};
 
 /// A run of consecutive input rows with the same origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,20 +130,28 @@ impl Plan {
         if self.keys.is_empty() { &self.fingerprints } else { &self.keys }
     }
 
-    /// Whether a row has the key of a recorded one, or `by_arguments` has its arguments where that one has no mark like
-    /// its own.
-    pub(super) fn is_like(&self, row: usize, recorded: Option<&u64>, by_arguments: bool) -> bool {
-        self.keys().get(row) == recorded || (by_arguments && self.fingerprints.get(row) == recorded)
+    /// Whether a row has the key of a recorded one; or its arguments, if its own key is none of those that are `known`, where
+    /// these are given.
+    pub(super) fn is_like(
+        &self,
+        row: usize,
+        recorded: Option<&u64>,
+        known: Option<&FingerprintMap<()>>,
+    ) -> bool {
+        let key = self.keys().get(row);
+        key == recorded
+            || self.fingerprints.get(row) == recorded
+                && known.zip(key).is_some_and(|(known, key)| !known.contains_key(key))
     }
 
     /// How many of the first rows are [like](Self::is_like) recorded ones. The equal case, a whole batch replayed, is one
     /// `memcmp`.
-    pub(super) fn common_prefix(&self, recorded: &[u64], by_arguments: bool) -> usize {
+    pub(super) fn common_prefix(&self, recorded: &[u64], known: Option<&FingerprintMap<()>>) -> usize {
         let len = self.rows.min(recorded.len());
         if self.keys().get(..len) == recorded.get(..len) {
             return len;
         }
-        let is_other = |(row, recorded)| !self.is_like(row, Some(recorded), by_arguments);
+        let is_other = |(row, recorded)| !self.is_like(row, Some(recorded), known);
         recorded.iter().enumerate().take(len).position(is_other).unwrap_or(len)
     }
 

@@ -40,7 +40,9 @@ impl Matcher {
         }
         match self.recorded.likeness(fingerprints, marks) {
             Some(Likeness::Rows) => self.tell_apart(marks),
-            Some(_) if self.may_lack_rows || self.others_may_take => self.tell_apart(marks),
+            Some(_) if self.may_lack_rows || self.others_may_take || self.has_other_marks(marks) => {
+                self.tell_apart(marks);
+            }
             Some(Likeness::Nothing) if !self.has_others => {}
             _ => {
                 self.keys = Keys::Arguments;
@@ -49,10 +51,21 @@ impl Matcher {
         }
     }
 
+    /// Whether own rows have marks of other columns than these: then it is no wonder that none of a batch is known.
+    fn has_other_marks(&self, marks: &[u64]) -> bool {
+        let like = marks.iter().copied().find(|mark| *mark != marks::NONE);
+        like.is_some_and(|like| !self.recorded.are_all_like(like))
+    }
+
     fn tell_apart(&mut self, marks: &[u64]) {
         let like = marks.iter().copied().find(|mark| *mark != marks::NONE).unwrap_or_default();
-        self.are_alike &= self.recorded.are_all_like(like);
+        let are_alike = self.recorded.are_all_like(like);
+        self.are_alike &= are_alike;
         self.keys = Keys::Marks(ToldApart::new(self.recorded.tell_apart(like), marks::columns(like)));
+        if !are_alike {
+            let own = self.recorded.fingerprints(0..self.recorded.own());
+            self.known_keys = Some(own.iter().map(|key| (*key, ())).collect());
+        }
         // No row was found yet, so none is used.
         if let Matching::Indexed(_) = std::mem::replace(&mut self.matching, Matching::of(&self.recorded)) {
             self.give_up_order();

@@ -177,9 +177,28 @@ fn rows_that_two_queries_recorded_with_marks_of_other_columns_come_in_their_plac
         assert_eq!(again.finish().unwrap().live, 0);
     }
     // What is known of some shows that they are in another order.
-    let mut other_order = Attempt::new(first.log.clone(), 500);
-    let error = other_order.run_marked(&all, marks(1, &[20, 10, 30, 40, 50]));
-    assert_diverged(error, Kind::AmbiguousRows, Some(2));
+    for (seen, ambiguous) in [(marks(1, &[20, 10, 30, 40, 50]), 2), (marks(2, &[51, 21, 31, 41, 11]), 1)] {
+        let mut other_order = Attempt::new(first.log.clone(), 500);
+        assert_diverged(other_order.run_marked(&all, seen), Kind::AmbiguousRows, Some(ambiguous));
+    }
+}
+
+#[test]
+fn a_row_that_is_known_elsewhere_by_its_mark_is_not_the_one_whose_place_it_has() {
+    let mut first = Attempt::new(recorded_marked(&["a"], marks(1, &[10])), 100);
+    assert_eq!(first.run_marked(&["a", "a"], marks(2, &[11, 21])).unwrap(), [1, 100]);
+    let mut swapped = Attempt::new(first.log, 500);
+    assert_eq!(swapped.run_marked(&["a", "a"], marks(2, &[21, 11])).unwrap(), [100, 1]);
+}
+
+#[test]
+fn that_no_mark_of_a_batch_is_known_says_nothing_of_the_next_where_some_have_marks_of_other_columns() {
+    let mut first = Attempt::new(recorded_marked(&["a", "a"], marks(1, &[10, 20])), 100);
+    assert_eq!(first.run_marked(&["a", "a"], marks(2, &[11, 21])).unwrap(), [1, 2]);
+    assert_eq!(first.run_marked(&["a", "a"], marks(2, &[31, 41])).unwrap(), [100, 101]);
+    let mut swapped = Attempt::new(first.log, 500);
+    assert_eq!(swapped.run_marked(&["a", "a"], marks(2, &[11, 21])).unwrap(), [1, 2]);
+    assert_eq!(swapped.run_marked(&["a", "a"], marks(2, &[41, 31])).unwrap(), [101, 100]);
 }
 
 #[test]
