@@ -21,7 +21,7 @@ pub use report::{SegmentReport, TaskReport, read_segment};
 use self::chain::{Chain, Entry};
 use super::segment::store::{Folder, Piece, Segment, Store};
 use super::segment::{
-    FileTable, SegmentScan, Step, claimed_files, corrupt, epoch_files, gone, read_block, seal, segment_files,
+    FileTable, SegmentScan, Step, claimed_files, corrupt, epoch_files, read_block, seal, segment_files,
 };
 use crate::agent::protocol::{Code, Plan};
 use crate::causal_log::{BlockRef, SpillRef};
@@ -137,7 +137,7 @@ pub fn recover(root: &Path) -> Result<Recovery> {
 /// Those of [`recover`].
 pub(in crate::edge) fn recover_log(store: &Arc<dyn Store>, task: &TaskId, used: u64) -> Result<Recovery> {
     let (of, key) = (store.as_ref(), task.epoch_key());
-    recover_from(store, epoch_files(of, &key, used), counting(of, &key, used, false)?, Some(task))
+    recover_from(store, epoch_files(of, &key, used), seal::counting(of, &key, used, false)?, Some(task))
 }
 
 /// [`recover`] for all epochs that one claim covers.
@@ -150,18 +150,7 @@ pub(in crate::edge) fn recover_claimed(
     used: u64,
 ) -> Result<Recovery> {
     let of = store.as_ref();
-    recover_from(store, claimed_files(of, key, used), counting(of, key, used, true)?, None)
-}
-
-/// How many bytes of a segment count, unless all do: of older applications, and of agents that others have gone on without.
-fn counting(
-    of: &dyn Store,
-    key: &EpochKey,
-    used: u64,
-    claimed: bool,
-) -> Result<impl Fn(&Path) -> Option<u64> + use<>> {
-    let (sealed, gone) = (seal::ends(of, key, used)?, gone::ends(of, key, claimed)?);
-    Ok(move |file: &Path| [sealed(file), gone.get(file).copied()].into_iter().flatten().min())
+    recover_from(store, claimed_files(of, key, used), seal::counting(of, key, used, true)?, None)
 }
 
 /// Reads segments, each as far as `counts` says, where that says anything; of `only` one log, if there is one.

@@ -20,9 +20,9 @@
 //! Whoever claims may be slow, so that its claim is made when the use is over, or when somebody else has claimed another
 //! one. It looks, and gives its own up if what it has found before is gone, or something is there that was not. But it
 //! may die before it looks, or not know that its file was made: so a claim counts only if it was said behind that look
-//! that it does, by a seal or before that by [`seal::announce`]. Then it looks once more for newer ones, before anything
-//! is acknowledged: of two that have not seen each other at first, one does now. And a commit that finds a newer claim of
-//! its use waits until that one has said so, or is gone.
+//! that it does. Whoever finds one that does not count yet and is in its way refuses it, under that same name: a commit
+//! those of its use, and who begins a use the older ones of others. Then the maker looks once more for newer ones, before
+//! anything is acknowledged.
 
 #[cfg(test)]
 mod tests;
@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 
 use super::disk::write_error;
 use super::store::Store;
-use super::{SETTING, layout, seal};
+use super::{SETTING, layout, seal, sure};
 use crate::error::{Error, Result};
 use crate::id::EpochKey;
 
@@ -45,7 +45,7 @@ const CLAIM: &str = "claim";
 const INCARNATION: &str = "incarnation";
 /// Use of a name that nobody claims.
 const UNCLAIMED: u64 = 0;
-/// How long a commit waits for somebody who has begun to take the use over, and then goes on without.
+/// How long whoever says whether a claim counts may take to write it.
 const PATIENCE: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(10) };
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -154,8 +154,6 @@ struct Claims {
     all: Vec<Claim>,
     /// Those of which it was said that they are.
     sure: HashSet<Claim>,
-    /// Whether a use of it can be over.
-    ends: bool,
 }
 
 impl Claims {
@@ -163,8 +161,17 @@ impl Claims {
         let files = store.entries(&layout::claim_dir(store.root(), key));
         let files = files.map_err(|e| Error::io(format!("looking whose epoch {key} is"), &e))?;
         let all = files.iter().filter_map(|entry| Claim::parse(&entry.path)).collect();
-        let sure = files.iter().filter_map(|entry| seal::claim_of(&entry.path)).collect();
-        Ok(Self { all, sure, ends: key.is_claimed_alone() })
+        // A seal is made once that was said.
+        let mut sure: HashSet<Claim> = files.iter().filter_map(|entry| seal::sealed(&entry.path)).collect();
+        for path in files.iter().map(|entry| &entry.path) {
+            if let Some(claim) = sure::claim_of(path)
+                && !sure.contains(&claim)
+                && sure::is_said(store, path)?
+            {
+                sure.insert(claim);
+            }
+        }
+        Ok(Self { all, sure })
     }
 
     fn is_sure(&self, claim: Claim) -> bool {
@@ -173,10 +180,7 @@ impl Claims {
 
     /// The claim that counts, of those that some say.
     fn newest_of(&self, which: impl Fn(Claim) -> bool) -> Option<Claim> {
-        let all = || self.all.iter().copied().filter(|claim| which(*claim));
-        let sure = all().filter(|claim| self.is_sure(*claim)).max();
-        // Where no use is ever over, none is wrong.
-        sure.or_else(|| all().max().filter(|_| !self.ends))
+        self.all.iter().copied().filter(|claim| self.is_sure(*claim) && which(*claim)).max()
     }
 
     fn newest(&self) -> Option<Claim> {
@@ -231,57 +235,89 @@ fn take_as(
     (app, hash): (&str, u64),
     first_use: impl Fn() -> Result<u64>,
 ) -> Result<Claim> {
+    let since = Instant::now();
     loop {
         let found = Claims::find(store, key)?;
         let before = found.newest();
         let claim = match before.filter(|claim| claim.incarnation >= incarnation) {
             Some(claim) => mine(store, key, claim, incarnation)?,
-            None => {
-                // A try of this application that came to nothing.
-                for claim in found.all.iter().filter(|claim| claim.incarnation == incarnation) {
-                    give_up_name(store, key, *claim)?;
-                }
-                let used = before.map_or_else(&first_use, |claim| Ok(claim.used))?;
-                let claim = Claim { incarnation, used };
-                let path = claim.path(store.root(), key);
-                store.create(&path, app.as_bytes()).map_err(|e| write_error(&path, SETTING, &e))?;
-                let now = Claims::find(store, key)?;
-                let newest = now.last().unwrap_or(claim);
-                // What was there before was committed, and would be back; or somebody has another use by now.
-                let others = now.newest_of(|other| other != claim);
-                let use_of = |claim: Option<Claim>| claim.map_or(used, |claim| claim.used);
-                let has_changed = before.is_some() && others.is_none() || use_of(others) != used;
-                if has_changed || newest != claim {
-                    give_up_name(store, key, claim)?;
-                    // Another application may have claimed it meanwhile.
-                    mine(store, key, newest, incarnation)?;
+            None => match begin(store, key, &found, (incarnation, app), &first_use)? {
+                Some(claim) => claim,
+                None => {
+                    wait(store, key, since)?;
                     continue;
                 }
-                claim
-            }
+            },
         };
-        // What is never run again is read by nobody.
-        let is_read = !key.is_execution();
-        if is_read && before.is_some() && claim.used != UNCLAIMED && !found.sure.contains(&claim) {
-            seal::announce(store, key, claim)?;
+        if !found.is_sure(claim) && !sure::announce(store, key, claim)? {
+            give_up_name(store, key, claim)?;
+            continue;
         }
         remove_older(store, key, claim)?;
-        // Nobody else's writes are acknowledged from now on.
-        if is_read {
+        // Nobody else's writes are acknowledged from now on. What is never run again is read by nobody.
+        if !key.is_execution() {
             seal::seal(store, key, claim, hash)?;
         }
-        let now = Claims::find(store, key)?;
-        mine(store, key, now.last().unwrap_or(claim).max(claim), incarnation)?;
-        if now.all.contains(&claim) {
+        if is_there(store, key, claim)? {
             return Ok(claim);
         }
     }
 }
 
-/// Removes the claims that count no more: whoever made one goes on while it is there.
+/// Makes a claim, of the use that was `found` or of a new one, and looks; nothing if that is to be tried again.
+fn begin(
+    store: &dyn Store,
+    key: &EpochKey,
+    found: &Claims,
+    (incarnation, app): (u64, &str),
+    first_use: impl Fn() -> Result<u64>,
+) -> Result<Option<Claim>> {
+    let before = found.newest();
+    let used = before.map_or_else(first_use, |claim| Ok(claim.used))?;
+    let claim = Claim { incarnation, used };
+    // Tries of this application that came to nothing.
+    for other in found.all.iter().filter(|other| other.incarnation == incarnation && **other != claim) {
+        give_up_name(store, key, *other)?;
+    }
+    // A name that was given up cannot be had again in a store: one that was not is gone on with.
+    if !found.all.contains(&claim) {
+        let path = claim.path(store.root(), key);
+        store.create(&path, app.as_bytes()).map_err(|e| write_error(&path, SETTING, &e))?;
+    }
+    let now = Claims::find(store, key)?;
+    let newest = now.last().unwrap_or(claim);
+    let others = now.all.iter().copied().filter(|other| other.used != used);
+    // What was there before may have been committed, and would be back. Of other uses one may count by now, and none does
+    // from now on: those who made older claims have not seen this one.
+    let is_over = before.is_some() && now.newest_of(|other| other != claim).is_none();
+    if !is_over && newest == claim && refuse(store, key, others)? {
+        return Ok(Some(claim));
+    }
+    give_up_name(store, key, claim)?;
+    // Another application may have claimed it meanwhile.
+    mine(store, key, newest, incarnation).map(|_| None)
+}
+
+/// Removes claims that do not count, and never do from now on. False if one does, or may.
+fn refuse(store: &dyn Store, key: &EpochKey, others: impl Iterator<Item = Claim>) -> Result<bool> {
+    let mut all = true;
+    for other in others {
+        if !sure::refuse(store, key, other)? {
+            all = false;
+            continue;
+        }
+        give_up_name(store, key, other)?;
+        // Its maker looks for the claim before it goes on.
+        sure::forget(store, key, other)?;
+    }
+    Ok(all)
+}
+
+/// Removes the older claims of a use: whoever made one goes on while it is there.
 fn remove_older(store: &dyn Store, key: &EpochKey, claim: Claim) -> Result<()> {
     let found = Claims::find(store, key)?.all.into_iter();
-    found.filter(|older| *older < claim).try_for_each(|older| give_up_name(store, key, older))
+    let mut older = found.filter(|older| *older < claim && older.used == claim.used);
+    older.try_for_each(|older| give_up_name(store, key, older))
 }
 
 fn give_up_name(store: &dyn Store, key: &EpochKey, claim: Claim) -> Result<()> {
@@ -321,7 +357,7 @@ pub(in crate::edge) fn give_up(store: &dyn Store, key: &EpochKey, claim: Claim) 
     match removed.and_then(|()| store.settle(&dir)) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(uncertain(key, &dir, &e)),
         _ => {
-            wait_for_others(store, key, claim)?;
+            refuse_others(store, key, claim)?;
             // Those that stay are rubbish, of a use that nobody claims.
             let _rubbish = seal::remove(store, key, claim.used);
             Ok(())
@@ -330,31 +366,33 @@ pub(in crate::edge) fn give_up(store: &dyn Store, key: &EpochKey, claim: Claim) 
 }
 
 /// Returns when nobody else has a use whose claim was given up. Who has taken it over meanwhile has all that was recorded
-/// in it; who is about to has not, if it looks now.
-fn wait_for_others(store: &dyn Store, key: &EpochKey, claim: Claim) -> Result<()> {
+/// in it; who is about to has not, and begins another.
+fn refuse_others(store: &dyn Store, key: &EpochKey, claim: Claim) -> Result<()> {
     let since = Instant::now();
     loop {
         let found = Claims::find(store, key)?;
-        let left: Vec<Claim> = found.all.iter().copied().filter(|left| left.used == claim.used).collect();
-        if left.is_empty() {
-            return Ok(());
-        }
-        if let Some(newest) = left.iter().copied().filter(|left| found.is_sure(*left)).max() {
+        let left = || found.all.iter().copied().filter(|left| left.used == claim.used);
+        if let Some(newest) = left().filter(|left| found.is_sure(*left)).max() {
             return mine(store, key, newest, claim.incarnation).map(drop);
         }
-        if since.elapsed() > PATIENCE {
-            // Whoever made them looks for them before it acknowledges anything.
-            left.iter().try_for_each(|left| give_up_name(store, key, *left))?;
-            let now = Claims::find(store, key)?;
-            if !left.iter().any(|left| now.is_sure(*left)) {
-                return Ok(());
-            }
-            let dir = layout::claim_dir(store.root(), key);
-            let met = io::Error::other("another application was about to take it over");
-            return Err(uncertain(key, &dir, &met));
+        if refuse(store, key, left())? {
+            return Ok(());
         }
-        sleep(PAUSE);
+        let dir = layout::claim_dir(store.root(), key);
+        wait(store, key, since).map_err(|error| uncertain(key, &dir, &io::Error::other(error)))?;
     }
+}
+
+/// Waits a little for whoever says whether a claim counts.
+fn wait(store: &dyn Store, key: &EpochKey, since: Instant) -> Result<()> {
+    if since.elapsed() < PATIENCE {
+        sleep(PAUSE);
+        return Ok(());
+    }
+    let others = Claims::find(store, key)?.all.into_iter().map(|claim| owner(store, key, claim));
+    let others: Vec<String> = others.collect();
+    let met = format!("{} take it over and come to no end: try it again", others.join(", "));
+    Err(Error::io(format!("looking whose epoch {key} is"), &io::Error::other(met)))
 }
 
 fn uncertain(key: &EpochKey, dir: &Path, error: &io::Error) -> Error {

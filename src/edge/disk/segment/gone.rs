@@ -69,11 +69,11 @@ pub(in crate::edge::disk) fn note<'a>(
 /// # Errors
 /// [`Error::Io`].
 pub(super) fn intact(store: &dyn Store, segment: &Segment) -> Result<u64> {
-    let mut end = segment.len();
     if store.numbers_segments() {
         // Of objects, each of which is put whole: there is no need to read them.
-        return Ok(end);
+        return Ok(segment.len());
     }
+    let mut end = 0;
     let scanned = store.scan(segment, None, &mut |piece| {
         let base = piece.base;
         let mut scan = SegmentScan::over(piece)?;
@@ -85,12 +85,24 @@ pub(super) fn intact(store: &dyn Store, segment: &Segment) -> Result<u64> {
             }
         }
     });
+    match scanned {
+        Err(error @ Error::Io { .. }) => {
+            // Its writer may have cut off what a failed write had left, since its length was asked for.
+            let now = store.segment(&segment.path)?.filter(|now| now.len() < segment.len());
+            return now.map_or(Err(error), |now| intact(store, &now));
+        }
+        // Whoever reads it says what is wrong with it.
+        Err(_) => end = segment.len(),
+        Ok(_) => {}
+    }
     match store.reader(segment).and_then(|raw| raw.sync()) {
         // It was committed since, or is where nothing can be synced.
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {}
-        synced => synced.map_err(|e| Error::io(format!("syncing {}", segment.path.display()), &e))?,
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => Ok(end),
+        synced => {
+            synced.map_err(|e| Error::io(format!("syncing {}", segment.path.display()), &e))?;
+            Ok(end)
+        }
     }
-    Ok(if scanned.is_ok() { end } else { segment.len() })
 }
 
 /// Waits for whoever writes a note; false if that one came to nothing.
@@ -231,6 +243,22 @@ mod tests {
         // All; without some of the last; without all of it; and the second without its last.
         let found = [ends[2], ends[2] - 1, ends[2] - one, ends[1], ends[1] - one].map(counts);
         assert_eq!(found, [ends[2], ends[1], ends[1], ends[1], ends[0]]);
+    }
+
+    #[test]
+    fn what_was_cut_off_meanwhile_is_no_damage() {
+        let root = tempfile::tempdir().unwrap();
+        let writer = writer(root.path());
+        writer.submit(record(0, 1, 0, b"ab")).wait().unwrap();
+        let store = Folder::at(root.path());
+        let file = layout::epoch_files(&store, &epoch(), 0).unwrap().remove(0);
+        let whole = std::fs::metadata(&file).unwrap().len();
+        // A failed write had left something when its length was asked for.
+        let open = std::fs::File::options().write(true).open(&file).unwrap();
+        open.set_len(whole + 100_000).unwrap();
+        let longer = store.segment(&file).unwrap().unwrap();
+        open.set_len(whole).unwrap();
+        assert_eq!(intact(&store, &longer).unwrap(), whole);
     }
 
     #[test]

@@ -45,6 +45,7 @@ pub(in crate::edge) mod rubbish;
 mod scan;
 pub(in crate::edge) mod seal;
 pub(in crate::edge) mod store;
+mod sure;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]

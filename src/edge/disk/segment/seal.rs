@@ -3,7 +3,6 @@
 //! ```text
 //! <query>/<incarnation>-<use>.seal            of a query's micro-batches
 //! <query>/<epoch>/<incarnation>-<use>.seal    of a named epoch
-//! <query>/<epoch>/<incarnation>-<use>.sure    until there is that
 //! ```
 //!
 //! An application that was taken for dead may be at work still. It is told when it looks for its claim, after it has
@@ -20,16 +19,12 @@ use serde::{Deserialize, Serialize};
 use super::claim::Claim;
 use super::disk::write_error;
 use super::store::Store;
-use super::{SETTING, gone, layout};
+use super::{SETTING, gone, layout, sure};
 use crate::error::{Error, Result};
 use crate::id::EpochKey;
 
 /// Ending of a seal's name.
 const SEAL: &str = "seal";
-/// Ending of the name of what says that there will be one.
-const SURE: &str = "sure";
-/// What stands there: an object without a byte counts as none.
-const CONTENT: &[u8] = b"this claim counts\n";
 
 /// The segments of other applications that count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,32 +46,29 @@ impl Seal {
     }
 }
 
-/// How many bytes of each segment of one use of an epoch count, all of them whole; none if all do.
-pub(in crate::edge) fn ends(
+/// How many bytes of a segment of one use count, all of them whole, unless all do: of older applications, and of agents that
+/// others have gone on without. With `claimed` of all segments that one claim covers.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(in crate::edge) fn counting(
+    store: &dyn Store,
+    key: &EpochKey,
+    used: u64,
+    claimed: bool,
+) -> Result<impl Fn(&Path) -> Option<u64> + use<>> {
+    let (sealed, gone) = (ends(store, key, used)?, gone::ends(store, key, claimed)?);
+    Ok(move |file: &Path| [sealed(file), gone.get(file).copied()].into_iter().flatten().min())
+}
+
+/// How many bytes of each segment of one use of an epoch count for whoever sealed it last; none if all do.
+pub(super) fn ends(
     store: &dyn Store,
     key: &EpochKey,
     used: u64,
 ) -> Result<impl Fn(&Path) -> Option<u64> + use<>> {
     let (dir, seal) = (layout::claim_dir(store.root(), key), newest(store, key, used)?);
     Ok(move |file: &Path| seal.as_ref().and_then(|seal| seal.end_of(&dir, file)))
-}
-
-/// Says of a claim, which has taken a use over, that it counts: whoever made it has seen that the use was not over. From now
-/// on older claims may go.
-///
-/// # Errors
-/// [`Error::DiskFull`]; [`Error::Io`].
-pub(super) fn announce(store: &dyn Store, key: &EpochKey, claim: Claim) -> Result<()> {
-    let path = layout::claim_dir(store.root(), key).join(claim.name(SURE));
-    match store.create(&path, CONTENT) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(write_error(&path, SETTING, &e)),
-        _ => Ok(()),
-    }
-}
-
-/// The claim that counts, as a file of this name says.
-pub(super) fn claim_of(path: &Path) -> Option<Claim> {
-    Claim::parse_as(path, SEAL).or_else(|| Claim::parse_as(path, SURE))
 }
 
 /// Notes how much of what lies there counts from now on, unless that was done. Called by whoever has claimed an epoch,
@@ -92,7 +84,7 @@ pub(in crate::edge) fn seal(store: &dyn Store, key: &EpochKey, claim: Claim, app
         return Ok(());
     }
     let failed = |e: &io::Error| write_error(&path, SETTING, e);
-    let counts = ends(store, key, claim.used)?;
+    let counts = counting(store, key, claim.used, true)?;
     let mut ends = BTreeMap::new();
     for file in layout::claimed_files(store, key, claim.used).map_err(|e| failed(&e))? {
         // One that is gone was committed.
@@ -109,9 +101,7 @@ pub(in crate::edge) fn seal(store: &dyn Store, key: &EpochKey, claim: Claim, app
         store.remove(&path).map_err(|e| failed(&e))?;
     }
     store.create(&path, text.as_bytes()).map_err(|e| failed(&e))?;
-    for (_, older) in
-        all(store, key, claim.used)?.into_iter().filter(|(of, file)| *of <= claim && *file != path)
-    {
+    for (_, older) in all(store, key, claim.used)?.into_iter().filter(|(of, _)| *of < claim) {
         store.remove(&older).map_err(|e| failed(&e))?;
     }
     Ok(())
@@ -125,12 +115,21 @@ pub(super) fn remove(store: &dyn Store, key: &EpochKey, used: u64) -> Result<()>
     Ok(())
 }
 
-/// Whether a file is a seal, or says that there will be one, by its name.
+/// Whether a file is a seal, or says whether a claim counts, by its name.
 pub(in crate::edge::disk) fn is_seal(path: &Path) -> bool {
     claim_of(path).is_some()
 }
 
-/// All of them that are of one use, and those that say that there will be one, by claim.
+fn claim_of(path: &Path) -> Option<Claim> {
+    sealed(path).or_else(|| sure::claim_of(path))
+}
+
+/// The claim of a seal, by its name.
+pub(super) fn sealed(path: &Path) -> Option<Claim> {
+    Claim::parse_as(path, SEAL)
+}
+
+/// All of them that are of one use, and what says of its claims whether they count, by claim.
 fn all(store: &dyn Store, key: &EpochKey, used: u64) -> Result<Vec<(Claim, PathBuf)>> {
     let dir = layout::claim_dir(store.root(), key);
     let found = store.entries(&dir).map_err(|e| Error::io(format!("listing {}", dir.display()), &e))?;
@@ -143,7 +142,7 @@ fn all(store: &dyn Store, key: &EpochKey, used: u64) -> Result<Vec<(Claim, PathB
 /// The newest seal that is whole: whoever died while it wrote one has opened no task.
 fn newest(store: &dyn Store, key: &EpochKey, used: u64) -> Result<Option<Seal>> {
     for (claim, path) in all(store, key, used)?.into_iter().rev() {
-        if Claim::parse_as(&path, SEAL) == Some(claim)
+        if sealed(&path) == Some(claim)
             && let Found::Whole(seal) = read(store, &path)?
         {
             return Ok(Some(seal));

@@ -5,6 +5,7 @@ use super::*;
 /// What an application leaves that is slow to claim a use, and dies, or hears of an error, when its claim is made.
 fn half_claimed(root: &Path, key: &EpochKey, incarnation: u64, used: u64) -> Claim {
     let claim = Claim { incarnation, used };
+    std::fs::create_dir_all(layout::claim_dir(root, key)).unwrap();
     std::fs::write(claim.path(root, key), "slow").unwrap();
     claim
 }
@@ -45,7 +46,7 @@ fn whoever_dies_while_it_takes_over_leaves_what_was_recorded() {
         let ((second, _), (third, _)) = (attached(root.path(), "app-2"), attached(root.path(), "app-3"));
         let half = half_claimed(root.path(), &key, second, claim.used);
         if said {
-            seal::announce(&store, &key, half).unwrap();
+            sure::announce(&store, &key, half).unwrap();
         }
         if removed {
             give_up_name(&store, &key, claim).unwrap();
@@ -109,4 +110,78 @@ fn a_commit_goes_on_without_whoever_died_while_it_took_the_epoch_over() {
     give_up(&Folder::at(root.path()), &key, claim).unwrap();
     assert!(Claims::find(&Folder::at(root.path()), &key).unwrap().all.is_empty());
     assert_ne!(claimed(root.path(), &key, second).used, claim.used);
+}
+
+#[test]
+fn a_claim_that_a_commit_went_on_without_is_never_said_to_count() {
+    let root = tempfile::tempdir().unwrap();
+    let (key, store) = (named("daily"), Folder::at(root.path()));
+    let (first, _) = attached(root.path(), "app-1");
+    let claim = claimed(root.path(), &key, first);
+    let (second, _) = attached(root.path(), "app-2");
+    let half = half_claimed(root.path(), &key, second, claim.used);
+    assert!(sure::refuse(&store, &key, half).unwrap());
+    // Its maker has looked before, and says so now; then the claim is removed.
+    assert!(!Claims::find(&store, &key).unwrap().is_sure(half));
+    assert!(!sure::announce(&store, &key, half).unwrap());
+    give_up(&store, &key, claim).unwrap();
+    assert!(Claims::find(&store, &key).unwrap().all.is_empty());
+    assert_ne!(claimed(root.path(), &key, second).used, claim.used);
+}
+
+#[test]
+fn a_commit_does_not_remove_a_claim_that_counts_or_may() {
+    // It was said in full just now, in part, or what is there is not known.
+    for said in [&b"this claim counts\n"[..], b"this cl", b"", b"something else"] {
+        let root = tempfile::tempdir().unwrap();
+        let (key, store) = (named("daily"), Folder::at(root.path()));
+        let (first, writer) = attached(root.path(), "app-1");
+        let claim = claimed(root.path(), &key, first);
+        writer.submit(of(&key, 0, b"abc")).wait().unwrap();
+        let (second, _) = attached(root.path(), "app-2");
+        let half = half_claimed(root.path(), &key, second, claim.used);
+        std::fs::write(layout::claim_dir(root.path(), &key).join(half.name("sure")), said).unwrap();
+        let told = give_up(&store, &key, claim).unwrap_err();
+        let left = Claims::find(&store, &key).unwrap();
+        assert!(left.all.contains(&half), "{told}");
+        // Whoever made it may go on: all that was recorded is there.
+        if left.is_sure(half) {
+            assert_eq!(found(root.path(), &key, claimed(root.path(), &key, second)), 3);
+        }
+    }
+}
+
+#[test]
+fn a_takeover_of_which_only_a_part_was_said_says_it_again() {
+    let root = tempfile::tempdir().unwrap();
+    let key = named("daily");
+    let (first, writer) = attached(root.path(), "app-1");
+    let claim = claimed(root.path(), &key, first);
+    writer.submit(of(&key, 0, b"abc")).wait().unwrap();
+    let (second, _) = attached(root.path(), "app-2");
+    let half = half_claimed(root.path(), &key, second, claim.used);
+    std::fs::write(layout::claim_dir(root.path(), &key).join(half.name("sure")), "this cl").unwrap();
+    assert_eq!(newest(&Folder::at(root.path()), &key).unwrap(), Some(claim));
+    assert_eq!(claimed(root.path(), &key, second), half);
+    assert_eq!(found(root.path(), &key, half), 3);
+}
+
+#[test]
+fn whoever_was_slow_to_begin_a_use_removes_no_claim_of_another() {
+    let root = tempfile::tempdir().unwrap();
+    let (key, store) = (named("daily"), Folder::at(root.path()));
+    let ((first, writer), (second, _), (third, _)) =
+        (attached(root.path(), "app-1"), attached(root.path(), "app-2"), attached(root.path(), "app-3"));
+    // It has looked, and found that nobody else is there.
+    let slow = half_claimed(root.path(), &key, second, 5);
+    let newer = claimed(root.path(), &key, third);
+    assert_eq!(Claims::find(&store, &key).unwrap().all, [newer], "what did not count yet is refused");
+    give_up(&store, &key, newer).unwrap();
+    let older = claimed(root.path(), &key, first);
+    writer.submit(of(&key, 0, b"abc")).wait().unwrap();
+    // Now it goes on.
+    assert!(!sure::announce(&store, &key, slow).unwrap() || !is_there(&store, &key, slow).unwrap());
+    remove_older(&store, &key, slow).unwrap();
+    let taken = claimed(root.path(), &key, second);
+    assert_eq!((taken.used, found(root.path(), &key, taken)), (older.used, 3));
 }
