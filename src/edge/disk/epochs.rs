@@ -15,7 +15,7 @@ use super::location::Location;
 use super::recovery::at_once;
 use super::segment::claim::is_claim;
 use super::segment::gone;
-use super::segment::layout::{app_of, folders_in, segments_in};
+use super::segment::layout::{app_of, folders_in, is_draft, segments_in};
 use super::segment::rubbish::is_query;
 use super::segment::seal::is_seal;
 use super::segment::store::{Entry, Store};
@@ -143,8 +143,8 @@ impl Epochs {
         })?;
         let failed = |e: io::Error| Error::io(format!("dropping {}", folder.display()), &e);
         let beside = store.entries(query).map_err(failed)?;
-        let is_last =
-            beside.iter().all(|Entry { path, .. }| path == folder || is_claim(path) || is_seal(path));
+        let goes_too = |path: &PathBuf| is_claim(path) || is_seal(path) || is_draft(path);
+        let is_last = beside.iter().all(|Entry { path, .. }| path == folder || goes_too(path));
         let dirs = if is_last { vec![folder, query] } else { vec![folder] };
         // Those that are written from now on are of another use of the name.
         let segments = segments_in(store, folder).map_err(failed)?;
@@ -180,7 +180,7 @@ impl Epochs {
             for Entry { path, .. } in store.entries(dir)? {
                 if is_claim(&path) {
                     store.give_up(&path)?;
-                } else if is_seal(&path) {
+                } else if is_seal(&path) || is_draft(&path) {
                     seals.push(path);
                 }
             }

@@ -253,6 +253,11 @@ fn take_as(
             give_up_name(store, key, claim)?;
             continue;
         }
+        if !is_there(store, key, claim)? {
+            // It was refused before, and that is forgotten.
+            sure::forget(store, key, claim)?;
+            continue;
+        }
         remove_older(store, key, claim)?;
         // Nobody else's writes are acknowledged from now on. What is never run again is read by nobody.
         if !key.is_execution() {
@@ -286,10 +291,13 @@ fn begin(
     }
     let now = Claims::find(store, key)?;
     let newest = now.last().unwrap_or(claim);
+    // What was there before may have been committed, and would be back; or another use counts.
+    let is_over = match now.newest_of(|other| other != claim) {
+        Some(other) => other.used != used,
+        None => before.is_some(),
+    };
+    // Of other uses none counts from now on: those who made older claims have not seen this one.
     let others = now.all.iter().copied().filter(|other| other.used != used);
-    // What was there before may have been committed, and would be back. Of other uses one may count by now, and none does
-    // from now on: those who made older claims have not seen this one.
-    let is_over = before.is_some() && now.newest_of(|other| other != claim).is_none();
     if !is_over && newest == claim && refuse(store, key, others)? {
         return Ok(Some(claim));
     }
@@ -391,7 +399,11 @@ fn wait(store: &dyn Store, key: &EpochKey, since: Instant) -> Result<()> {
     }
     let others = Claims::find(store, key)?.all.into_iter().map(|claim| owner(store, key, claim));
     let others: Vec<String> = others.collect();
-    let met = format!("{} take it over and come to no end: try it again", others.join(", "));
+    let met = format!(
+        "{} take it over and come to no end: try it again or, if none of them lives, remove what they left in {}",
+        others.join(", "),
+        layout::claim_dir(store.root(), key).display()
+    );
     Err(Error::io(format!("looking whose epoch {key} is"), &io::Error::other(met)))
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -35,6 +35,17 @@ pub trait FileSystem: Send + Sync {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Returns when the names in a folder are on disk.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// Gives a file another name, which must not be there yet.
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        match std::fs::hard_link(from, to) {
+            // Over a network the answer to a request may be lost, and this be that to its repetition.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && std::fs::metadata(from)?.nlink() > 1 => {
+                Ok(())
+            }
+            linked => linked,
+        }
+    }
 }
 
 /// The file system of the machine.

@@ -1,14 +1,15 @@
 //! Bytes of a segment file. All numbers are little-endian; `postcard` is its wire format, version 1.
 //!
 //! ```text
-//! header :=  magic "CLSG" | version u16 = 2 | body_len u32 | crc32 u32 (of body) | body
+//! header :=  magic "CLSG" | version u16 = 3 | body_len u32 | crc32 u32 (of body) | body
 //! body   :=  postcard { agent u64, app u64, query str, epoch }
 //!
-//! record :=  mark C1 'R' 'E' 'C' | len u32 | meta_len u32 | crc32 u32 (of meta) | crc32 u32 (of block) | durable u64
+//! record :=  mark C1 'R' 'E' 'C' | is_last 1 bit, len 31 bits | meta_len u32 | crc32 u32 (of meta) | crc32 u32 (of block) | durable u64
 //!            | crc32 u32 (of the 28 bytes before) | meta (meta_len bytes) | block; both together len bytes
 //! meta   :=  postcard { task, generation, app, stage, tasks, plan, offset }
 //! ```
 //!
+//! `is_last` stands in the last of the records that were written at once, which count together.
 //! `durable` is the length of the file that was on disk for certain when the record was written,
 //! 0 in a file's first group. The record's own checksum over its first 28 bytes lets a reader trust the lengths and `durable`
 //! without having read the rest, and that of `meta` lets it pass over the block of another log.

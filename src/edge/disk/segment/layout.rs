@@ -11,6 +11,8 @@ use crate::id::{AgentId, Epoch, EpochKey};
 
 /// Ending of a segment's name.
 pub(super) const ENDING: &str = "seg";
+/// Ending of the name of a file that is written before it gets its own.
+const DRAFT: &str = "new";
 /// Letters of an epoch's name that are kept readable in its folder's name.
 const READABLE: usize = 48;
 
@@ -71,6 +73,20 @@ pub(in crate::edge::disk) fn folders_in(store: &dyn Store, dir: &Path) -> io::Re
 /// Whether a file is a segment, by its name.
 pub(in crate::edge::disk) fn is_segment(file: &Path) -> bool {
     file.extension().is_some_and(|ending| ending == ENDING)
+}
+
+/// Where a file is written before it gets its name: whoever dies meanwhile leaves it, and nobody reads it.
+pub(super) fn draft(file: &Path) -> io::Result<PathBuf> {
+    let mut drawn = [0; 8];
+    getrandom::fill(&mut drawn).map_err(io::Error::other)?;
+    let mut name = file.as_os_str().to_owned();
+    name.push(format!(".{:016x}.{DRAFT}", u64::from_le_bytes(drawn)));
+    Ok(name.into())
+}
+
+/// Whether a file was left before it got its name, by that which it has.
+pub(in crate::edge::disk) fn is_draft(file: &Path) -> bool {
+    file.extension().is_some_and(|ending| ending == DRAFT)
 }
 
 /// The segments of one use of an epoch, in a fixed order.

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use super::alive;
 use super::claim::{incarnation_of_claim, is_claim};
 use super::gone::is_end;
-use super::layout::{self, folders_in, is_segment};
+use super::layout::{self, folders_in, is_draft, is_segment};
 use super::seal::is_seal;
 use super::store::Store;
 use crate::id::application_query;
@@ -81,7 +81,9 @@ fn is_application(store: &dyn Store, query: &Path, claim: &Path) -> bool {
 fn remove_old(store: &dyn Store, dir: &Path, below: &[PathBuf], age: Duration) -> io::Result<usize> {
     let mut files = Vec::new();
     for dir in below.iter().map(PathBuf::as_path).chain([dir]) {
-        let ours = |path: &PathBuf| is_claim(path) || is_segment(path) || is_seal(path) || is_end(path);
+        let ours = |path: &PathBuf| {
+            is_claim(path) || is_segment(path) || is_seal(path) || is_end(path) || is_draft(path)
+        };
         files.extend(store.entries(dir)?.into_iter().map(|entry| entry.path).filter(ours));
     }
     if !files.iter().all(|path| is_old(store, path, age)) {

@@ -66,24 +66,30 @@ fn each_application_has_a_higher_incarnation_than_those_before() {
     assert_eq!(Folder::at(root.path()).entries(root.path()).unwrap().len(), 1);
 }
 
-/// A disk on which something happens before the first file is made, or removed.
-struct Before(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+/// What happens, once, before a file is made with this in its name, or removed.
+type Happening = (&'static str, Box<dyn FnOnce() + Send>);
+
+/// A disk on which things happen, one after the other.
+struct Before(Mutex<Vec<Happening>>);
 
 impl Before {
-    fn happens(&self) {
-        let first = self.0.lock().unwrap().take();
-        first.into_iter().for_each(|happens| happens());
+    fn happens(&self, path: &Path) {
+        let mut left = self.0.lock().unwrap();
+        let is_it = left.first().is_some_and(|(name, _)| path.to_str().unwrap().contains(name));
+        let next = is_it.then(|| left.remove(0));
+        drop(left);
+        next.into_iter().for_each(|(_, happens)| happens());
     }
 }
 
 impl FileSystem for Before {
     fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn RawFile>> {
-        self.happens();
+        self.happens(path);
         RealDisk.create(path, mode)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.happens();
+        self.happens(path);
         RealDisk.remove(path)
     }
 
@@ -92,8 +98,12 @@ impl FileSystem for Before {
     }
 }
 
+fn before(root: &Path, happens: Vec<Happening>) -> Folder {
+    Folder::on(Arc::new(Before(Mutex::new(happens))), root).unwrap()
+}
+
 fn late(root: &Path, happens: impl FnOnce() + Send + 'static) -> Folder {
-    Folder::on(Arc::new(Before(Mutex::new(Some(Box::new(happens))))), root).unwrap()
+    before(root, vec![("", Box::new(happens))])
 }
 
 #[test]

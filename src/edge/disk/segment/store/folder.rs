@@ -10,9 +10,9 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
-use super::super::SETTING;
 use super::super::disk::{FileSystem, RawFile, RealDisk, write_error};
 use super::super::format::Payload;
+use super::super::{SETTING, layout};
 use super::gathering::Gathered;
 use super::{Entry, Filling, Gathering, Measured, Piece, Segment, Sink, Store};
 use crate::error::{Error, Result};
@@ -82,9 +82,20 @@ impl Folder {
         Ok(())
     }
 
+    fn write(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        let file = self.disk.create(path, 0o666)?;
+        file.write_at(&mut [IoSlice::new(content)], 0)?;
+        file.sync()
+    }
+
     fn dir_of<'a>(&'a self, path: &'a Path) -> &'a Path {
         path.parent().unwrap_or(&self.root)
     }
+}
+
+/// Whether files have one name each in this file system.
+fn has_no_links(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied)
 }
 
 impl fmt::Debug for Folder {
@@ -152,9 +163,14 @@ impl Store for Folder {
     fn create(&self, path: &Path, content: &[u8]) -> io::Result<()> {
         let dir = self.dir_of(path);
         self.in_dir(dir, || {
-            let file = self.disk.create(path, 0o666)?;
-            file.write_at(&mut [IoSlice::new(content)], 0)?;
-            file.sync()?;
+            // Under another name first: whoever finds this one finds all of it.
+            let draft = layout::draft(path)?;
+            let made = self.write(&draft, content).and_then(|()| self.disk.link(&draft, path));
+            let _rubbish = self.disk.remove(&draft);
+            match made {
+                Err(e) if has_no_links(&e) => self.write(path, content)?,
+                made => made?,
+            }
             self.disk.sync_dir(dir)
         })
     }

@@ -185,3 +185,97 @@ fn whoever_was_slow_to_begin_a_use_removes_no_claim_of_another() {
     let taken = claimed(root.path(), &key, second);
     assert_eq!((taken.used, found(root.path(), &key, taken)), (older.used, 3));
 }
+
+#[test]
+fn a_claim_whose_refusal_is_forgotten_removes_none_that_counts() {
+    let root = tempfile::tempdir().unwrap();
+    let key = named("daily");
+    let (first, writer) = attached(root.path(), "app-1");
+    let claim = claimed(root.path(), &key, first);
+    writer.submit(of(&key, 0, b"abc")).wait().unwrap();
+    let (second, _) = attached(root.path(), "app-2");
+    let (path, of) = (root.path().to_owned(), key.clone());
+    let refused = move || {
+        let half = Claim { incarnation: second, ..claim };
+        assert!(refuse(&Folder::at(&path), &of, [half].into_iter()).unwrap());
+    };
+    let slow = before(root.path(), vec![(".sure", Box::new(refused))]);
+    let taken = take(&slow, &key, second, ("app-2", APP + second)).unwrap();
+    assert_eq!((taken.used, found(root.path(), &key, taken)), (claim.used, 3));
+}
+
+#[test]
+fn a_use_that_was_committed_does_not_come_back_beside_the_next() {
+    let root = tempfile::tempdir().unwrap();
+    let key = named("daily");
+    let (first, _) = attached(root.path(), "app-1");
+    let claim = claimed(root.path(), &key, first);
+    let (second, _) = attached(root.path(), "app-2");
+    // While the second makes its claim, the first commits and begins the next use, which it commits a moment later.
+    let (path, of) = (root.path().to_owned(), key.clone());
+    let next = move || {
+        give_up(&Folder::at(&path), &of, claim).unwrap();
+        assert_ne!(claimed(&path, &of, first).used, claim.used);
+    };
+    let (path, of) = (root.path().to_owned(), key.clone());
+    let over = move || {
+        let store = Folder::at(&path);
+        give_up(&store, &of, newest(&store, &of).unwrap().unwrap()).unwrap();
+    };
+    let slow = before(root.path(), vec![(".claim", Box::new(next)), (".sure", Box::new(over))]);
+    let taken = take(&slow, &key, second, ("app-2", APP + second)).unwrap();
+    assert_ne!(taken.used, claim.used);
+}
+
+#[test]
+fn whoever_dies_while_it_writes_shuts_no_name() {
+    let root = tempfile::tempdir().unwrap();
+    let (key, store) = (named("daily"), Folder::at(root.path()));
+    let (first, _) = attached(root.path(), "app-1");
+    let disk = FaultyDisk::default();
+    // There is room for the claim, and not for what says that it counts.
+    disk.0.leave_space(Some(10));
+    take(&on(&disk, root.path()), &key, first, ("app-1", APP + first)).unwrap_err();
+    let left = Claims::find(&store, &key).unwrap();
+    assert!(left.all.len() == 1 && left.sure.is_empty());
+    // Or it was killed there.
+    let draft = layout::draft(&layout::claim_dir(root.path(), &key).join(left.all[0].name("sure"))).unwrap();
+    std::fs::write(&draft, "this cl").unwrap();
+    let (second, _) = attached(root.path(), "app-2");
+    let claim = claimed(root.path(), &key, second);
+    assert_eq!(Claims::find(&store, &key).unwrap().all, [claim]);
+    give_up(&store, &key, claim).unwrap();
+    assert_eq!(prune(&store, Duration::ZERO).unwrap(), 1);
+    assert!(!draft.exists() && !layout::claim_dir(root.path(), &key).exists());
+}
+
+#[test]
+fn where_files_have_one_name_each_they_are_written_under_it() {
+    struct Unlinked;
+
+    impl FileSystem for Unlinked {
+        fn create(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn RawFile>> {
+            RealDisk.create(path, mode)
+        }
+
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            RealDisk.remove(path)
+        }
+
+        fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+            RealDisk.sync_dir(dir)
+        }
+
+        fn link(&self, _from: &Path, _to: &Path) -> io::Result<()> {
+            Err(io::Error::from_raw_os_error(1))
+        }
+    }
+
+    let root = tempfile::tempdir().unwrap();
+    let store = Folder::on(Arc::new(Unlinked), root.path()).unwrap();
+    let path = root.path().join("name");
+    store.create(&path, b"one").unwrap();
+    assert_eq!(store.create(&path, b"two").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    assert_eq!(&store.read(&path).unwrap()[..], b"one");
+    assert_eq!(store.entries(root.path()).unwrap().len(), 1);
+}
