@@ -11,9 +11,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import org.apache.spark.ShuffleDependency;
-import org.apache.spark.rdd.RDD;
-import org.apache.spark.sql.catalyst.expressions.Alias;
+import java.util.function.Predicate;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.BitwiseAnd;
@@ -24,16 +22,12 @@ import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
 import org.apache.spark.sql.catalyst.expressions.PythonUDF;
 import org.apache.spark.sql.catalyst.expressions.XxHash64;
-import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.catalyst.plans.logical.ArrowEvalPython;
-import org.apache.spark.sql.catalyst.plans.logical.BaseEvalPython;
 import org.apache.spark.sql.catalyst.plans.logical.Filter;
-import org.apache.spark.sql.catalyst.plans.logical.Join;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.Repartition;
 import org.apache.spark.sql.catalyst.plans.logical.Union;
-import org.apache.spark.sql.catalyst.plans.logical.Window;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.trees.TreeNodeTag;
@@ -51,7 +45,6 @@ import org.apache.spark.sql.types.FloatType;
 import org.apache.spark.sql.types.IntegerType;
 import org.apache.spark.sql.types.LongType;
 import org.apache.spark.sql.types.LongType$;
-import org.apache.spark.sql.types.MapType;
 import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.NullType;
 import org.apache.spark.sql.types.ShortType;
@@ -99,16 +92,6 @@ public class RowMarks extends Rule {
 
     private static final Set CHOOSES = new HashSet(
         Arrays.asList(new String[] {"Filter", "LocalLimit", "GlobalLimit", "Sort", "SubqueryAlias"}));
-    /** Aggregates that take one of several rows that are equal in their order. */
-    private static final Set ANY_OF_EQUALS = new HashSet(Arrays.asList(new String[] {
-        "MaxBy", "MinBy", "MaxMinByK", "Mode", "ApproximatePercentile", "HllSketchAgg", "KllSketchAggBigint"
-    }));
-
-    /** Nodes that keep one of several rows, any of them, or do not show what is below. */
-    private static final Set CHANGES = new HashSet(Arrays.asList(new String[] {
-        "CTERelationRef", "WindowGroupLimit", "Deduplicate", "DeduplicateWithinWatermark"
-    }));
-
     /** By identity: whether a function takes marks. Those that are not here are not ours. */
     private final Map functions = new ConcurrentHashMap();
     private final ReferenceQueue gone = new ReferenceQueue();
@@ -246,14 +229,18 @@ public class RowMarks extends Rule {
 
     /** The mark of a row of this plan. */
     private Expression mark(LogicalPlan plan) {
-        Set unstable = new HashSet();
-        findUnstable(plan, unstable);
+        Changing changing = new Changing(new Predicate() {
+            public boolean test(Object udf) {
+                return known((PythonUDF) udf) != null;
+            }
+        });
+        changing.find(plan);
         List values = new ArrayList();
         boolean partial = false;
         for (Iterator each = list(plan.output()).iterator(); each.hasNext();) {
             Attribute column = (Attribute) each.next();
             DataType type = column.dataType();
-            if (!isHashed(type) || unstable.contains(column.exprId())) {
+            if (!isHashed(type) || changing.has(column)) {
                 partial |= !(type instanceof NullType);
                 continue;
             }
@@ -307,7 +294,7 @@ public class RowMarks extends Rule {
     /** Whether rows may come in another order when this is computed again. */
     private static boolean isReordered(LogicalPlan plan) {
         if (plan instanceof LogicalRDD) {
-            return isShuffled(((LogicalRDD) plan).rdd());
+            return Changing.isShuffled(((LogicalRDD) plan).rdd());
         }
         boolean inOrder = plan instanceof Repartition
             ? !((Repartition) plan).shuffle() : IN_ORDER.contains(plan.getClass().getSimpleName());
@@ -322,121 +309,7 @@ public class RowMarks extends Rule {
         return false;
     }
 
-    private static boolean isShuffled(RDD rdd) {
-        for (Iterator each = list(rdd.dependencies()).iterator(); each.hasNext();) {
-            org.apache.spark.Dependency on = (org.apache.spark.Dependency) each.next();
-            if (on instanceof ShuffleDependency || isShuffled(on.rdd())) {
-                return true;
-            }
-        }
-        return false;
-    }
-
-    /** Finds columns whose values may be others when a row is computed again. */
-    private void findUnstable(LogicalPlan plan, Set unstable) {
-        for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
-            findUnstable((LogicalPlan) each.next(), unstable);
-        }
-        if (plan instanceof BaseEvalPython) {
-            Iterator results = list(((BaseEvalPython) plan).resultAttrs()).iterator();
-            for (Iterator each = list(((BaseEvalPython) plan).udfs()).iterator(); each.hasNext();) {
-                PythonUDF udf = (PythonUDF) each.next();
-                Attribute result = (Attribute) results.next();
-                boolean answersAgain = known(udf) != null || udf.udfDeterministic();
-                if (!answersAgain || readsOneOf(udf, unstable)) {
-                    unstable.add(result.exprId());
-                }
-            }
-        } else if (plan instanceof Project || plan instanceof Aggregate) {
-            for (Iterator each = list(plan.expressions()).iterator(); each.hasNext();) {
-                Object expression = each.next();
-                if (expression instanceof Alias && isUnstable((Expression) expression, unstable)) {
-                    unstable.add(((Alias) expression).exprId());
-                }
-            }
-        } else if (plan instanceof Union) {
-            for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
-                Iterator columns = list(plan.output()).iterator();
-                for (Iterator of = list(((LogicalPlan) each.next()).output()).iterator(); of.hasNext();) {
-                    Attribute column = (Attribute) columns.next();
-                    if (unstable.contains(((Attribute) of.next()).exprId())) {
-                        unstable.add(column.exprId());
-                    }
-                }
-            }
-        } else if (CHANGES.contains(plan.getClass().getSimpleName()) || choosesOther(plan, unstable)) {
-            addAll(plan.output(), unstable);
-        } else if (plan instanceof Window || readsOneOf(plan.expressions(), unstable)) {
-            // Of rows that are equal to a window's order, each may be the first.
-            addAll(plan.producedAttributes().toSeq(), unstable);
-        }
-    }
-
-    /** Whether a node keeps rows by what may be another value the next time. */
-    private static boolean choosesOther(LogicalPlan plan, Set unstable) {
-        return (plan instanceof Filter || plan instanceof Join) && readsOneOf(plan.expressions(), unstable);
-    }
-
-    private static void addAll(scala.collection.Seq columns, Set unstable) {
-        for (Iterator each = list(columns).iterator(); each.hasNext();) {
-            unstable.add(((Attribute) each.next()).exprId());
-        }
-    }
-
-    private static boolean readsOneOf(scala.collection.Seq expressions, Set unstable) {
-        for (Iterator each = list(expressions).iterator(); each.hasNext();) {
-            if (isUnstable((Expression) each.next(), unstable)) {
-                return true;
-            }
-        }
-        return false;
-    }
-
-    private static boolean isUnstable(Expression expression, Set unstable) {
-        return !expression.deterministic() || takesAny(expression) || readsOneOf(expression, unstable);
-    }
-
-    private static boolean takesAny(Expression expression) {
-        if (ANY_OF_EQUALS.contains(expression.getClass().getSimpleName())) {
-            return true;
-        }
-        for (Iterator each = list(expression.children()).iterator(); each.hasNext();) {
-            if (takesAny((Expression) each.next())) {
-                return true;
-            }
-        }
-        return false;
-    }
-
-    private static boolean readsOneOf(Expression expression, Set unstable) {
-        for (Iterator each = list(expression.references().toSeq()).iterator(); each.hasNext();) {
-            Attribute column = (Attribute) each.next();
-            if (unstable.contains(column.exprId()) || holdsFloat(column.dataType())) {
-                return true;
-            }
-        }
-        return false;
-    }
-
-    private static boolean holdsFloat(DataType type) {
-        if (type instanceof ArrayType) {
-            return holdsFloat(((ArrayType) type).elementType());
-        }
-        if (type instanceof MapType) {
-            return holdsFloat(((MapType) type).keyType()) || holdsFloat(((MapType) type).valueType());
-        }
-        if (type instanceof StructType) {
-            StructField[] fields = ((StructType) type).fields();
-            for (int i = 0; i < fields.length; i++) {
-                if (holdsFloat(fields[i].dataType())) {
-                    return true;
-                }
-            }
-        }
-        return type instanceof DoubleType || type instanceof FloatType;
-    }
-
-    /** Types whose values are the same to the last bit; sums of floats are not, and Spark hashes no maps. */
+    /** Types that Spark hashes. */
     private static boolean isHashed(DataType type) {
         if (type instanceof ArrayType) {
             return isHashed(((ArrayType) type).elementType());
@@ -452,7 +325,8 @@ public class RowMarks extends Rule {
         }
         return type instanceof StringType || type instanceof LongType || type instanceof IntegerType
             || type instanceof ShortType || type instanceof ByteType || type instanceof BooleanType
-            || type instanceof DecimalType || type instanceof BinaryType || type instanceof DateType
+            || type instanceof DoubleType || type instanceof FloatType || type instanceof DecimalType
+            || type instanceof BinaryType || type instanceof DateType
             || type instanceof TimestampType || type instanceof TimestampNTZType
             || type instanceof DayTimeIntervalType || type instanceof YearMonthIntervalType;
     }

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _FOLDER = Path(__file__).parent
 
 
-def made(spark: SparkSession, name: str, *arguments: Any) -> Any:
+def made(spark: SparkSession, name: str, *arguments: Any, uses: tuple[str, ...] = ()) -> Any:
     """Return a new object of a class whose source lies beside this file.
 
     Parameters
@@ -29,21 +29,26 @@ def made(spark: SparkSession, name: str, *arguments: Any) -> Any:
         Name of the class.
     *arguments
         Java objects; the class has one constructor, which takes them.
+    uses : tuple of str
+        Names of other classes that it uses, each of which may use those before it.
     """
     context: Any = spark.sparkContext
     gateway = context._gateway
     objects = gateway.new_array(gateway.jvm.java.lang.Object, len(arguments))
     for place, argument in enumerate(arguments):
         objects[place] = argument
-    return _compiled(gateway, name).getConstructors()[0].newInstance(objects)
+    return _compiled(gateway, (*uses, name)).getConstructors()[0].newInstance(objects)
 
 
 @functools.cache
-def _compiled(gateway: Any, name: str) -> Any:
-    """Return a class, one for each JVM: py4j knows classes by their names."""
+def _compiled(gateway: Any, names: tuple[str, ...]) -> Any:
+    """Return the last of some classes, one for each JVM: py4j knows classes by their names."""
     jvm = gateway.jvm
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
     # By the one that has Spark's classes; that of this thread may be another.
-    compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getSparkClassLoader())
-    compiler.cook((_FOLDER / f"{name}.java").read_text(encoding="utf-8"))
-    return compiler.getClassLoader().loadClass(f"io.clonos.{name}")
+    loader = jvm.org.apache.spark.util.Utils.getSparkClassLoader()
+    for name in names:
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(loader)
+        compiler.cook((_FOLDER / f"{name}.java").read_text(encoding="utf-8"))
+        loader = compiler.getClassLoader()
+    return loader.loadClass(f"io.clonos.{names[-1]}")
