@@ -340,6 +340,14 @@ class LocalState:
         """Epoch that was committed last."""
 
 @final
+class GatheredRows:
+    """Rows of a task until all of them are there."""
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Add rows behind those that are there."""
+    def take(self) -> list[pa.RecordBatch]:
+        """All rows of the keys that come next, by their hash, as they came; none at the end."""
+
 class StateTask:
     """What one task reads of its operator's keyed state, and what it changes.
 
@@ -390,6 +398,13 @@ class StateTask:
         Rows of a key are in the order in which they came. Of the first call, keys are numbered
         in this order; else see `numbers`.
         """
+    def gathering(
+        self,
+        keys: Sequence[int],
+        bytes_max: int | None = None,
+        config: SessionConfig | None = None,
+    ) -> GatheredRows:
+        """Rows that are to be grouped by these columns, more than `bytes_max` of them in a file."""
     def numbers(self) -> pa.Array:
         """Number of each key that `group` gave last (int32)."""
     def load(self) -> None:

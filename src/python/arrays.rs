@@ -31,3 +31,8 @@ pub(super) fn to_pyarrow(py: Python<'_>, array: ArrayRef) -> PyResult<Py<PyAny>>
     let array = PyArray::from_array_ref(array);
     Ok(array.to_pyarrow(py)?.unbind())
 }
+
+/// A `pyarrow.RecordBatch` over the same buffers.
+pub(super) fn batch_to_py(py: Python<'_>, batch: RecordBatch) -> PyResult<Py<PyAny>> {
+    Ok(PyRecordBatch::new(batch).into_pyarrow(py)?.unbind())
+}

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use pyo3_arrow::{PyArray, PyRecordBatch};
 
-use super::arrays::{arrays, batch};
+use super::arrays::{arrays, batch, batch_to_py};
 use super::client::{epoch, get, text};
 use super::config::PySessionConfig;
 use super::door::enter;
@@ -143,7 +143,7 @@ impl PyStage {
                 }
             }
         })?;
-        taken.map(|batches| batches.into_iter().map(|batch| to_pyarrow(py, batch)).collect()).transpose()
+        taken.map(|batches| batches.into_iter().map(|batch| batch_to_py(py, batch)).collect()).transpose()
     }
 
     /// The input is at its end; raises if it was cut short.
@@ -187,7 +187,7 @@ impl PyStage {
             }
             (!cut.round.ends.is_empty()).then(|| frames_batch(cut.round)).transpose()
         })?;
-        batch.map(|batch| to_pyarrow(py, batch)).transpose()
+        batch.map(|batch| batch_to_py(py, batch)).transpose()
     }
 
     /// The function has failed: what it was answered until then is kept.
@@ -220,7 +220,7 @@ impl PyStage {
             let next = start + round.bytes.len() as u64;
             Ok(Some((frames_batch(round)?, next)))
         })?;
-        read.map(|(batch, next)| Ok((to_pyarrow(py, batch)?, next))).transpose()
+        read.map(|(batch, next)| Ok((batch_to_py(py, batch)?, next))).transpose()
     }
 }
 
@@ -314,10 +314,6 @@ fn frames_batch(round: Round) -> Result<RecordBatch> {
         Field::new("frame", DataType::Binary, false),
     ]);
     Ok(RecordBatch::try_new(Arc::new(schema), vec![Arc::new(Int32Array::from(channels)), Arc::new(frames)])?)
-}
-
-fn to_pyarrow(py: Python<'_>, batch: RecordBatch) -> PyResult<Py<PyAny>> {
-    Ok(PyRecordBatch::new(batch).into_pyarrow(py)?.unbind())
 }
 
 /// The partition of each row by its keys, as ``clonos.exchange`` assigns it.

@@ -13,6 +13,7 @@ mod door;
 mod error;
 mod exchange;
 mod functions;
+mod gathered_rows;
 mod inspection;
 mod lists;
 mod location;
@@ -44,6 +45,8 @@ mod _core {
         build_profile, bytes_fingerprint, cluster_stats, ensure_agent, row_fingerprints, run_executor_agent,
         try_checkpoint,
     };
+    #[pymodule_export]
+    use super::gathered_rows::PyGatheredRows;
     #[pymodule_export]
     use super::inspection::{PyEpochs, inspect};
     #[pymodule_export]

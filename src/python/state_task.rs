@@ -1,5 +1,6 @@
 //! `StateTask`: what one task reads of its operator's keyed state, and what it changes.
 
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,9 +15,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use pyo3_arrow::{PyArray, PyRecordBatch, PySchema};
 
-use super::arrays::{array, batch, to_pyarrow};
+use super::arrays::{array, batch, batch_to_py, to_pyarrow};
 use super::client::{epoch, get, text};
+use super::config::PySessionConfig;
 use super::door::{enter, quick};
+use super::gathered_rows::PyGatheredRows;
 use super::location::PyLocation;
 use super::lock;
 use super::service_task::PyServiceTask;
@@ -191,6 +194,8 @@ type Piece = (Option<Py<PyAny>>, Py<PyAny>, Option<Py<PyBytes>>);
 pub(super) struct PyStateTask {
     state: Mutex<TaskState<AnyBackend>>,
     begun: Begun,
+    /// The hashes of its partition's keys.
+    hashes: RangeInclusive<u64>,
     /// Numbers of the keys that were grouped last.
     numbers: Mutex<Vec<u32>>,
 }
@@ -210,7 +215,8 @@ impl PyStateTask {
             let state = TaskState::open(backend, epoch, &opening.keys, opening.variables, &opening.deleted)?;
             let state = state.in_parts(opening.part_bytes.unwrap_or(u64::MAX));
             let begun = state.begun().clone();
-            Ok(Self { state: Mutex::new(state), begun, numbers: Mutex::default() })
+            let hashes = partition_hashes(opening.partition, opening.partitions);
+            Ok(Self { state: Mutex::new(state), begun, hashes, numbers: Mutex::default() })
         })
     }
 
@@ -248,6 +254,17 @@ impl PyStateTask {
             Ok((groups, distinct))
         })?;
         Ok((batch_to_py(py, groups.rows)?, groups.offsets, batch_to_py(py, distinct)?))
+    }
+
+    #[pyo3(signature = (keys, bytes_max=None, config=None))]
+    fn gathering(
+        &self,
+        keys: Vec<usize>,
+        bytes_max: Option<usize>,
+        config: Option<&PySessionConfig>,
+    ) -> PyGatheredRows {
+        let fields = lock(&self.state).key_fields().clone();
+        PyGatheredRows::new((keys, fields), self.hashes.clone(), bytes_max, config)
     }
 
     fn numbers(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
@@ -376,10 +393,6 @@ fn batch_of(rows: &StructArray) -> Result<RecordBatch> {
     let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
     let schema = Arc::new(Schema::new(rows.fields().clone()));
     Ok(RecordBatch::try_new_with_options(schema, rows.columns().to_vec(), &options)?)
-}
-
-fn batch_to_py(py: Python<'_>, batch: RecordBatch) -> PyResult<Py<PyAny>> {
-    Ok(PyRecordBatch::new(batch).into_pyarrow(py)?.unbind())
 }
 
 fn number_i32(number: u32) -> i32 {

@@ -42,8 +42,7 @@ pub fn group(batches: &[RecordBatch], key_columns: &[usize], fields: &Fields) ->
     let count = u32::try_from(whole.num_rows());
     let count = count.map_err(|_| Error::Misuse { what: "a task of more than 2^32 rows".into() })?;
     let keys = keys_of(&whole, key_columns, fields)?;
-    let mut hashes = Vec::with_capacity(whole.num_rows());
-    row_fingerprints(&keys, &mut hashes)?;
+    let hashes = hashes_of(&keys, whole.num_rows())?;
     let rows = encode(&keys, whole.num_rows(), &[])?;
     let mut order = by_hash(&hashes, count);
     let offsets = split_by_key(&mut order, &rows);
@@ -59,6 +58,20 @@ pub fn group(batches: &[RecordBatch], key_columns: &[usize], fields: &Fields) ->
     let options = RecordBatchOptions::new().with_row_count(Some(whole.num_rows()));
     let sorted = RecordBatch::try_new_with_options(whole.schema(), columns, &options)?;
     Ok(Groups { rows: sorted, offsets, keys, prefixes })
+}
+
+/// The hash of each row's key, by which an exchange chose its partition.
+///
+/// # Errors
+/// As [`group`].
+pub(super) fn hashes(batch: &RecordBatch, key_columns: &[usize], fields: &Fields) -> Result<Vec<u64>> {
+    hashes_of(&keys_of(batch, key_columns, fields)?, batch.num_rows())
+}
+
+fn hashes_of(keys: &[ArrayRef], rows: usize) -> Result<Vec<u64>> {
+    let mut hashes = Vec::with_capacity(rows);
+    row_fingerprints(keys, &mut hashes)?;
+    Ok(hashes)
 }
 
 fn keys_of(batch: &RecordBatch, key_columns: &[usize], fields: &Fields) -> Result<Vec<ArrayRef>> {

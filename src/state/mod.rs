@@ -18,6 +18,7 @@
 //! store     all states that one agent holds
 //! codec     rows of Arrow columns as bytes, and back
 //! catalog   what an operator's slots are: its variables, and their schemas
+//! gathered  rows of a task until all of them are there
 //! group     rows by key
 //! table     state as rows, for people
 //! values    values as they are kept
@@ -31,6 +32,7 @@ pub mod codec;
 pub mod delta;
 pub mod entries;
 pub mod files;
+pub mod gathered;
 pub mod group;
 mod held;
 pub mod kept;

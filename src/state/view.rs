@@ -154,6 +154,12 @@ impl<B: Backend> TaskState<B> {
         Ok((groups, numbers))
     }
 
+    /// What keys are, without what does not count.
+    #[must_use]
+    pub const fn key_fields(&self) -> &Fields {
+        self.keys.fields()
+    }
+
     /// All keys, by number.
     ///
     /// # Errors

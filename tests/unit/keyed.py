@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -13,6 +14,7 @@ from pyspark.sql.types import StructType
 from clonos import _core
 from clonos._operators.initial_state import INITIAL
 from clonos._operators.state import declared
+from clonos._state import opening
 from clonos._state.program import EventTime, Flavour, Program
 from clonos._state.run import run
 from clonos._state.variables import TIME_MODES, arrow_schema
@@ -98,6 +100,8 @@ class Operator:
         )
         #: How much of each list and map is loaded with its key.
         self.part_bytes = PART_BYTES
+        #: Rows that are in memory at a time; of 0, those of a range of keys.
+        self.rows_bytes = opening.ROWS_BYTES
         self._state = _core.LocalState()
         self._epoch = 0
 
@@ -154,7 +158,8 @@ class Operator:
         columns = list(zip(*rows, strict=True)) or [[] for _ in self.schema]
         arrays = [pa.array(c, f.type) for c, f in zip(columns, self.schema, strict=True)]
         given = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        outputs = list(run(program, task, iter([given])))
+        with patch.object(opening, "ROWS_BYTES", self.rows_bytes):
+            outputs = list(run(program, task, iter([given])))
         self._state.commit("q", "op", self._epoch)
         return [row for output in outputs for row in output.to_pylist()]
 

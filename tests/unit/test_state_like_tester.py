@@ -46,22 +46,22 @@ class Theirs:
     on_timer=steps,
     batches=batches,
     mode=st.sampled_from(["None", "ProcessingTime"]),
-    how=st.tuples(st.booleans(), st.sampled_from([None, 0, 40])),
+    how=st.tuples(st.booleans(), st.sampled_from([None, 0, 40]), st.sampled_from([0, 1 << 20])),
 )
 def test_a_random_processor_does_what_it_does_on_pysparks_tester(
     program: list[Step],
     on_timer: list[Step],
     batches: Any,
     mode: str,
-    how: tuple[bool, int | None],
+    how: tuple[bool, int | None, int],
 ) -> None:
-    pandas, part_bytes = how
+    pandas, part_bytes, rows_bytes = how
     processor = Interpreter([*program, ("times", 0)], on_timer, pandas=pandas)
     theirs = Theirs(Interpreter(processor.program, on_timer, pandas=pandas), mode)
     flavour: Any = "pandas" if pandas else "row"
     schema, output = "id string, n long", "id string, what string"
     ours = Operator(processor, schema, output, time_mode=mode, flavour=flavour)
-    ours.part_bytes = part_bytes
+    ours.part_bytes, ours.rows_bytes = part_bytes, rows_bytes
     for number, rows in enumerate(batches):
         now = 1_000 + number * 700
         assert by_key(ours.batch(rows, now=now)) == theirs.batch(rows, now)

@@ -25,6 +25,7 @@ from clonos._state.batch_state import (
 )
 from clonos._state.events import check_output, without_late_rows
 from clonos._state.flavour import in_zone
+from clonos._state.opening import gather
 from clonos._state.parted import Grouped, split
 from clonos._state.program import Program
 from clonos._state.variables import TimeMode
@@ -81,7 +82,8 @@ class BatchRunner:
 
     def run(self, batches: Batches) -> Batches:
         """Handle the rows of all keys, then the timers that are due; and commit."""
-        gathered = without_late_rows(batches, self._program, self._task)
+        program, task = self._program, self._task
+        gathered = gather(program, task, without_late_rows(batches, program, task)).take()
         if gathered:
             yield from self._data(gathered)
         if self._has_times:

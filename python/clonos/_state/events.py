@@ -20,24 +20,21 @@ _END = 1
 
 def without_late_rows(
     batches: Iterator[pa.RecordBatch], program: Program, task: _core.StateTask
-) -> list[pa.RecordBatch]:
-    """Gather all batches, without rows of which the previous batch's watermark was past.
+) -> Iterator[pa.RecordBatch]:
+    """Leave out rows of which the previous batch's watermark was past.
 
     Only in event time, as in Spark; rows without a time are never late.
     """
     event, mode = program.event_time, program.time_mode
     if event is None or mode is not TimeMode.EVENT_TIME or task.late_ms < 0:
-        return [batch for batch in batches if len(batch)]
-    gathered = []
+        yield from batches
+        return
     for batch in batches:
         times = batch.column(event.column)
         if event.is_window:
             times = pc.struct_field(times, _END)
         in_time = pc.fill_null(pc.greater(times, _instant(task.late_ms, times.type)), True)
-        kept = batch.filter(in_time)
-        if len(kept):
-            gathered.append(kept)
-    return gathered
+        yield batch.filter(in_time)
 
 
 def check_output(batch: pa.RecordBatch, program: Program, task: _core.StateTask) -> None:

@@ -10,10 +10,16 @@ from clonos._worker.place import addressed, current_place
 from clonos.errors import ConfigError, StateLost
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
     from clonos._state.program import Program
     from clonos._worker.place import Place
 
 
+# Rows of a task in memory; of more, those of a range of keys at a time.
+ROWS_BYTES = 128 << 20
 # How much of each list and map is loaded with its key; of more, what is asked for.
 PART_BYTES = 64 << 10
 
@@ -59,6 +65,21 @@ def open_task(program: Program) -> _core.StateTask:
     if config is not None and place is not None and program.is_kept:
         _check_begun(program, opened, config, place)
     return opened
+
+
+def gather(
+    program: Program, task: _core.StateTask, batches: Iterator[pa.RecordBatch]
+) -> _core.GatheredRows:
+    """Take all rows of a task: nothing is decided before the last of them is there.
+
+    A processor of all keys is given all of them at once.
+    """
+    config = None if program.config is None else _core.SessionConfig.from_bytes(program.config)
+    most = None if program.flavour == "arrow" else ROWS_BYTES
+    rows = task.gathering(list(program.keys), most, config)
+    for batch in batches:
+        rows.add(batch)
+    return rows
 
 
 def _check_begun(

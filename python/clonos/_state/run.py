@@ -15,6 +15,7 @@ from clonos._state.events import check_output, without_late_rows
 from clonos._state.flavour import Flavour
 from clonos._state.frame_flavour import FrameFlavour
 from clonos._state.handle import CLOSED, DATA_PROCESSED, INITIALIZED, TIMER_PROCESSED, TaskHandle
+from clonos._state.opening import gather
 from clonos._state.parted import Grouped, split
 from clonos._state.program import Program
 from clonos._state.row_flavour import RowFlavour
@@ -70,13 +71,20 @@ class Runner:
     # -- rows ------------------------------------------------------------------------------------
 
     def _data(self, batches: Batches) -> Batches:
-        gathered = without_late_rows(batches, self._program, self._task)
-        if not gathered:
-            return
+        program, task = self._program, self._task
+        rows = gather(program, task, without_late_rows(batches, program, task))
+        # Keys come in the order of their hash, however many there are at a time.
+        while some := rows.take():
+            yield from self._rows(some)
+        yield from self._flavour.batches()
+
+    def _rows(self, batches: list[pa.RecordBatch]) -> Batches:
+        """Handle all rows of the keys that come next."""
         program, task, cursor = self._program, self._task, self._handle.cursor
-        rows, offsets, keys = task.group(gathered, list(program.keys))
+        rows, offsets, keys = task.group(batches, list(program.keys))
         task.load()
-        cursor.loaded = len(keys)
+        first = cursor.loaded
+        cursor.loaded += len(keys)
         data, initial = split(Grouped(rows, offsets), program)
         flavour, timer_values = self._flavour, self._handle.timer_values
         key_tuples = flavour.keys(keys)
@@ -87,7 +95,7 @@ class Runner:
         chunks = flavour.chunks(data.rows)
         handle_rows = self._processor.handleInputRows
         for number, key in enumerate(key_tuples):
-            cursor.key = number
+            cursor.key = first + number
             if initial is not None:
                 begin, end = initial.offsets[number], initial.offsets[number + 1]
                 for state in starting.iterator(begin, end):
@@ -97,7 +105,6 @@ class Runner:
                 continue
             if flavour.take(handle_rows(key, chunks.iterator(begin, end), timer_values)):
                 yield from flavour.batches()
-        yield from flavour.batches()
 
     # -- timers ----------------------------------------------------------------------------------
 

@@ -59,6 +59,13 @@ impl Keys {
             return Ok((0..number(prefixes.len())?).collect());
         }
         let first = number(self.prefixes.len())?;
+        if self.numbers.is_none() && self.prefixes.last() < prefixes.first() {
+            // The keys of the next range: all of them ascend.
+            let end = number(self.prefixes.len() + prefixes.len())?;
+            self.prefixes.extend_from_slice(prefixes);
+            self.rows.push(rows.clone());
+            return Ok((first..end).collect());
+        }
         let numbers = self.numbers_of(prefixes)?;
         // Among distinct keys, each number that is new is met once, and they ascend.
         let are_new: BooleanArray = numbers.iter().map(|number| Some(*number >= first)).collect();
