@@ -125,4 +125,4 @@ def test_many_rows_take_little_memory() -> None:
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         return int(done.stdout.split()[1])
 
-    assert grown(8 << 20) * 3 < grown(1 << 40)
+    assert grown(8 << 20) * 2 < grown(1 << 40)
