@@ -23,6 +23,8 @@ pub(super) struct Cuts {
     relaid: usize,
     /// Logs whose borders were others before.
     moved: usize,
+    /// Logs of which a stage before the last has published some.
+    older: usize,
     /// Logs that are open, by the layouts of those who have them open.
     pub(super) open: HashMap<Layout, HashSet<TaskId>>,
 }
@@ -33,6 +35,7 @@ struct Cut {
     published: Option<Layout>,
     relaid: bool,
     moved: bool,
+    older: bool,
     open: Option<Layout>,
 }
 
@@ -40,7 +43,8 @@ impl Entry {
     fn cut(&self) -> Cut {
         let published = self.published.then_some(self.layout);
         let open = self.live.filter(|live| !live.is_over).map(|live| live.layout);
-        Cut { published, relaid: self.relaid, moved: self.has_moved, open }
+        let older = self.published && self.before_layout > LogOffset::START;
+        Cut { published, relaid: self.relaid, moved: self.has_moved, older, open }
     }
 }
 
@@ -48,6 +52,7 @@ impl Cuts {
     fn remove(&mut self, task: &TaskId, cut: Cut) {
         self.relaid -= usize::from(cut.relaid);
         self.moved -= usize::from(cut.moved);
+        self.older -= usize::from(cut.older);
         if let Some(layout) = cut.open
             && let Some(logs) = self.open.get_mut(&layout)
         {
@@ -69,6 +74,7 @@ impl Cuts {
     fn add(&mut self, task: &TaskId, cut: Cut) {
         self.relaid += usize::from(cut.relaid);
         self.moved += usize::from(cut.moved);
+        self.older += usize::from(cut.older);
         if let Some(layout) = cut.open {
             self.open.entry(layout).or_default().insert(task.clone());
         }
@@ -216,9 +222,9 @@ impl Registry {
     /// plan tells.
     pub(super) fn may_be_dealt_otherwise(&self, task: &TaskId, layout: &Layout) -> bool {
         layout.plan.is_some_and(|plan| plan.deals())
-            && self
-                .cuts(task)
-                .is_some_and(|cuts| cuts.published.keys().any(|known| !known.same_stage(layout)))
+            && self.cuts(task).is_some_and(|cuts| {
+                cuts.older > 0 || cuts.published.keys().any(|known| !known.same_stage(layout))
+            })
     }
 
     /// Whether the operator's epoch was recorded by a stage with another number of tasks, or by one whose
