@@ -63,16 +63,16 @@ pub struct Plan {
     /// Of the same without numbers, and with the names of the functions: what is left of a query that is
     /// asked of another day.
     pub shape: u32,
-    /// Of the tables in it that the program made.
+    /// Of the tables in it that the program made. The lowest byte is one of how they are cut.
     pub data: u32,
-    /// Of what decides which rows come to which task: the files and how they are packed, and what moves rows. The lowest
-    /// bit says whether something does that by what no plan tells.
+    /// Of what decides which rows come to which task: the files and how they are packed, by what rows are shuffled, and
+    /// which of these partitions a task reads. The lowest bit says whether rows may be elsewhere though all that is the same.
     pub borders: u32,
 }
 
 impl Plan {
-    /// Whether rows may be in other partitions each time, though the plan is the same: a sort draws a sample to choose its
-    /// borders, and `repartition(n)` deals rows by whatever the query reads of them.
+    /// Whether rows may be in other partitions each time, though all that is known of their borders is the same:
+    /// `repartition(n)` deals rows as they come, and of a sort's sample not every Spark tells.
     #[must_use]
     pub const fn deals(&self) -> bool {
         self.borders & 1 == 1
@@ -88,7 +88,7 @@ impl Plan {
     /// where they are cut alike.
     #[must_use]
     pub const fn is_query(&self, other: &Self) -> bool {
-        let same_tables = self.data == other.data || self.borders != other.borders;
+        let same_tables = self.data == other.data || (self.data ^ other.data) & 0xff != 0;
         self.exact == other.exact && self.shape == other.shape && same_tables
     }
 }

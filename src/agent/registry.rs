@@ -22,6 +22,7 @@ use std::sync::Arc;
 pub use agents::AGENT_SILENCE_MS_MAX;
 use agents::Agents;
 use figures::Figures;
+pub use layouts::StageCut;
 use repair::Short;
 
 use super::committed::Committed;
@@ -243,7 +244,7 @@ impl Registry {
         open: &OpenTask,
         sent: Sent,
         commits_seen: u64,
-        tasks: Option<u32>,
+        cut: impl Into<StageCut>,
         now_ms: u64,
     ) -> Granted {
         self.look_for_silent(now_ms);
@@ -258,8 +259,7 @@ impl Registry {
         let Some(named) = self.uses_of(&open.task).name(&open.task.operator, open.used, execution) else {
             return Granted::Left;
         };
-        let layout =
-            Layout { app: open.app, stage: open.stage, tasks, code: open.used.code, plan: named.plan };
+        let layout = cut.into().layout(open, named.plan);
         let first = TaskId { operator: named.operator, ..open.task.clone() };
         let (part, opener) = self.part(&first, open);
         if opener.is_some_and(|opener| opener.is_late(sent)) || self.agents.is_dead(sent.by) {

@@ -49,10 +49,10 @@ impl PyAgent {
         keep_traces();
         let ask = move |stage: u32| -> Option<Stage> {
             // Spark may not know, or be shutting down; then the layout counts as unchanged.
-            let known: Option<(u32, bool)> = Python::attach(|py| {
+            let known: Option<(u32, bool, Option<u32>)> = Python::attach(|py| {
                 stages.call1(py, (stage,)).and_then(|stage| stage.extract(py)).ok().flatten()
             });
-            known.map(|(tasks, was_complete)| Stage { tasks, was_complete })
+            known.map(|(tasks, was_complete, borders)| Stage { tasks, was_complete, borders })
         };
         let lost = move |stage: u32, partition: Partition| -> bool {
             Python::attach(|py| was_lost.call1(py, (stage, partition.0)).and_then(|lost| lost.extract(py)))

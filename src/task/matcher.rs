@@ -96,7 +96,7 @@ pub(super) struct Matcher {
     /// Keys of own rows, where others of them have no mark like those of this task's.
     known_keys: Option<FingerprintMap<()>>,
     /// Rows may be missing also where others have them.
-    others_may_lack: bool,
+    pub(super) others_may_lack: bool,
     /// Arguments of rows that got an answer of others without their mark.
     borrowed: FingerprintMap<()>,
     /// How many rows others have recorded, where they were asked for.

@@ -84,7 +84,7 @@ impl Life {
             port: 0,
             stages: Box::new(move |stage| {
                 let tasks = asked.lock().unwrap().get(&stage).copied()?;
-                Some(Stage { tasks, was_complete: false })
+                Some(Stage { tasks, was_complete: false, borders: None })
             }),
             was_lost: Box::new(|_, _| false),
             plan_uses: Box::new(|_| None),

@@ -37,6 +37,7 @@ from clonos._config import (
     parse_spill_policy,
 )
 from clonos._driver import spark_private
+from clonos._driver.borders import stage_borders
 from clonos._driver.local_iterators import LocalIterators
 from clonos._driver.plans import plan_uses
 from clonos._driver.session import Session
@@ -293,14 +294,14 @@ def _start_agent(
 ) -> _core.Agent:
     # Of the driver's node alone: executors are sent the configuration without it.
     label = os.environ.get(HOST_LABEL, "") if label is None else label
-    stages = spark_private.stages(spark.sparkContext)
+    stages = spark_private.stages(spark.sparkContext, stage_borders(spark))
     was_lost = spark_private.lost_outputs(spark.sparkContext)
     own = config.with_host_label(label)
     clocks = spark_private.clocks(spark)
     next_batches = spark_private.next_batches(spark)
     uses = plan_uses(spark, iterators.query)
 
-    def stage_of(stage: int) -> tuple[int, bool] | None:
+    def stage_of(stage: int) -> spark_private.Stage | None:
         # Of the first of its tasks, before anything is asked or decided for it. It may be of a
         # stream of a session that nobody listens to yet.
         if (session := _attached.current()) is not None:

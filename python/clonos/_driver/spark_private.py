@@ -12,6 +12,7 @@ name                                                      seen in
 ``SparkContext._jsc.sc().dagScheduler().activeJobs``      4.3
 ``SparkContext._jsc.sc().listenerBus().waitUntilEmpty``   4.3
 ``ShuffleMapStage.shuffleDep``, ``Stage.latestInfo``      4.3
+``Stage.rdd``                                             4.3
 ``SparkContext._jsc.sc().getExecutorIds``                 4.3
 ``DAGScheduler``'s field ``mapOutputTracker``             4.3
 ``MapOutputTrackerMaster.shuffleStatuses``                4.3
@@ -72,21 +73,28 @@ def is_set(spark: SparkSession, setting: str) -> bool:
     return bool(jconf.contains(setting))
 
 
-def stages(context: SparkContext) -> Callable[[int], tuple[int, bool] | None]:
-    """Return what tells how many partitions a stage has, and whether all were complete once.
+# How many partitions a stage has, whether all were complete once, and its borders, where known.
+Stage = tuple[int, bool, int | None]
+
+
+def stages(
+    context: SparkContext, borders: Callable[[int, Any], int | None]
+) -> Callable[[int], Stage | None]:
+    """Return what tells about a stage.
 
     The number is not the status tracker's, which counts those of a stage's last attempt: only the
-    missing ones after a failure.
+    missing ones after a failure. `borders` is given a stage and its RDD.
     """
     known: Any = context._jsc.sc().dagScheduler().stageIdToStage()
 
-    def of_stage(stage: int) -> tuple[int, bool] | None:
+    def of_stage(stage: int) -> Stage | None:
         found = known.get(stage)
         if not found.isDefined():
             return None
         now: Any = found.get()
         was_tried = now.latestInfo().attemptNumber() > 0
-        return int(now.numPartitions()), was_tried and _was_complete(context, stage)
+        was_complete = was_tried and _was_complete(context, stage)
+        return int(now.numPartitions()), was_complete, borders(stage, now.rdd())
 
     return of_stage
 

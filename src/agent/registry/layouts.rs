@@ -5,10 +5,34 @@ use std::sync::Arc;
 
 use super::parts::{first_part, parts_of};
 use super::{Entry, Live, Registry};
-use crate::agent::protocol::{Layout, PoolEntry};
+use crate::agent::protocol::{Layout, OpenTask, Plan, PoolEntry, Use};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Generation, LogOffset, Partition, TaskId};
 use crate::task::Ended;
+
+/// How a stage is cut into tasks, as far as Spark tells.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StageCut {
+    /// How many there are.
+    pub tasks: Option<u32>,
+    /// By what; see [`Plan::borders`].
+    pub borders: Option<u32>,
+}
+
+impl From<Option<u32>> for StageCut {
+    fn from(tasks: Option<u32>) -> Self {
+        Self { tasks, borders: None }
+    }
+}
+
+impl StageCut {
+    /// The layout of a task that a stage opens. How the stage is cut counts for more than what its plan says of that.
+    pub(super) fn layout(self, open: &OpenTask, plan: Option<Plan>) -> Layout {
+        let cut = |plan: Plan| Plan { borders: self.borders.unwrap_or(plan.borders), ..plan };
+        let OpenTask { app, stage, used: Use { code, .. }, .. } = *open;
+        Layout { app, stage, tasks: self.tasks, code, plan: plan.map(cut) }
+    }
+}
 
 /// Logs that are told of in one answer: about a megabyte.
 pub(super) const POOL_PAGE: usize = 1 << 12;
@@ -276,7 +300,7 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::protocol::{AgentInfo, AgentStanding, OpenTask, Plan, Sent, Use};
+    use crate::agent::protocol::{AgentInfo, AgentStanding, Sent};
     use crate::agent::registry::Granted;
     use crate::id::Epoch;
 
@@ -347,16 +371,38 @@ mod tests {
     }
 
     #[test]
+    fn what_spark_tells_of_a_stage_counts_for_more_than_its_plan() {
+        let (used, by_plan) = (Use::default(), Plan { exact: 1, shape: 2, data: 3, borders: 9 });
+        let open = OpenTask {
+            task: task(0),
+            used,
+            execution: None,
+            app: 1,
+            stage: 2,
+            attempt: 3,
+            worker: 3,
+            inside: false,
+            stamp: 0,
+        };
+        let of = |borders| StageCut { tasks: Some(4), borders }.layout(&open, Some(by_plan));
+        assert_eq!(of(None).plan, Some(by_plan));
+        assert_eq!(of(Some(6)).plan, Some(Plan { borders: 6, ..by_plan }));
+        assert!(of(Some(6)).has_other_borders(&of(Some(8))) && !of(Some(6)).has_other_borders(&of(Some(6))));
+    }
+
+    #[test]
     fn rows_may_be_elsewhere_where_no_plan_tells_and_another_stage_has_published() {
         let mut registry = Registry::new();
         let (addr, host) = ("1".to_owned(), "1".to_owned());
         registry.register(AgentInfo { id: AgentId(1), addr, host, driver: false }, "", 0);
         let first = opens(&mut registry, (1, 4), 0, 1, true);
-        let dealt = |stage, borders| {
+        let dealt = |registry: &Registry, stage, borders| {
             let plan = Some(Plan { borders, ..Plan::default() });
             registry.may_be_dealt_otherwise(&task(1), &Layout { stage, plan, ..first })
         };
-        assert!(dealt(2, 7), "the lowest bit says so");
-        assert!(!dealt(2, 6) && !dealt(1, 7));
+        assert!(dealt(&registry, 2, 7), "the lowest bit says so");
+        assert!(!dealt(&registry, 2, 6) && !dealt(&registry, 1, 7));
+        opens(&mut registry, (2, 4), 0, 1, true);
+        assert!(dealt(&registry, 2, 7), "also once this stage goes on with all its logs");
     }
 }

@@ -13,7 +13,7 @@ use crate::agent::protocol::{
     AgentInfo, Beginning, Counting, Execution, Grant, Layout, OpenTask, Placed, PoolEntry, Recording, Repair,
     Reply, Request, Sent,
 };
-use crate::agent::registry::{Granted, Registry};
+use crate::agent::registry::{Granted, Registry, StageCut};
 use crate::edge::locked;
 use crate::edge::net::connections::Connections;
 use crate::error::{Error, Result};
@@ -26,6 +26,15 @@ pub struct Stage {
     pub tasks: u32,
     /// Whether all of them had come to their end once, so that what is behind the stage may have begun.
     pub was_complete: bool,
+    /// By what its rows are cut into them, if Spark can tell; see [`Plan::borders`](crate::agent::code::Plan::borders).
+    pub borders: Option<u32>,
+}
+
+impl Stage {
+    /// How it is cut.
+    const fn cut(self) -> StageCut {
+        StageCut { tasks: Some(self.tasks), borders: self.borders }
+    }
 }
 
 /// Tells what there is to know of a Spark stage now, if it knows.
@@ -170,10 +179,10 @@ impl LocalRegistry {
         }
         let stage = self.stage(open.stage);
         self.look_at_plan(open);
-        let (now_ms, tasks) = (self.now_ms(), stage.map(|stage| stage.tasks));
+        let (now_ms, cut) = (self.now_ms(), stage.map(|stage| stage.cut()).unwrap_or_default());
         let mut registry = locked(&self.registry);
         registry.look_at_clock(now_ms);
-        let mut grant = match registry.grant(open, sent, commits_seen, tasks, now_ms) {
+        let mut grant = match registry.grant(open, sent, commits_seen, cut, now_ms) {
             Granted::Yes(grant) => grant,
             Granted::Busy => return Ok(Reply::Busy),
             Granted::Crossed => return Err(Error::OperatorUsedTwice { task: open.task.clone() }),

@@ -71,9 +71,10 @@ impl ResultTask {
     }
 
     /// Whether rows are looked for among others from now on, of which so many were known. Where nothing but what was asked
-    /// says that rows may be elsewhere, they are not until one is found there.
+    /// says that rows may be elsewhere, they are not until one is found there, or who recorded did not come to all of them.
     pub(super) fn has_found_others(&mut self, known: usize) -> bool {
-        let has_others = self.is_cut_otherwise() || self.matcher.recorded.len() > known;
+        let has_others =
+            self.is_cut_otherwise() || self.matcher.recorded.len() > known || self.matcher.others_may_lack;
         self.has_pool |= has_others;
         self.matcher.has_others |= has_others;
         self.matcher.others_may_take |= has_others;

@@ -321,6 +321,11 @@ fn where_rows_may_be_dealt_otherwise_one_that_moved_in_does_not_take_the_answer_
     // Where nobody else has it, it is the own row, of which something is another each time.
     let mut alone = attempt(&[]);
     assert_eq!(alone.run_marked(&["c", "a", "b"], marks(1, &[20, 30, 5])).unwrap(), [3, 2, 1]);
+    // Or it is new, if who recorded did not come to all rows.
+    let mut lacking = attempt(&[]);
+    lacking.others.may_lack_rows = true;
+    assert_eq!(lacking.run_marked(&["c", "a", "b"], marks(1, &[20, 30, 5])).unwrap(), [3, 100, 1]);
+    assert_eq!(lacking.run_marked(&["a"], marks(1, &[10])).unwrap(), [2]);
 }
 
 #[test]

@@ -1,0 +1,57 @@
+"""By what the rows of a stage are cut into tasks, as Spark runs it.
+
+Private names of Spark, seen in 4.3: what `Borders.java` imports and finds in the closures of a
+shuffle: its ``Partitioning``, and ``RangePartitioner.rangeBounds``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from clonos._driver import compiled, spark_private
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger("clonos")
+# Stages that are remembered: the tasks that are run again ask about theirs once more.
+_STAGES_MAX = 64
+
+
+def stage_borders(spark: SparkSession) -> Callable[[int, Any], int | None]:
+    """Return what tells the borders of a stage, given its number and its RDD in the JVM.
+
+    They are a hash of 32 bits that is the same in each process, whose lowest bit says whether rows
+    may be elsewhere though it is the same; see `Borders.java`. ``None`` where this Spark cannot
+    tell: then there is what its plan says.
+    """
+    known: dict[int, int | None] = {}
+    failed = False
+    turn = threading.Lock()
+
+    def read(rdd: Any) -> int | None:
+        nonlocal failed
+        try:
+            return int(compiled.made(spark, "Borders", rdd).hash())
+        except Exception as error:  # noqa: BLE001, whatever another Spark has otherwise
+            if not failed and spark_private.is_running(spark):
+                failed = True
+                _log.warning(
+                    "this Spark does not tell by what it cuts the rows of a stage into tasks: if "
+                    "it cuts them otherwise into as many, that is known from its plan only (%s)",
+                    error,
+                )
+            return None
+
+    def of_stage(stage: int, rdd: Any) -> int | None:
+        with turn:
+            if stage not in known:
+                known[stage] = read(rdd)
+                if len(known) > _STAGES_MAX:
+                    del known[next(iter(known))]
+            return known[stage]
+
+    return of_stage

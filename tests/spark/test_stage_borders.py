@@ -1,0 +1,158 @@
+"""Queries of one epoch whose rows Spark cuts into as many tasks by other borders, as it runs them.
+
+No plan of theirs differs below the function: how frames are joined, and which partitions of a
+shuffle are read together, Spark decides by what each query reads.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from epochs import drawn
+from pyspark import cloudpickle
+from pyspark.sql import functions
+
+from clonos._driver.borders import stage_borders
+
+# So many that adaptive execution cuts them into several tasks.
+ROWS = 60_000
+pytestmark = pytest.mark.timeout(360)
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def facts(spark: Any) -> Any:
+    columns = ("id", "id % 1000 as k", "sha2(cast(id as string), 256) as text")
+    return spark.range(0, ROWS, 1, 2).selectExpr(*columns)
+
+
+def answers(df: Any) -> tuple[int, dict[int, float]]:
+    """Of all rows, and how many tasks there were."""
+    rows = df.withColumn("task", functions.spark_partition_id()).collect()
+    assert len(rows) == ROWS
+    return len({row.task for row in rows}), {row.id: row.v for row in rows}
+
+
+@contextmanager
+def settings(spark: Any, **values: str) -> Iterator[None]:
+    names = {name.replace("__", "."): value for name, value in values.items()}
+    try:
+        for name, value in names.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name in names:
+            spark.conf.unset(name)
+
+
+def test_a_join_that_a_query_does_not_need_moves_its_rows(spark: Any, session: Any) -> None:
+    # Each row has at most one other, of which the first query reads nothing: Spark leaves it out.
+    others = facts(spark).groupBy("k").agg(functions.max("text").alias("longest")).hint("merge")
+    df = facts(spark).join(others, "k", "left").withColumn("v", drawn("id"))
+    with (
+        settings(spark, spark__sql__shuffle__partitions="2"),
+        session.epoch("a join left out"),
+    ):
+        narrow, narrow_answers = answers(df.select("id", "v"))
+        wide, wide_answers = answers(df)
+    assert narrow == wide == 2
+    assert wide_answers == narrow_answers
+
+
+def test_a_table_that_is_small_enough_for_one_query_only_moves_its_rows(
+    spark: Any, session: Any
+) -> None:
+    others = facts(spark).selectExpr("id as k", "text as other").where("k < 1000")
+    others.write.mode("overwrite").saveAsTable("borders_others")
+    try:
+        df = facts(spark).join(spark.table("borders_others"), "k").withColumn("v", drawn("id"))
+        with (
+            settings(
+                spark,
+                spark__sql__shuffle__partitions="2",
+                spark__sql__autoBroadcastJoinThreshold="40000",
+                spark__sql__adaptive__autoBroadcastJoinThreshold="-1",
+            ),
+            session.epoch("small enough"),
+        ):
+            narrow, narrow_answers = answers(df.select("id", "v"))
+            wide, wide_answers = answers(df)
+    finally:
+        spark.sql("drop table borders_others")
+    assert narrow == wide == 2
+    assert wide_answers == narrow_answers
+
+
+def borders(spark: Any, df: Any) -> int | None:
+    df.collect()
+    return stage_borders(spark)(0, df._jdf.queryExecution().toRdd())
+
+
+SAME: dict[str, Callable[[Any], Any]] = {
+    "rows": lambda df: df,
+    "hash": lambda df: df.repartition(3, "k"),
+    "groups": lambda df: df.groupBy("id", "k").agg(functions.max("text").alias("text")),
+    "sort of few rows": lambda df: df.where("id < 300").orderBy("id"),
+    "coalesce": lambda df: df.repartition(5, "k").coalesce(2),
+    "union": lambda df: df.union(df),
+    "merge": lambda df: df.hint("merge").join(
+        df.selectExpr("id as other"), functions.expr("id = other")
+    ),
+}
+OTHER: dict[str, Callable[[Any], Any]] = {
+    "another number": lambda df: df.repartition(4, "k"),
+    "another column": lambda df: df.repartition(3, "id"),
+    "fewer tasks": lambda df: df.repartition(3, "k").coalesce(2),
+    "no shuffle": lambda df: df,
+    "a range": lambda df: df.repartitionByRange(3, "k"),
+    "other borders": lambda df: df.where("k < 500").repartitionByRange(3, "k"),
+    "round robin": lambda df: df.repartition(3),
+    "one after another": lambda df: df.repartition(3, "k").union(df),
+}
+
+
+@pytest.mark.parametrize("cut", SAME)
+def test_borders_are_the_same_whichever_columns_are_read(spark: Any, cut: str) -> None:
+    df = facts(spark)
+    # Which partitions are read together depends on their bytes.
+    with settings(spark, spark__sql__adaptive__coalescePartitions__enabled="false"):
+        first = borders(spark, SAME[cut](df))
+        assert first is not None
+        assert first & 1 == 0
+        assert borders(spark, SAME[cut](df).select("id", "k")) == first
+        again = SAME[cut](facts(spark)).where("id >= 0").selectExpr("id + 1")
+        assert borders(spark, again) == first
+
+
+def test_borders_are_others_where_rows_are_cut_otherwise(spark: Any) -> None:
+    df = facts(spark)
+    found = [borders(spark, cut(df)) for cut in (SAME["hash"], *OTHER.values())]
+    assert None not in found
+    assert len(set(found)) == len(found)
+
+
+def test_rows_dealt_round_robin_may_be_elsewhere_each_time(spark: Any) -> None:
+    df = facts(spark).repartition(3)
+    found = {borders(spark, df), borders(spark, df.select("id"))}
+    assert len(found) == 2
+    assert all(one is not None and one & 1 for one in found)
+
+
+def test_borders_of_a_sample_are_told(spark: Any) -> None:
+    # Many more rows than Spark looks at.
+    df = facts(spark).where("id >= 0")
+    with settings(spark, spark__sql__execution__rangeExchange__sampleSizePerPartition="10"):
+        ranges = [df.repartitionByRange(3, functions.expr("hash(id)")) for _ in range(5)]
+        found = {borders(spark, one) for one in ranges}
+    assert len(found) > 1
+    assert all(one is not None and one & 1 == 0 for one in found)
+
+
+def test_what_cannot_be_read_is_said_once(spark: Any, caplog: pytest.LogCaptureFixture) -> None:
+    of_stage = stage_borders(spark)
+    assert of_stage(1, None) is None
+    assert of_stage(2, None) is None
+    assert len(caplog.records) == 1
