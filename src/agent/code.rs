@@ -63,7 +63,7 @@ pub struct Plan {
     /// Of the same without numbers, and with the names of the functions: what is left of a query that is
     /// asked of another day.
     pub shape: u32,
-    /// Of the tables in it that the program made. The lowest byte is one of how they are cut.
+    /// Of the tables in it that the program made. The lower half is one of how they are cut.
     pub data: u32,
     /// Of what decides which rows come to which task: the files and how they are packed, by what rows are shuffled, and
     /// which of these partitions a task reads. The lowest bit says whether rows may be elsewhere though all that is the same.
@@ -88,7 +88,7 @@ impl Plan {
     /// where they are cut alike.
     #[must_use]
     pub const fn is_query(&self, other: &Self) -> bool {
-        let same_tables = self.data == other.data || (self.data ^ other.data) & 0xff != 0;
+        let same_tables = self.data == other.data || (self.data ^ other.data) & 0xffff != 0;
         self.exact == other.exact && self.shape == other.shape && same_tables
     }
 }

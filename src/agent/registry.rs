@@ -312,7 +312,7 @@ impl Registry {
         let over = self.over.below(&task.epoch_key()).unwrap_or(Generation::NONE);
         let layout_changed = self.recorded_otherwise(&task, &layout);
         let other_borders = self.has_other_borders(&task, &layout);
-        let dealt = self.may_be_dealt_otherwise(&task, &layout);
+        let dealt = other_borders || self.may_be_dealt_otherwise(&task, &layout);
         let run = self.uses_of(&task).run;
         self.change(&task, |entry| {
             entry.layout = if entry.published { entry.layout } else { layout };
@@ -341,6 +341,7 @@ impl Registry {
             of_others: entry.was_published_by_others(&layout),
             layout_changed,
             pooled: !entry.pooled.is_empty() || other_borders,
+            moved: other_borders,
             dealt,
             uncertain: entry.uncertain,
             any_part: entry.changed

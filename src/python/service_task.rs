@@ -112,11 +112,20 @@ impl PyServiceTask {
             let (publisher, opened) = Publisher::open(client, &opening)?;
             let id = opened.task.clone();
             opening.options.task = opened.task.clone();
-            let Recording { same_stage, layout_changed, uncertain, any_part, ended, run, replaces, .. } =
-                opened.recording;
+            let Recording {
+                same_stage,
+                layout_changed,
+                moved,
+                uncertain,
+                any_part,
+                ended,
+                run,
+                replaces,
+                ..
+            } = opened.recording;
             opening.options.replaces = replaces;
-            // What was recorded by row under another use cannot be followed either.
-            opening.options.layout_changed = layout_changed || uncertain;
+            // What was recorded by row under another use cannot be followed either, nor by tasks with other borders.
+            opening.options.layout_changed = layout_changed || moved || uncertain;
             (opening.options.any_part, opening.options.ended) = (any_part, ended);
             opening.options.app = opening.in_run(run);
             let prior = if opening.inside { opened.prior.clone() } else { Vec::new() };

@@ -69,7 +69,7 @@ pub struct TaskOptions {
     pub layout_changed: bool,
     /// Rows may be in the logs of other uses of the function, which the pool has.
     pub pooled: bool,
-    /// Rows may be in other partitions' logs, though nothing says that.
+    /// Rows may be in logs of as many other partitions, and rows that were there may have come here.
     pub dealt: bool,
     /// Any of those may as well be the log that is meant.
     pub uncertain: bool,

@@ -9,13 +9,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from epochs import drawn
 from pyspark import cloudpickle
+from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
+import clonos
+from clonos import causal, errors
 from clonos._driver.borders import stage_borders
 
 # So many that adaptive execution cuts them into several tasks.
@@ -86,9 +90,82 @@ def test_a_table_that_is_small_enough_for_one_query_only_moves_its_rows(
     assert wide_answers == narrow_answers
 
 
+@pytest.mark.parametrize("cut", ["sort", "range"])
+def test_rows_that_moved_in_do_not_have_the_answers_of_rows_that_moved_out(
+    spark: Any, session: Any, cut: str
+) -> None:
+    # Their arguments are alike, and of no row of the first batch behind a border the mark is known.
+    numbers = spark.range(0, ROWS, 1, 2).selectExpr("id", "id % 10 as k").where("id >= 0")
+    cuts = {
+        "sort": lambda: numbers.orderBy("id"),
+        "range": lambda: numbers.repartitionByRange(3, "id"),
+    }
+    with settings(
+        spark,
+        spark__sql__execution__rangeExchange__sampleSizePerPartition="5",
+        spark__sql__execution__arrow__maxRecordsPerBatch="100",
+        spark__sql__adaptive__coalescePartitions__enabled="false",
+    ):
+        for number in range(4):
+            with session.epoch(f"moved in {cut} {number}"):
+                df = cuts[cut]().withColumn("v", drawn("k"))
+                first, second = (answers(df)[1] for _ in range(2))
+            assert second == first
+            assert len(set(first.values())) == ROWS
+
+
+def test_a_shuffle_by_another_column_of_the_same_name_is_another(spark: Any, session: Any) -> None:
+    orders = spark.range(0, ROWS, 1, 2).selectExpr("id", "id * 7919 % 5000 as customer")
+    customers = spark.range(0, 5000, 1, 2).selectExpr("id", "id * 3 as score")
+    notes = orders.groupBy("id").agg(functions.max("customer").alias("note")).hint("merge")
+    ranks = customers.groupBy("id").agg(functions.max("score").alias("rank")).hint("merge")
+    o, c, n, r = orders.alias("o"), customers.alias("c"), notes.alias("n"), ranks.alias("r")
+    joined = (
+        o.join(functions.broadcast(c), functions.expr("o.customer = c.id"))
+        .join(n, functions.expr("o.id = n.id"), "left")
+        .join(r, functions.expr("c.id = r.id"), "left")
+    )
+    df = joined.selectExpr("o.id", "customer", "score", "note", "rank")
+    df = df.withColumn("v", drawn("id"))
+    with (
+        settings(
+            spark,
+            spark__sql__shuffle__partitions="2",
+            spark__sql__adaptive__coalescePartitions__enabled="false",
+        ),
+        session.epoch("columns of one name"),
+    ):
+        # The rows of one are where their order is, of the other where their customer is.
+        narrow, narrow_answers = answers(df.select("id", "note", "v"))
+        wide, wide_answers = answers(df)
+    assert narrow == wide == 2
+    assert wide_answers == narrow_answers
+
+
+@causal("double", record="services")
+def drawn_in_order(_x: Any) -> float:
+    return clonos.random.random()
+
+
+def test_services_are_refused_where_rows_have_moved(spark: Any, session: Any) -> None:
+    others = facts(spark).groupBy("k").agg(functions.max("text").alias("longest")).hint("merge")
+    df = facts(spark).join(others, "k", "left").withColumn("v", drawn_in_order("id"))
+    with settings(spark, spark__sql__shuffle__partitions="2"), session.epoch("services"):
+        narrow, first = answers(df.select("id", "v"))
+        assert answers(df.select("id", "v")) == (narrow, first)
+        assert narrow == 2
+        with pytest.raises(PySparkException) as refused:
+            df.collect()
+    error = errors.find(refused.value)
+    assert isinstance(error, errors.ReplayDivergence)
+    assert "other borders" in str(error)
+
+
 def borders(spark: Any, df: Any) -> int | None:
     df.collect()
-    return stage_borders(spark)(0, df._jdf.queryExecution().toRdd())
+    execution = df._jdf.queryExecution()
+    stage = SimpleNamespace(rdd=execution.toRdd)
+    return stage_borders(spark, lambda _: execution)(0, stage)
 
 
 SAME: dict[str, Callable[[Any], Any]] = {
@@ -101,6 +178,12 @@ SAME: dict[str, Callable[[Any], Any]] = {
     "merge": lambda df: df.hint("merge").join(
         df.selectExpr("id as other"), functions.expr("id = other")
     ),
+    "product": lambda df: (
+        df.where("id < 300")
+        .repartition(3, "k")
+        .hint("shuffle_replicate_nl")
+        .crossJoin(df.sparkSession.range(0, 3, 1, 1).selectExpr("id as one"))
+    ),
 }
 OTHER: dict[str, Callable[[Any], Any]] = {
     "another number": lambda df: df.repartition(4, "k"),
@@ -111,6 +194,13 @@ OTHER: dict[str, Callable[[Any], Any]] = {
     "other borders": lambda df: df.where("k < 500").repartitionByRange(3, "k"),
     "round robin": lambda df: df.repartition(3),
     "one after another": lambda df: df.repartition(3, "k").union(df),
+    "another of the same name": lambda df: (
+        df.alias("a")
+        .join(
+            functions.broadcast(df.selectExpr("id as j", "k").alias("b")), functions.expr("id = j")
+        )
+        .repartition(3, functions.expr("b.k"))
+    ),
 }
 
 
@@ -152,7 +242,7 @@ def test_borders_of_a_sample_are_told(spark: Any) -> None:
 
 
 def test_what_cannot_be_read_is_said_once(spark: Any, caplog: pytest.LogCaptureFixture) -> None:
-    of_stage = stage_borders(spark)
+    of_stage = stage_borders(spark, lambda _: None)
     assert of_stage(1, None) is None
     assert of_stage(2, None) is None
     assert len(caplog.records) == 1

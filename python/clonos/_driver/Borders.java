@@ -7,10 +7,12 @@ import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.IdentityHashMap;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
+import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.apache.spark.Dependency;
 import org.apache.spark.OneToOneDependency;
@@ -21,6 +23,7 @@ import org.apache.spark.ShuffleDependency;
 import org.apache.spark.rdd.CoalescedRDDPartition;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning;
 import org.apache.spark.sql.catalyst.plans.physical.RoundRobinPartitioning;
 import org.apache.spark.sql.execution.CoalescedPartitionSpec;
@@ -40,8 +43,8 @@ import scala.jdk.javaapi.CollectionConverters;
  * together other partitions of a shuffle, as they read other columns.
  */
 public class Borders {
-    /** Numbers of columns, which are others in each query. */
-    private static final Pattern NUMBERS = Pattern.compile("#[0-9]+L?");
+    /** Numbers of columns, which are others each time a query is made. */
+    private static final Pattern NUMBERS = Pattern.compile("#([0-9]+)L?");
     /** What writers put into the names of files. */
     private static final Pattern RANDOM = Pattern.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}");
     /** How many closures may lie in one another. */
@@ -49,11 +52,41 @@ public class Borders {
 
     private final MessageDigest digest;
     private final Map places = new IdentityHashMap();
+    /** Columns of the query's plan, from its leaves up: of two that have one name they tell which it is. */
+    private final Map columns = new HashMap();
     private boolean isKnown = true;
 
-    public Borders(Object rdd) throws NoSuchAlgorithmException, IllegalAccessException {
+    /** Of an RDD, and of the analysed plan of the query that it is computed for, if it is of one. */
+    public Borders(Object rdd, Object plan) throws NoSuchAlgorithmException, IllegalAccessException {
         digest = MessageDigest.getInstance("SHA-256");
+        if (plan != null) {
+            number((LogicalPlan) plan);
+        }
         describe((RDD) rdd);
+    }
+
+    private void number(LogicalPlan plan) {
+        for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
+            number((LogicalPlan) each.next());
+        }
+        for (Iterator each = list(plan.output()).iterator(); each.hasNext();) {
+            String column = Long.toString(((Attribute) each.next()).exprId().id());
+            if (!columns.containsKey(column)) {
+                columns.put(column, Integer.valueOf(columns.size()));
+            }
+        }
+    }
+
+    /** What Spark says, with columns as another query over the same frames has them. */
+    private String numbered(Object said) {
+        Matcher numbers = NUMBERS.matcher(said.toString());
+        StringBuffer text = new StringBuffer();
+        while (numbers.find()) {
+            Object place = columns.get(numbers.group(1));
+            // One that the optimizer has made stands in no plan.
+            numbers.appendReplacement(text, place == null ? "" : "@" + place);
+        }
+        return numbers.appendTail(text).toString();
     }
 
     /** A hash of 32 bits, of which the lowest is set if rows may be elsewhere though the hash is the same. */
@@ -71,6 +104,15 @@ public class Borders {
         while (dependencies.size() == 1 && dependencies.get(0) instanceof OneToOneDependency) {
             rdd = ((Dependency) dependencies.get(0)).rdd();
             dependencies = list(rdd.dependencies());
+        }
+        if (rdd.getClass().getSimpleName().endsWith("CartesianRDD")) {
+            // Each of its tasks has one of each side: where one side has no more, the other says which.
+            RDD left = ((Dependency) dependencies.get(0)).rdd();
+            RDD right = ((Dependency) dependencies.get(1)).rdd();
+            if (left.partitions().length == 1 || right.partitions().length == 1) {
+                describe(right.partitions().length == 1 ? left : right);
+                return;
+            }
         }
         Object known = places.get(rdd);
         if (known != null) {
@@ -145,7 +187,7 @@ public class Borders {
             if (by instanceof Partitioner) {
                 say(by.getClass().getSimpleName(), Integer.valueOf(((Partitioner) by).numPartitions()));
             } else {
-                say("by", NUMBERS.matcher(by.toString()).replaceAll(""));
+                say("by", numbered(by));
             }
             if (by instanceof RangePartitioner) {
                 say("borders", bounds((RangePartitioner) by));

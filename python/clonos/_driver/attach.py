@@ -294,7 +294,8 @@ def _start_agent(
 ) -> _core.Agent:
     # Of the driver's node alone: executors are sent the configuration without it.
     label = os.environ.get(HOST_LABEL, "") if label is None else label
-    stages = spark_private.stages(spark.sparkContext, stage_borders(spark))
+    borders = stage_borders(spark, spark_private.queries_of_stages(spark, iterators.query))
+    stages = spark_private.stages(spark.sparkContext, borders)
     was_lost = spark_private.lost_outputs(spark.sparkContext)
     own = config.with_host_label(label)
     clocks = spark_private.clocks(spark)

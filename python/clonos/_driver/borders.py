@@ -21,21 +21,26 @@ _log = logging.getLogger("clonos")
 _STAGES_MAX = 64
 
 
-def stage_borders(spark: SparkSession) -> Callable[[int, Any], int | None]:
-    """Return what tells the borders of a stage, given its number and its RDD in the JVM.
+def stage_borders(
+    spark: SparkSession, query_of: Callable[[Any], Any]
+) -> Callable[[int, Any], int | None]:
+    """Return what tells the borders of a stage, given its number and what Spark knows of it.
 
-    They are a hash of 32 bits that is the same in each process, whose lowest bit says whether rows
-    may be elsewhere though it is the same; see `Borders.java`. ``None`` where this Spark cannot
-    tell: then there is what its plan says.
+    `query_of` gives the query that a stage is of, or ``None``. The borders are a hash of 32 bits
+    that is the same in each process, whose lowest bit says whether rows may be elsewhere though it
+    is the same; see `Borders.java`. ``None`` where this Spark cannot tell: then there is what its
+    plan says.
     """
     known: dict[int, int | None] = {}
     failed = False
     turn = threading.Lock()
 
-    def read(rdd: Any) -> int | None:
+    def read(stage: Any) -> int | None:
         nonlocal failed
         try:
-            return int(compiled.made(spark, "Borders", rdd).hash())
+            query = query_of(stage)
+            plan = None if query is None else query.analyzed()
+            return int(compiled.made(spark, "Borders", stage.rdd(), plan).hash())
         except Exception as error:  # noqa: BLE001, whatever another Spark has otherwise
             if not failed and spark_private.is_running(spark):
                 failed = True
@@ -46,12 +51,12 @@ def stage_borders(spark: SparkSession) -> Callable[[int, Any], int | None]:
                 )
             return None
 
-    def of_stage(stage: int, rdd: Any) -> int | None:
+    def of_stage(number: int, stage: Any) -> int | None:
         with turn:
-            if stage not in known:
-                known[stage] = read(rdd)
+            if number not in known:
+                known[number] = read(stage)
                 if len(known) > _STAGES_MAX:
                     del known[next(iter(known))]
-            return known[stage]
+            return known[number]
 
     return of_stage

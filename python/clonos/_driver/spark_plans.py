@@ -68,7 +68,7 @@ class PlannedFunction(NamedTuple):
     it, `tables` one of what the arguments are made of, whichever rows of that; both hashes are of
     use in this process only. A restarted program finds the function again by hashes of 32 bits:
     `exact` is one of the plan as each process has it, `shape` of that without numbers. `data` is
-    one of tables that the program made, whose lowest byte is one of how they are cut, and `borders`
+    one of tables that the program made, whose lower half is one of how they are cut, and `borders`
     of what decides which rows come to which task, as far as a plan tells: the lengths of files, and
     how they are packed. Its lowest bit says whether something else does.
     """
@@ -297,8 +297,8 @@ class _Node:
         # The text has the names of functions.
         unmoved = [_without(_MOVES, text) for text in self._texts]
         shape = _digest(*map(_shape, (*arguments, *unmoved)))
-        cut = _digest(*(str(len(table)) for table in self._made)) & 0xFF
-        data = _digest(*(digest for table in self._made for digest in table)) & ~0xFF | cut
+        cut = _digest(*(str(len(table)) for table in self._made)) & 0xFFFF
+        data = _digest(*(digest for table in self._made for digest in table)) & ~0xFFFF | cut
         of_32_bits = (number % 2**32 for number in (exact, shape, data, self._borders))
         return over, tables, *of_32_bits
 

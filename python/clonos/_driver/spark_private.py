@@ -12,7 +12,8 @@ name                                                      seen in
 ``SparkContext._jsc.sc().dagScheduler().activeJobs``      4.3
 ``SparkContext._jsc.sc().listenerBus().waitUntilEmpty``   4.3
 ``ShuffleMapStage.shuffleDep``, ``Stage.latestInfo``      4.3
-``Stage.rdd``                                             4.3
+``Stage.rdd``, ``Stage.jobIds``                           4.3
+``DAGScheduler.jobIdToActiveJob``, ``properties``         4.3
 ``SparkContext._jsc.sc().getExecutorIds``                 4.3
 ``DAGScheduler``'s field ``mapOutputTracker``             4.3
 ``MapOutputTrackerMaster.shuffleStatuses``                4.3
@@ -83,7 +84,7 @@ def stages(
     """Return what tells about a stage.
 
     The number is not the status tracker's, which counts those of a stage's last attempt: only the
-    missing ones after a failure. `borders` is given a stage and its RDD.
+    missing ones after a failure. `borders` is given a stage's number and itself.
     """
     known: Any = context._jsc.sc().dagScheduler().stageIdToStage()
 
@@ -94,9 +95,29 @@ def stages(
         now: Any = found.get()
         was_tried = now.latestInfo().attemptNumber() > 0
         was_complete = was_tried and _was_complete(context, stage)
-        return int(now.numPartitions()), was_complete, borders(stage, now.rdd())
+        return int(now.numPartitions()), was_complete, borders(stage, now)
 
     return of_stage
+
+
+def queries_of_stages(spark: SparkSession, ended: Callable[[int], Any]) -> Callable[[Any], Any]:
+    """Return what gives the query that a stage, which runs now, is of; ``None`` if it is of none.
+
+    `ended` returns what is left of a query whose execution is over, if anything is.
+    """
+    context: Any = spark.sparkContext
+    running: Any = context._jsc.sc().dagScheduler().jobIdToActiveJob()
+    query: Any = context._jvm.org.apache.spark.sql.execution.SQLExecution.getQueryExecution
+
+    def query_of(stage: Any) -> Any:
+        jobs = (running.get(int(job)) for job in stage.jobIds().mkString(" ").split())
+        for job in (job.get() for job in jobs if job.isDefined()):
+            execution = job.properties().getProperty(EXECUTION_PROPERTY)
+            if execution is not None:
+                return query(int(execution)) or ended(int(execution))
+        return None
+
+    return query_of
 
 
 def _status_of(context: SparkContext, stage: int) -> list[str]:

@@ -70,7 +70,10 @@ pub struct Recording {
     /// Whether rows that it does not have may be in other logs: of other partitions, as these had other borders,
     /// or of other uses, which the pool has too.
     pub pooled: bool,
-    /// Whether rows that it does not have may be in logs of other partitions, though nothing says that these had other borders.
+    /// Whether the epoch was recorded by as many tasks with other borders between them.
+    pub moved: bool,
+    /// Whether rows that it does not have may be in logs of as many other partitions: as these had other borders, or though
+    /// nothing says that.
     pub dealt: bool,
     /// Whether any of those may as well be the one that is meant.
     pub uncertain: bool,

@@ -300,7 +300,8 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::protocol::{AgentInfo, AgentStanding, Sent};
+    use crate::agent::code::{Execution, Placed};
+    use crate::agent::protocol::{AgentInfo, AgentStanding, Recording, Sent};
     use crate::agent::registry::Granted;
     use crate::id::Epoch;
 
@@ -368,6 +369,40 @@ mod tests {
             assert!(!page.is_empty());
             assert_eq!(registry.heartbeat(AgentId(2), 0, now_ms).0, standing);
         }
+    }
+
+    #[test]
+    fn a_task_hears_that_as_many_with_other_borders_recorded() {
+        let mut registry = Registry::new();
+        let (addr, host) = ("1".to_owned(), "1".to_owned());
+        registry.register(AgentInfo { id: AgentId(1), addr, host, driver: false }, "", 0);
+        let mut recording = |stage: u32, borders| {
+            let (used, attempt) = (Use { token: u64::from(stage), ..Use::default() }, u64::from(stage));
+            let execution = Some(Execution { id: attempt, root: attempt });
+            let (app, worker, inside, stamp) = (1, attempt, false, 0);
+            let open =
+                OpenTask { task: task(0), used, execution, app, stage, attempt, worker, inside, stamp };
+            let plan = Plan { exact: 1, shape: 2, data: 3, borders: 4 };
+            let operator = Arc::clone(&open.task.operator);
+            registry.planned(&open, Some(vec![Placed { operator, used, over: 1, tables: 1, plan }]));
+            let (sent, cut) = (
+                Sent { by: AgentId(1), number: attempt },
+                StageCut { tasks: Some(2), borders: Some(borders) },
+            );
+            let Granted::Yes(grant) = registry.grant(&open, sent, 0, cut, 0) else {
+                panic!("nobody is in the way")
+            };
+            let adopted = Some((LogOffset(5), grant.layout));
+            registry.holding(&grant.task, grant.generation, &[AgentId(1)], adopted, true, sent).unwrap();
+            registry.over(AgentId(1), &[(grant.task.clone(), grant.generation)]);
+            let Recording { moved, pooled, dealt, layout_changed, .. } = grant.recording;
+            assert!(moved == pooled && moved == dealt && !layout_changed);
+            moved
+        };
+        assert_eq!(
+            [(1, 6), (2, 6), (3, 8), (4, 6)].map(|(stage, borders)| recording(stage, borders)),
+            [false, false, true, true]
+        );
     }
 
     #[test]

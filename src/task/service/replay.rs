@@ -78,7 +78,7 @@ impl ServiceTask {
         Err(self.diverge(Claim {
             kind: DivergenceKind::LayoutChanged,
             row: self.current_row(),
-            recorded: "this epoch, with another number of tasks".to_owned(),
+            recorded: "this epoch, by another number of tasks or with other borders between them".to_owned(),
             asked: asked(),
             advice: LAYOUT_ADVICE,
         }))

@@ -415,7 +415,7 @@ fn a_query_with_other_numbers_in_it_finds_rows_in_the_log_of_its_shape() {
 fn tables_that_the_program_makes_are_told_apart_by_what_is_in_them() {
     let mut uses = Uses::default();
     let over = |token, tables: u32, cut| Placed {
-        plan: Plan { exact: 1, shape: 1, data: tables << 8 | cut, borders: 0 },
+        plan: Plan { exact: 1, shape: 1, data: tables << 16 | cut, borders: 0 },
         ..placed(1, token)
     };
     for (token, data) in [(10, 1), (11, 2)] {

@@ -302,12 +302,13 @@ fn where_rows_may_be_dealt_otherwise_one_that_moved_in_does_not_take_the_answer_
     let mut other = Attempt::new(Vec::new(), 50);
     other.run_marked(&["x", "a"], marks(1, &[40, 30])).unwrap();
     let dealt = TaskOptions { dealt: true, stage: 9, ..result_options() };
-    let attempt = |others: &[Bytes]| {
+    let attempt_of = |options: &TaskOptions, others: &[Bytes]| {
         let log = recorded_marked(&["b", "a", "c"], marks(1, &[5, 10, 20]));
-        let mut attempt = Attempt::with(dealt.clone(), log, 100);
-        attempt.others = Others::of(others, &dealt);
+        let mut attempt = Attempt::with(options.clone(), log, 100);
+        attempt.others = Others::of(others, options);
         attempt
     };
+    let attempt = |others: &[Bytes]| attempt_of(&dealt, others);
     let mut second = attempt(&other.log);
     assert_eq!(second.run_marked(&["b"], marks(1, &[5])).unwrap(), [1]);
     assert_eq!(second.others.asked, 0, "it came in its place");
@@ -315,9 +316,12 @@ fn where_rows_may_be_dealt_otherwise_one_that_moved_in_does_not_take_the_answer_
     let summary = second.finish().unwrap();
     assert_eq!((summary.from_pool, summary.leftover, summary.taken + summary.marked), (1, 1, 2));
     // No row of the first batch may be known here.
-    let mut moved = attempt(&other.log);
-    assert_eq!(moved.run_marked(&["a"], marks(1, &[30])).unwrap(), [51]);
-    assert_eq!(moved.run_marked(&["c", "a"], marks(1, &[20, 10])).unwrap(), [3, 2]);
+    // Also where the borders are known to be others.
+    for pooled in [false, true] {
+        let mut moved = attempt_of(&TaskOptions { pooled, ..dealt.clone() }, &other.log);
+        assert_eq!(moved.run_marked(&["a"], marks(1, &[30])).unwrap(), [51]);
+        assert_eq!(moved.run_marked(&["c", "a"], marks(1, &[20, 10])).unwrap(), [3, 2]);
+    }
     // Where nobody else has it, it is the own row, of which something is another each time.
     let mut alone = attempt(&[]);
     assert_eq!(alone.run_marked(&["c", "a", "b"], marks(1, &[20, 30, 5])).unwrap(), [3, 2, 1]);
