@@ -55,6 +55,9 @@ pub struct Placed {
     pub plan: Plan,
 }
 
+/// Borders as Spark cut a stage by them.
+const AS_RUN: u32 = 2;
+
 /// What a restarted program knows a plan by: hashes of what does not differ from process to process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Plan {
@@ -66,7 +69,8 @@ pub struct Plan {
     /// Of the tables in it that the program made. The lower half is one of how they are cut.
     pub data: u32,
     /// Of what decides which rows come to which task: the files and how they are packed, by what rows are shuffled, and
-    /// which of these partitions a task reads. The lowest bit says whether rows may be elsewhere though all that is the same.
+    /// which of these partitions a task reads. The lowest bit says whether rows may be elsewhere though all that is the same,
+    /// the next whether it is what Spark does, and not only what its plan says of that.
     pub borders: u32,
 }
 
@@ -76,6 +80,22 @@ impl Plan {
     #[must_use]
     pub const fn deals(&self) -> bool {
         self.borders & 1 == 1
+    }
+
+    /// The same with the borders by which Spark cuts a stage, where it tells.
+    #[must_use]
+    pub const fn cut_by(self, borders: Option<u32>) -> Self {
+        match borders {
+            Some(borders) => Self { borders: borders | AS_RUN, ..self },
+            None => Self { borders: self.borders & !AS_RUN, ..self },
+        }
+    }
+
+    /// Whether both say that rows are cut otherwise: what Spark does and what a plan says of that cannot be compared, and a
+    /// job over a frame's RDD has but the plan that was recorded.
+    #[must_use]
+    pub const fn has_other_borders(&self, other: &Self) -> bool {
+        self.borders != other.borders && (self.borders ^ other.borders) & AS_RUN == 0
     }
 
     /// What stands for all micro-batches of a query, each of which has files and numbers of its own.

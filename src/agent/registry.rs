@@ -302,17 +302,23 @@ impl Registry {
         Granted::Yes(Box::new(grant))
     }
 
+    /// The generation of a new attempt, or that which was given.
+    fn numbered(&mut self, given: Option<Generation>) -> Generation {
+        self.totals.opens += u64::from(given.is_none());
+        let generation = given.unwrap_or_else(|| self.newest.next());
+        self.newest = self.newest.max(generation);
+        generation
+    }
+
     /// A new attempt, or the last one, if that was `given` to this request.
     fn granted(&mut self, task: TaskId, live: Live, given: Option<Generation>, commits_seen: u64) -> Grant {
         let layout = live.layout;
-        let generation = given.unwrap_or_else(|| self.newest.next());
-        self.newest = self.newest.max(generation);
-        self.totals.opens += u64::from(given.is_none());
+        let generation = self.numbered(given);
         let (committed, commits) = self.commits_since(commits_seen);
         let over = self.over.below(&task.epoch_key()).unwrap_or(Generation::NONE);
         let layout_changed = self.recorded_otherwise(&task, &layout);
-        let other_borders = self.has_other_borders(&task, &layout);
-        let dealt = other_borders || self.may_be_dealt_otherwise(&task, &layout);
+        let moved = self.has_other_borders(&task, &layout);
+        let dealt = moved || self.may_be_dealt_otherwise(&task, &layout);
         let run = self.uses_of(&task).run;
         self.change(&task, |entry| {
             entry.layout = if entry.published { entry.layout } else { layout };
@@ -322,8 +328,8 @@ impl Registry {
         let alive = |id: &AgentId| agents.info(*id).filter(|_| agents.is_alive(*id)).cloned();
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
         let opens = entry.opens - u64::from(given.is_some());
-        let (reopened, discarded) = (opens > 0 || entry.published, entry.discarded);
-        let (has_several, shown) = (opens > 1, entry.shown);
+        let (reopened, has_several) = (opens > 0 || entry.published, opens > 1);
+        let (discarded, shown) = (entry.discarded, entry.shown);
         // Of tasks that are cut otherwise they have other rows.
         let is_of_others = |cut: &Layout| cut.has_another_number(&layout) || cut.has_other_borders(&layout);
         let frames = entry.frames.filter(|(_, cut)| !is_of_others(cut)).and_then(|(at, _)| alive(&at));
@@ -340,8 +346,8 @@ impl Registry {
             same_stage: entry.layout.same_stage(&layout),
             of_others: entry.was_published_by_others(&layout),
             layout_changed,
-            pooled: !entry.pooled.is_empty() || other_borders,
-            moved: other_borders,
+            pooled: !entry.pooled.is_empty() || moved,
+            moved,
             dealt,
             uncertain: entry.uncertain,
             any_part: entry.changed

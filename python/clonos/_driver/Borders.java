@@ -55,17 +55,20 @@ public class Borders {
     /** Columns of the query's plan, from its leaves up: of two that have one name they tell which it is. */
     private final Map columns = new HashMap();
     private boolean isKnown = true;
+    /** Whether the plan reads an RDD, in which may be columns of another plan. */
+    private boolean readsRdd;
+    private boolean hasNumbered;
+    private boolean hasOther;
 
-    /** Of an RDD, and of the analysed plan of the query that it is computed for, if it is of one. */
+    /** Of an RDD, and of the analysed plan of the query that it is computed for. */
     public Borders(Object rdd, Object plan) throws NoSuchAlgorithmException, IllegalAccessException {
         digest = MessageDigest.getInstance("SHA-256");
-        if (plan != null) {
-            number((LogicalPlan) plan);
-        }
+        number((LogicalPlan) plan);
         describe((RDD) rdd);
     }
 
     private void number(LogicalPlan plan) {
+        readsRdd |= plan.nodeName().endsWith("RDD");
         for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
             number((LogicalPlan) each.next());
         }
@@ -83,14 +86,22 @@ public class Borders {
         StringBuffer text = new StringBuffer();
         while (numbers.find()) {
             Object place = columns.get(numbers.group(1));
+            hasNumbered |= place != null;
+            hasOther |= place == null;
             // One that the optimizer has made stands in no plan.
             numbers.appendReplacement(text, place == null ? "" : "@" + place);
         }
         return numbers.appendTail(text).toString();
     }
 
-    /** A hash of 32 bits, of which the lowest is set if rows may be elsewhere though the hash is the same. */
+    /**
+     * A hash of 32 bits, of which the lowest is set if rows may be elsewhere though the hash is the same; less than
+     * none if all shuffles are of another plan, whose RDD this one reads.
+     */
     public long hash() {
+        if (readsRdd && hasOther && !hasNumbered) {
+            return -1L;
+        }
         byte[] bytes = digest.digest();
         long hash = 0;
         for (int i = 0; i < 4; i++) {

@@ -28,8 +28,8 @@ def stage_borders(
 
     `query_of` gives the query that a stage is of, or ``None``. The borders are a hash of 32 bits
     that is the same in each process, whose lowest bit says whether rows may be elsewhere though it
-    is the same; see `Borders.java`. ``None`` where this Spark cannot tell: then there is what its
-    plan says.
+    is the same; see `Borders.java`. ``None`` of a stage of no query, and where this Spark cannot
+    tell: then there is what its plan says.
     """
     known: dict[int, int | None] = {}
     failed = False
@@ -39,8 +39,10 @@ def stage_borders(
         nonlocal failed
         try:
             query = query_of(stage)
-            plan = None if query is None else query.analyzed()
-            return int(compiled.made(spark, "Borders", stage.rdd(), plan).hash())
+            if query is None:
+                # A job over a frame's RDD: which of two columns of one name is meant nobody says.
+                return None
+            found = int(compiled.made(spark, "Borders", stage.rdd(), query.analyzed()).hash())
         except Exception as error:  # noqa: BLE001, whatever another Spark has otherwise
             if not failed and spark_private.is_running(spark):
                 failed = True
@@ -50,6 +52,7 @@ def stage_borders(
                     error,
                 )
             return None
+        return found if found >= 0 else None
 
     def of_stage(number: int, stage: Any) -> int | None:
         with turn:

@@ -119,7 +119,7 @@ impl Layout {
     /// Whether the input of both is known to be cut otherwise, if perhaps into as many tasks.
     #[must_use]
     pub fn has_other_borders(&self, other: &Self) -> bool {
-        self.plan.zip(other.plan).is_some_and(|(ours, theirs)| ours.borders != theirs.borders)
+        self.plan.zip(other.plan).is_some_and(|(ours, theirs)| ours.has_other_borders(&theirs))
     }
 
     /// Whether the input of both is known to be cut into as many tasks, by the same borders as far as plans tell.

@@ -140,7 +140,7 @@ impl Chain {
         let recorded = self.entries.last().or(self.newest.as_ref());
         let block =
             |entry: &Entry| BlockRef { offset: entry.offset, place: Place::Spilled(entry.place, entry.hash) };
-        let borders = || self.entries.iter().filter_map(|entry| Some(entry.plan?.borders));
+        let plans = || self.entries.iter().filter_map(|entry| entry.plan);
         RecoveredTask {
             task,
             generation: self.newest.as_ref().map_or(Generation::NONE, |e| e.generation),
@@ -148,7 +148,7 @@ impl Chain {
             stage: recorded.map_or(0, |e| e.stage),
             tasks: recorded.and_then(|e| e.tasks),
             relaid: self.entries.iter().any(|e| recorded.is_some_and(|last| last.tasks != e.tasks)),
-            has_moved: borders().zip(borders().skip(1)).any(|(one, next)| one != next),
+            has_moved: plans().zip(plans().skip(1)).any(|(one, next)| one.has_other_borders(&next)),
             code: self.entries.iter().rev().find_map(|entry| entry.code).unwrap_or_default(),
             plan: self.entries.iter().rev().find_map(|entry| entry.plan),
             blocks: self.entries.iter().map(block).collect(),
