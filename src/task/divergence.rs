@@ -7,9 +7,10 @@ use super::options::TaskOptions;
 use crate::error::{Divergence, DivergenceKind, Error, Result};
 use crate::id::TaskId;
 
-pub(super) const MODE_ADVICE: &str = "run this epoch again with the record= it was recorded with, or give the operator another uid. uuid() and \
-     rand() are recorded by value behind a shuffle, and by partition elsewhere: of two queries over one frame \
-     Spark may leave its shuffle out of one, as a join that this does not need; give the frame a shuffle by columns";
+pub(super) const MODE_ADVICE: &str = "run this epoch again with the record= it was recorded with, or give the \
+     operator another uid. uuid() and rand() are recorded by value behind a shuffle, and by partition elsewhere: of \
+     two queries over one frame Spark may leave its shuffle out of one, as a join that this does not need; give the \
+     frame a shuffle by columns";
 pub(super) const CODE_ADVICE: &str = "finish this epoch with the code it was recorded with, or accept \
      the change with @causal(..., allow_code_change=True): rows that were answered keep their answers, \
      the others get the new code's. A function that is new, beside the one that recorded, gets a name of its own: uid=";
@@ -29,9 +30,10 @@ pub(super) const ROWS_ADVICE: &str = "the input of an epoch must be the same at 
 const TYPE_ADVICE: &str = "finish this epoch with the return type it was recorded with";
 pub(super) const SERVICE_ADVICE: &str = "between the services it asks, the function must decide by \
      its arguments and what the services gave only; take other input from a causal service";
-pub(super) const LAYOUT_ADVICE: &str = "run this epoch with the number of tasks it was recorded with, and the same borders between them, or use \
-     record=\"result\". Which rows are in a task Spark may decide by which columns a query reads, as it joins, and \
-     reads partitions together, by these: a shuffle by columns with a number, repartition(n, \"id\"), fixes it";
+pub(super) const LAYOUT_ADVICE: &str = "run this epoch with the number of tasks it was recorded with, and the same \
+     borders between them, or use record=\"result\". Which rows are in a task Spark may decide by which columns a \
+     query reads, as it joins, and reads partitions together, by these: a shuffle by columns with a number, \
+     repartition(n, \"id\"), fixes it";
 
 /// What a divergence is about.
 #[derive(Debug)]

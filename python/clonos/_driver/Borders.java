@@ -167,12 +167,25 @@ public class Borders {
             PartitionedFile[] files = ((FilePartition) partition).files();
             say("files", Integer.valueOf(files.length));
             for (int i = 0; i < files.length; i++) {
-                String path = files[i].filePath().toString();
-                String name = RANDOM.matcher(path.substring(path.lastIndexOf('/') + 1)).replaceAll("");
-                say(name, files[i].start() + "+" + files[i].length() + "/" + files[i].fileSize());
+                say(name(files[i].filePath().toString()),
+                    files[i].start() + "+" + files[i].length() + "/" + files[i].fileSize());
             }
         }
         return false;
+    }
+
+    /** A file's name in its table, below the folders of partitions, as whoever writes it again would call it. */
+    private static String name(String path) {
+        String[] parts = path.split("/");
+        int first = parts.length - 1;
+        while (first > 0 && parts[first - 1].indexOf('=') >= 0) {
+            first--;
+        }
+        StringBuilder name = new StringBuilder();
+        for (int i = first; i < parts.length; i++) {
+            name.append('/').append(parts[i]);
+        }
+        return RANDOM.matcher(name).replaceAll("");
     }
 
     private void describe(ShuffleDependency shuffle, boolean isOfRows, boolean isOfMaps)
@@ -239,7 +252,7 @@ public class Borders {
         for (int i = 0; i < fields.length; i++) {
             if (fields[i].getName().endsWith("rangeBounds")) {
                 fields[i].setAccessible(true);
-                return Integer.valueOf(Arrays.deepHashCode((Object[]) fields[i].get(partitioner)));
+                return Integer.valueOf(Arrays.deepHashCode(new Object[] {fields[i].get(partitioner)}));
             }
         }
         throw new IllegalStateException("no borders");

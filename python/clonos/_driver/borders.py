@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger("clonos")
-# Stages that are remembered: the tasks that are run again ask about theirs once more.
-_STAGES_MAX = 64
 
 
 def stage_borders(
@@ -31,6 +29,7 @@ def stage_borders(
     is the same; see `Borders.java`. ``None`` of a stage of no query, and where this Spark cannot
     tell: then there is what its plan says.
     """
+    # Of the newest stages: tasks that are run again ask about theirs once more.
     known: dict[int, int | None] = {}
     failed = False
     turn = threading.Lock()
@@ -58,7 +57,7 @@ def stage_borders(
         with turn:
             if number not in known:
                 known[number] = read(stage)
-                if len(known) > _STAGES_MAX:
+                if len(known) > spark_private.STAGES_MAX:
                     del known[next(iter(known))]
             return known[number]
 

@@ -52,7 +52,7 @@ MAKER = "_create_udf"
 LOCAL_ITERATOR = ".Dataset.toPythonIterator("
 # Shuffles beyond which those that are gone are forgotten.
 SHUFFLES_MAX = 4_096
-# Stages whose shuffles are remembered, so that Spark is asked once for each.
+# Stages of which is remembered what Spark was asked of them, once for each.
 STAGES_MAX = 64
 # How long to wait for listeners, in milliseconds.
 EVENTS_MS_MAX = 1_000
