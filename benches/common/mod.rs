@@ -1,6 +1,6 @@
 //! What benchmarks of agents share.
 
-use clonos::edge::agent::Role;
+use clonos::edge::agent::{Plans, Role};
 
 /// A driver's agent on this machine; no Spark stands behind it.
 pub(crate) fn driver() -> Role {
@@ -9,7 +9,7 @@ pub(crate) fn driver() -> Role {
         port: 0,
         stages: Box::new(|_| None),
         was_lost: Box::new(|_, _| false),
-        plan_uses: Box::new(|_| None),
+        plans: Plans::unknown(),
         clocks: Box::new(|_, _| Err("no batch has times here".into())),
         next_batches: Box::new(|_| None),
     }

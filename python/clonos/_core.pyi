@@ -483,11 +483,12 @@ class Agent:
         config: SessionConfig,
         host: str,
         port: int,
-        stages: Callable[[int], tuple[int, bool, int | None] | None],
+        stages: Callable[[int], tuple[int, bool] | None],
         was_lost: Callable[[int, int], bool],
         plan_uses: Callable[
-            [int, int], list[tuple[str, int, str, int, bool, int, int, int, int, int, int]] | None
+            [int, int], list[tuple[str, int, str, int, bool, int, int, int, int, int, bool]] | None
         ],
+        borders: Callable[[int, int, int | None, int | None], int | None],
         clocks: Callable[[str, int], tuple[int, int, int]],
         next_batches: Callable[[str], tuple[str, int, int] | None],
     ) -> Agent: ...

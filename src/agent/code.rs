@@ -55,8 +55,8 @@ pub struct Placed {
     pub plan: Plan,
 }
 
-/// Borders as Spark cut a stage by them.
-const AS_RUN: u32 = 2;
+/// Where hashes are in [`Plan::borders`].
+const BORDERS: [u64; 2] = [0xffff_fffe, 0xffff_ffff_0000_0000];
 
 /// What a restarted program knows a plan by: hashes of what does not differ from process to process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -68,34 +68,28 @@ pub struct Plan {
     pub shape: u32,
     /// Of the tables in it that the program made. The lower half is one of how they are cut.
     pub data: u32,
-    /// Of what decides which rows come to which task: the files and how they are packed, by what rows are shuffled, and
-    /// which of these partitions a task reads. The lowest bit says whether rows may be elsewhere though all that is the same,
-    /// the next whether it is what Spark does, and not only what its plan says of that.
-    pub borders: u32,
+    /// Of what decides which rows come to which task, as Spark runs the stage: the files and how they are packed, by what
+    /// rows are shuffled, and which of these partitions a task reads. Its lowest bit says whether rows may be elsewhere
+    /// though all that is the same. The 31 bits above are a hash in which columns go by their names, the upper half one in
+    /// which two columns of one name are two. A hash of 0 is not known.
+    pub borders: u64,
 }
 
 impl Plan {
     /// Whether rows may be in other partitions each time, though all that is known of their borders is the same:
-    /// `repartition(n)` deals rows as they come, and of a sort's sample not every Spark tells.
+    /// `repartition(n)` deals rows as they come.
     #[must_use]
     pub const fn deals(&self) -> bool {
         self.borders & 1 == 1
     }
 
-    /// The same with the borders by which Spark cuts a stage, where it tells.
+    /// Whether rows are cut otherwise, as far as that is known of both.
     #[must_use]
-    pub const fn cut_by(self, borders: Option<u32>) -> Self {
-        match borders {
-            Some(borders) => Self { borders: borders | AS_RUN, ..self },
-            None => Self { borders: self.borders & !AS_RUN, ..self },
-        }
-    }
-
-    /// Whether both say that rows are cut otherwise: what Spark does and what a plan says of that cannot be compared, and a
-    /// job over a frame's RDD has but the plan that was recorded.
-    #[must_use]
-    pub const fn has_other_borders(&self, other: &Self) -> bool {
-        self.borders != other.borders && (self.borders ^ other.borders) & AS_RUN == 0
+    pub fn has_other_borders(&self, other: &Self) -> bool {
+        BORDERS.iter().any(|hash| {
+            let (ours, theirs) = (self.borders & hash, other.borders & hash);
+            ours != theirs && ours != 0 && theirs != 0
+        })
     }
 
     /// What stands for all micro-batches of a query, each of which has files and numbers of its own.

@@ -16,13 +16,13 @@ use super::traces::{keep_traces, take_traces};
 use crate::agent::protocol::{Code, Execution, Placed, Plan, Use};
 use crate::agent::state::messages::Clock;
 use crate::config::SessionConfig;
-use crate::edge::agent::{Agent, AgentConfig, Clocks, NextBatch, NextBatches, Role, Stage};
+use crate::edge::agent::{Agent, AgentConfig, Clocks, NextBatch, NextBatches, Plans, Role, Stage};
 use crate::error::Error;
 use crate::id::Partition;
 
 /// Operator, code, Python version, token, whether the user named it; hashes of what it is asked over: in this
 /// process, whichever rows of it, as a later process has it, and without numbers.
-type PlacedUse = (String, u64, String, u64, bool, u64, u64, u32, u32, u32, u32);
+type PlacedUse = (String, u64, String, u64, bool, u64, u64, u32, u32, u32, bool);
 
 /// The driver's agent, with the registry.
 #[pyclass(name = "Agent", module = "clonos._core", frozen)]
@@ -42,6 +42,7 @@ impl PyAgent {
         stages: Py<PyAny>,
         was_lost: Py<PyAny>,
         plan_uses: Py<PyAny>,
+        borders: Py<PyAny>,
         clocks: Py<PyAny>,
         next_batches: Py<PyAny>,
     ) -> PyResult<Self> {
@@ -49,42 +50,14 @@ impl PyAgent {
         keep_traces();
         let ask = move |stage: u32| -> Option<Stage> {
             // Spark may not know, or be shutting down; then the layout counts as unchanged.
-            let known: Option<(u32, bool, Option<u32>)> = Python::attach(|py| {
+            let known: Option<(u32, bool)> = Python::attach(|py| {
                 stages.call1(py, (stage,)).and_then(|stage| stage.extract(py)).ok().flatten()
             });
-            known.map(|(tasks, was_complete, borders)| Stage { tasks, was_complete, borders })
+            known.map(|(tasks, was_complete)| Stage { tasks, was_complete })
         };
         let lost = move |stage: u32, partition: Partition| -> bool {
             Python::attach(|py| was_lost.call1(py, (stage, partition.0)).and_then(|lost| lost.extract(py)))
                 .unwrap_or(false)
-        };
-        let plan = move |execution: Execution| -> Option<Vec<Placed>> {
-            let uses: Vec<PlacedUse> = Python::attach(|py| {
-                let arguments = (execution.id, execution.root);
-                plan_uses.call1(py, arguments).and_then(|uses| uses.extract(py)).ok().flatten()
-            })?;
-            let placed = |(
-                operator,
-                code,
-                python,
-                token,
-                named,
-                over,
-                tables,
-                exact,
-                shape,
-                data,
-                borders,
-            ): PlacedUse| {
-                Placed {
-                    operator: operator.into(),
-                    used: Use { code: Code::new(code, &python), token, named },
-                    over,
-                    tables,
-                    plan: Plan { exact, shape, data, borders },
-                }
-            };
-            Some(uses.into_iter().map(placed).collect())
         };
         let session = SessionConfig { memory_bytes, ..config.config.clone() };
         let socket = PathBuf::from(&session.driver_socket);
@@ -93,7 +66,7 @@ impl PyAgent {
             port,
             stages: Box::new(ask),
             was_lost: Box::new(lost),
-            plan_uses: Box::new(plan),
+            plans: asks_plans(plan_uses, borders),
             clocks: ask_clock(clocks),
             next_batches: asks_next_batches(next_batches),
         };
@@ -199,6 +172,35 @@ impl PyAgent {
     fn __repr__(&self) -> String {
         format!("<driver agent at {}>", self.agent.addr())
     }
+}
+
+/// What asks Spark's plans.
+fn asks_plans(plan_uses: Py<PyAny>, borders: Py<PyAny>) -> Plans {
+    let cut_by = move |stage: u32, token: u64, execution: Option<Execution>| -> Option<u64> {
+        let (id, root) = execution.map(|Execution { id, root }| (id, root)).unzip();
+        Python::attach(|py| {
+            let borders = borders.call1(py, (stage, token, id, root));
+            borders.and_then(|borders| borders.extract(py)).ok().flatten()
+        })
+    };
+    let plan = move |execution: Execution| -> Option<Vec<Placed>> {
+        let uses: Vec<PlacedUse> = Python::attach(|py| {
+            let arguments = (execution.id, execution.root);
+            plan_uses.call1(py, arguments).and_then(|uses| uses.extract(py)).ok().flatten()
+        })?;
+        let placed =
+            |(operator, code, python, token, named, over, tables, exact, shape, data, deals): PlacedUse| {
+                Placed {
+                    operator: operator.into(),
+                    used: Use { code: Code::new(code, &python), token, named },
+                    over,
+                    tables,
+                    plan: Plan { exact, shape, data, borders: u64::from(deals) },
+                }
+            };
+        Some(uses.into_iter().map(placed).collect())
+    };
+    Plans { uses: Box::new(plan), borders: Box::new(cut_by) }
 }
 
 /// Asks Python for the times of a batch; what it raises is the reason why they are not known.

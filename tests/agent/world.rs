@@ -12,7 +12,7 @@ use clonos::agent::members::Members;
 use clonos::agent::protocol::{AgentInfo, Beginning, Ending, Fence, OpenTask, Opened, Reply, Request, Use};
 use clonos::agent::state::messages::Clock;
 use clonos::config::SessionConfig;
-use clonos::edge::agent::{Agent, AgentConfig, NextBatch, Role, Stage};
+use clonos::edge::agent::{Agent, AgentConfig, NextBatch, Plans, Role, Stage};
 use clonos::edge::net::Connection;
 use clonos::edge::net::client::Client;
 use clonos::error::Result;
@@ -125,11 +125,9 @@ pub fn start_driver(config: SessionConfig, socket: PathBuf) -> (Agent, SessionCo
         bind_host: "127.0.0.1".into(),
         port: 0,
         // Stage numbers in these tests tell how many tasks they have: stage 108 has 8.
-        stages: Box::new(|stage| {
-            Some(Stage { tasks: stage.checked_sub(100)?, was_complete: false, borders: None })
-        }),
+        stages: Box::new(|stage| Some(Stage { tasks: stage.checked_sub(100)?, was_complete: false })),
         was_lost: Box::new(|stage, partition| stage == 200 && partition.0 < 2),
-        plan_uses: Box::new(|_| None),
+        plans: Plans::unknown(),
         clocks: Box::new(|_, _| Ok(Clock { now_ms: 1_000, watermark_ms: -1, late_ms: -1 })),
         next_batches: Box::new(next_batch),
     };

@@ -10,7 +10,7 @@ use clonos::agent::protocol::{Ending, OpenTask, Opened, Reply, Request, Sent, Us
 use clonos::agent::state::messages::Clock;
 use clonos::config::SessionConfig;
 use clonos::determinant::row_fingerprints;
-use clonos::edge::agent::{Agent, AgentConfig, Role, Stage};
+use clonos::edge::agent::{Agent, AgentConfig, Plans, Role, Stage};
 use clonos::edge::disk::segment::FileSystem;
 use clonos::edge::net::Connection;
 use clonos::edge::net::client::Client;
@@ -84,10 +84,10 @@ impl Life {
             port: 0,
             stages: Box::new(move |stage| {
                 let tasks = asked.lock().unwrap().get(&stage).copied()?;
-                Some(Stage { tasks, was_complete: false, borders: None })
+                Some(Stage { tasks, was_complete: false })
             }),
             was_lost: Box::new(|_, _| false),
-            plan_uses: Box::new(|_| None),
+            plans: Plans::unknown(),
             clocks: Box::new(|_, _| Ok(Clock { now_ms: NOW_MS, watermark_ms: -1, late_ms: -1 })),
             next_batches: Box::new(|_| None),
         };

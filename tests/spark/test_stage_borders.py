@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +21,63 @@ from pyspark.sql import functions
 
 import clonos
 from clonos import causal, errors
+from clonos._driver import attach, compiled
 from clonos._driver.borders import stage_borders
 
 # So many that adaptive execution cuts them into several tasks.
 ROWS = 60_000
 pytestmark = pytest.mark.timeout(360)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """Borders that the driver's agent is told, one after the other."""
+    found: list[int | None] = []
+
+    def noted(*arguments: Any) -> Any:
+        of_use = stage_borders(*arguments)
+
+        def of_noted(*use: Any) -> int | None:
+            found.append(of_use(*use))
+            return found[-1]
+
+        return of_noted
+
+    monkeypatch.setattr(attach, "stage_borders", noted)
+    return found
+
+
+@pytest.fixture
+def session(plain_spark: Any, told: list[int | None]) -> Iterator[Any]:
+    with clonos.attach(plain_spark) as attached:
+        yield attached
+
+
+@pytest.fixture
+def borders(session: Any, told: list[int | None]) -> Callable[[Any], int]:
+    """Return what gives the borders of a query with one causal function, in an epoch of its own."""
+    numbers = count()
+
+    def of_query(df: Any) -> int:
+        told.clear()
+        with session.epoch(f"borders {next(numbers)}"):
+            df.collect()
+        # More than one stage may run the function, over the same rows.
+        assert len(set(told)) == 1
+        assert told[0] is not None
+        return told[0]
+
+    return of_query
+
+
+def named(borders: int) -> int:
+    """What is left without the places of columns."""
+    return borders % 2**32 // 2
+
+
+def placed(borders: int) -> int:
+    return borders >> 32
 
 
 def facts(spark: Any) -> Any:
@@ -188,13 +240,6 @@ def test_services_are_refused_where_rows_have_moved(spark: Any, session: Any) ->
     assert "other borders" in str(error)
 
 
-def borders(spark: Any, df: Any) -> int | None:
-    df.collect()
-    execution = df._jdf.queryExecution()
-    stage = SimpleNamespace(rdd=execution.toRdd)
-    return stage_borders(spark, lambda _: execution)(0, stage)
-
-
 SAME: dict[str, Callable[[Any], Any]] = {
     "rows": lambda df: df,
     "hash": lambda df: df.repartition(3, "k"),
@@ -231,45 +276,161 @@ OTHER: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def asked(df: Any) -> Any:
+    return df.withColumn("v", drawn("id"))
+
+
 @pytest.mark.parametrize("cut", SAME)
-def test_borders_are_the_same_whichever_columns_are_read(spark: Any, cut: str) -> None:
+def test_borders_are_the_same_whichever_columns_are_read(
+    spark: Any, borders: Callable[[Any], int], cut: str
+) -> None:
     df = facts(spark)
     # Which partitions are read together depends on their bytes.
     with settings(spark, spark__sql__adaptive__coalescePartitions__enabled="false"):
-        first = borders(spark, SAME[cut](df))
-        assert first is not None
+        first = borders(asked(SAME[cut](df)))
         assert first & 1 == 0
-        assert borders(spark, SAME[cut](df).select("id", "k")) == first
-        again = SAME[cut](facts(spark)).where("id >= 0").selectExpr("id + 1")
-        assert borders(spark, again) == first
+        assert placed(first)
+        assert borders(asked(SAME[cut](df)).select("id", "v")) == first
+        again = SAME[cut](facts(spark)).where("id >= 0").withColumn("v", drawn("id"))
+        assert borders(again.selectExpr("v + 1")) == first
 
 
-def test_borders_are_others_where_rows_are_cut_otherwise(spark: Any) -> None:
+def test_borders_are_others_where_rows_are_cut_otherwise(
+    spark: Any, borders: Callable[[Any], int]
+) -> None:
     df = facts(spark)
-    found = [borders(spark, cut(df)) for cut in (SAME["hash"], *OTHER.values())]
-    assert None not in found
-    assert len(set(found)) == len(found)
+    found = [borders(asked(cut(df))) for cut in (SAME["hash"], *OTHER.values())]
+    assert len({placed(one) for one in found}) == len(found)
+    # All but the one by another column of the same name.
+    assert len({named(one) for one in found}) >= len(found) - 1
 
 
-def test_rows_dealt_round_robin_may_be_elsewhere_each_time(spark: Any) -> None:
-    df = facts(spark).repartition(3)
-    found = {borders(spark, df), borders(spark, df.select("id"))}
+def test_rows_dealt_round_robin_may_be_elsewhere_each_time(
+    spark: Any, borders: Callable[[Any], int]
+) -> None:
+    df = asked(facts(spark).repartition(3))
+    found = {borders(df), borders(df.select("id", "v"))}
     assert len(found) == 2
-    assert all(one is not None and one & 1 for one in found)
+    assert all(one & 1 for one in found)
 
 
-def test_borders_of_a_sample_are_told(spark: Any) -> None:
+def test_borders_of_a_sample_are_told(spark: Any, borders: Callable[[Any], int]) -> None:
     # Many more rows than Spark looks at.
     df = facts(spark).where("id >= 0")
     with settings(spark, spark__sql__execution__rangeExchange__sampleSizePerPartition="10"):
         ranges = [df.repartitionByRange(3, functions.expr("hash(id)")) for _ in range(5)]
-        found = {borders(spark, one) for one in ranges}
+        found = {borders(asked(one)) for one in ranges}
     assert len(found) > 1
-    assert all(one is not None and one & 1 == 0 for one in found)
+    assert all(one & 1 == 0 for one in found)
 
 
-def test_what_cannot_be_read_is_said_once(spark: Any, caplog: pytest.LogCaptureFixture) -> None:
-    of_stage = stage_borders(spark, lambda _: spark)
-    assert of_stage(1, None) is None
-    assert of_stage(2, None) is None
-    assert len(caplog.records) == 1
+BESIDE: dict[str, Callable[[Any, Any], Any]] = {
+    "a frame to the left": lambda d, other: other.crossJoin(d),
+    "a cached frame": lambda d, other: other.cache().crossJoin(d),
+    "a join with itself": lambda d, _: d.alias("one").join(
+        d.alias("other"), functions.expr("one.id = other.id")
+    ),
+    "another column of the same name": lambda d, other: d.crossJoin(other.selectExpr("one as k")),
+    "a subquery": lambda d, other: other.where(f"one in (select v from {view(d)})"),
+    "a scalar subquery": lambda d, other: other.where(f"one < (select max(v) from {view(d)})"),
+}
+
+
+def view(df: Any) -> str:
+    df.createOrReplaceTempView("beside")
+    return "beside"
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+def test_what_stands_beside_a_frame_does_not_move_its_rows(
+    spark: Any, borders: Callable[[Any], int], beside: str
+) -> None:
+    d = asked(facts(spark).repartition(3, "k"))
+    other = spark.range(0, 2, 1, 1).selectExpr("id as one")
+    first = borders(d)
+    assert placed(first)
+    assert borders(BESIDE[beside](d, other)) == first
+
+
+def tuples(spark: Any) -> Any:
+    rows = facts(spark).where("id < 30000").collect()
+    return spark.createDataFrame([tuple(row) for row in rows], "id long, k long, text string")
+
+
+def in_groups(df: Any) -> Any:
+    """Rows that a query has in groups, and one that reads more where their greatest is."""
+    groups = df.groupBy(functions.expr("id % 5003").alias("id")).agg(functions.max("k").alias("k"))
+    others = df.groupBy("k").agg(functions.max("text").alias("longest")).hint("merge")
+    return groups.join(others, "k", "left").withColumn("v", drawn("id"))
+
+
+def in_two(spark: Any) -> Any:
+    """Settings by which a shuffle has two tasks, however few rows it has."""
+    return settings(
+        spark,
+        spark__sql__shuffle__partitions="2",
+        spark__sql__adaptive__coalescePartitions__enabled="false",
+    )
+
+
+def by_id(df: Any) -> dict[int, float]:
+    return {row.id: row.v for row in df.collect()}
+
+
+def test_rows_in_groups_by_an_expression_move(spark: Any, session: Any) -> None:
+    # Of an expression that rows are grouped by no plan has a column.
+    df = in_groups(tuples(spark))
+    with in_two(spark), session.epoch("groups"):
+        first = by_id(df.select("id", "v"))
+        assert by_id(df) == first
+    assert len(first) == 5003
+
+
+def test_a_job_over_the_rdd_of_a_frame_does_not_hide_that_its_rows_move(
+    spark: Any, session: Any
+) -> None:
+    df = in_groups(facts(spark))
+    with in_two(spark), session.epoch("rdd"):
+        first = by_id(df.select("id", "v"))
+        assert dict(df.select("id", "v").rdd.map(tuple).collect()) == first
+        assert by_id(df) == first
+    assert len(first) == 5003
+
+
+def test_rows_of_a_batch_function_move(spark: Any, session: Any, tmp_path: Path) -> None:
+    folder = str(tmp_path / "facts")
+    facts(spark).write.parquet(folder)
+    found = []
+
+    def run(batch: Any, _number: int) -> None:
+        df = in_groups(batch)
+        found.extend((by_id(df.select("id", "v")), by_id(df)))
+
+    stream = spark.readStream.schema("id long, k long, text string").parquet(folder)
+    with in_two(spark):
+        writer = stream.writeStream.foreachBatch(run).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        query.awaitTermination()
+    first, second = found
+    assert second == first
+    assert len(first) == 5003
+
+
+def test_what_cannot_be_read_is_said_once(
+    spark: Any,
+    session: Any,
+    told: list[int | None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise LookupError("not in this Spark")
+
+    monkeypatch.setattr(compiled, "made", refused)
+    df = asked(spark.range(0, 100, 1, 2))
+    with session.epoch("no borders"):
+        first = by_id(df)
+        assert by_id(df) == first
+    assert told == [None, None]
+    said = [record.message for record in caplog.records]
+    assert sum("cuts the rows of a stage" in one for one in said) == 1

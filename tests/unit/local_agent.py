@@ -46,6 +46,7 @@ def start_agent(config: _core.SessionConfig) -> _core.Agent:
         lambda _stage: None,
         lambda *_task: False,
         lambda *_execution: None,
+        lambda *_use: None,
         lambda *_epoch: (1_000, -1, -1),
         lambda _reader: None,
     )

@@ -23,6 +23,9 @@ import org.apache.spark.ShuffleDependency;
 import org.apache.spark.rdd.CoalescedRDDPartition;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.PlanExpression;
+import org.apache.spark.sql.catalyst.expressions.PythonFuncExpression;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning;
 import org.apache.spark.sql.catalyst.plans.physical.RoundRobinPartitioning;
@@ -34,13 +37,15 @@ import org.apache.spark.sql.execution.datasources.PartitionedFile;
 import scala.Product;
 import scala.collection.Seq;
 import scala.jdk.javaapi.CollectionConverters;
+import scala.reflect.ClassTag$;
 
 /**
- * What decides which rows come to which task of a stage, as its RDDs have it: files and how they are packed, by what
- * rows were shuffled, which of those partitions each task reads.
+ * What decides which rows of a function come to which task of a stage, as its RDDs have it: files and how they are
+ * packed, by what rows were shuffled, which of those partitions each task reads.
  *
  * <p>A plan does not tell: with adaptive execution two queries over one frame may join it in other ways, or read
- * together other partitions of a shuffle, as they read other columns.
+ * together other partitions of a shuffle, as they read other columns. It does tell which of two columns of one name is
+ * meant, by their places below the function, which are the same whatever else a query has.
  */
 public class Borders {
     /** Numbers of columns, which are others each time a query is made. */
@@ -49,28 +54,89 @@ public class Borders {
     private static final Pattern RANDOM = Pattern.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}");
     /** How many closures may lie in one another. */
     private static final int DEPTH_MAX = 4;
+    /** What stands before the token of a use in what Spark pickles of it. */
+    private static final String MARK = "clonos-use ";
 
-    private final MessageDigest digest;
-    private final Map places = new IdentityHashMap();
-    /** Columns of the query's plan, from its leaves up: of two that have one name they tell which it is. */
-    private final Map columns = new HashMap();
-    private boolean isKnown = true;
-    /** Whether the plan reads an RDD, in which may be columns of another plan. */
-    private boolean readsRdd;
-    private boolean hasNumbered;
-    private boolean hasOther;
+    /** By the names of columns. */
+    private final MessageDigest named;
+    /** By their places, too. */
+    private final MessageDigest placed;
+    private final Map known = new IdentityHashMap();
+    private final String mark;
+    /** Places of columns below the function, by their numbers; of none that has two of them. */
+    private final Map places = new HashMap();
+    private boolean allPlaced = true;
+    private boolean deals;
 
-    /** Of an RDD, and of the analysed plan of the query that it is computed for. */
-    public Borders(Object rdd, Object plan) throws NoSuchAlgorithmException, IllegalAccessException {
-        digest = MessageDigest.getInstance("SHA-256");
-        number((LogicalPlan) plan);
+    /**
+     * Of the RDD of a stage, of a function by the token of its use, and of the analysed plans in which it may be: of the
+     * query, and of the one that this is a part of. A job over a frame's RDD has none.
+     */
+    public Borders(Object rdd, Object token, Object plan, Object root)
+        throws NoSuchAlgorithmException, IllegalAccessException {
+        named = MessageDigest.getInstance("SHA-256");
+        placed = MessageDigest.getInstance("SHA-256");
+        mark = MARK + token + " ";
+        find((LogicalPlan) plan);
+        find((LogicalPlan) root);
         describe((RDD) rdd);
     }
 
-    private void number(LogicalPlan plan) {
-        readsRdd |= plan.nodeName().endsWith("RDD");
+    /** Numbers the columns below the function, wherever in a plan it is. */
+    private void find(LogicalPlan plan) {
+        if (plan == null) {
+            return;
+        }
+        boolean isOver = false;
+        for (Iterator each = list(plan.expressions()).iterator(); each.hasNext();) {
+            isOver |= isIn((Expression) each.next());
+        }
+        Map below = new HashMap();
         for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
-            number((LogicalPlan) each.next());
+            LogicalPlan child = (LogicalPlan) each.next();
+            if (isOver) {
+                number(child, below);
+            }
+            find(child);
+        }
+        for (Iterator each = below.entrySet().iterator(); each.hasNext();) {
+            Map.Entry column = (Map.Entry) each.next();
+            boolean isNew = !places.containsKey(column.getKey());
+            boolean isSame = column.getValue().equals(places.get(column.getKey()));
+            places.put(column.getKey(), isNew || isSame ? column.getValue() : null);
+        }
+        for (Iterator each = list(plan.innerChildren()).iterator(); each.hasNext();) {
+            Object inner = each.next();
+            if (inner instanceof LogicalPlan) {
+                find((LogicalPlan) inner);
+            }
+        }
+    }
+
+    /** Whether the function is in an expression; it is looked for in the plans of subqueries. */
+    private boolean isIn(Expression expression) {
+        boolean isIn = expression instanceof PythonFuncExpression && isMarked((PythonFuncExpression) expression);
+        if (expression instanceof PlanExpression && ((PlanExpression) expression).plan() instanceof LogicalPlan) {
+            find((LogicalPlan) ((PlanExpression) expression).plan());
+        }
+        for (Iterator each = list(expression.children()).iterator(); each.hasNext();) {
+            isIn |= isIn((Expression) each.next());
+        }
+        return isIn;
+    }
+
+    private boolean isMarked(PythonFuncExpression expression) {
+        byte[] pickled = (byte[]) expression.func().command().toArray(ClassTag$.MODULE$.Byte());
+        String text = new String(pickled, StandardCharsets.ISO_8859_1);
+        // Those before the last are of functions that this one refers to.
+        int last = text.lastIndexOf(MARK);
+        return last >= 0 && text.startsWith(mark, last);
+    }
+
+    /** From the leaves up. */
+    private static void number(LogicalPlan plan, Map columns) {
+        for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
+            number((LogicalPlan) each.next(), columns);
         }
         for (Iterator each = list(plan.output()).iterator(); each.hasNext();) {
             String column = Long.toString(((Attribute) each.next()).exprId().id());
@@ -80,34 +146,25 @@ public class Borders {
         }
     }
 
-    /** What Spark says, with columns as another query over the same frames has them. */
-    private String numbered(Object said) {
-        Matcher numbers = NUMBERS.matcher(said.toString());
-        StringBuffer text = new StringBuffer();
-        while (numbers.find()) {
-            Object place = columns.get(numbers.group(1));
-            hasNumbered |= place != null;
-            hasOther |= place == null;
-            // One that the optimizer has made stands in no plan.
-            numbers.appendReplacement(text, place == null ? "" : "@" + place);
-        }
-        return numbers.appendTail(text).toString();
-    }
-
     /**
-     * A hash of 32 bits, of which the lowest is set if rows may be elsewhere though the hash is the same; less than
-     * none if all shuffles are of another plan, whose RDD this one reads.
+     * In the lowest bit whether rows may be elsewhere though all hashes are the same. The 31 bits above are a hash in
+     * which columns have their names alone, as in each query over the frame; the upper half is one in which they have
+     * their places too, or 0 if some has none: the optimizer made it, or it is of an RDD that this plan reads.
      */
     public long hash() {
-        if (readsRdd && hasOther && !hasNumbered) {
-            return -1L;
-        }
+        long names = Math.max(first(named) >>> 1, 1L);
+        long places = allPlaced ? Math.max(first(placed), 1L) : 0L;
+        return places << 32 | names << 1 | (deals ? 1L : 0L);
+    }
+
+    /** The first 32 bits. */
+    private static long first(MessageDigest digest) {
         byte[] bytes = digest.digest();
-        long hash = 0;
+        long first = 0;
         for (int i = 0; i < 4; i++) {
-            hash = hash << 8 | (bytes[i] & 0xff);
+            first = first << 8 | (bytes[i] & 0xff);
         }
-        return isKnown ? hash & ~1L : hash | 1L;
+        return first;
     }
 
     private void describe(RDD rdd) throws IllegalAccessException {
@@ -125,12 +182,12 @@ public class Borders {
                 return;
             }
         }
-        Object known = places.get(rdd);
-        if (known != null) {
-            say("again", known);
+        Object again = known.get(rdd);
+        if (again != null) {
+            say("again", again);
             return;
         }
-        places.put(rdd, Integer.valueOf(places.size()));
+        known.put(rdd, Integer.valueOf(known.size()));
         Partition[] partitions = rdd.partitions();
         say(rdd.getClass().getSimpleName(), Integer.valueOf(partitions.length));
         boolean isOfMaps = false;
@@ -194,31 +251,31 @@ public class Borders {
         made.add(shuffle.partitioner());
         find(shuffle.rdd(), made, DEPTH_MAX);
         boolean isFound = !isOfRows;
-        boolean deals = false;
+        boolean isDealt = false;
         for (Iterator each = made.iterator(); each.hasNext();) {
             Object by = each.next();
             isFound |= by instanceof Partitioning;
-            deals |= by instanceof RoundRobinPartitioning;
+            isDealt |= by instanceof RoundRobinPartitioning;
         }
         if (!isFound) {
             throw new IllegalStateException("by what rows are shuffled is not where it was");
         }
         for (Iterator each = made.iterator(); each.hasNext();) {
             Object by = each.next();
-            if (by instanceof Seq && !deals) {
+            if (by instanceof Seq && !isDealt) {
                 continue;
             }
             if (by instanceof Partitioner) {
                 say(by.getClass().getSimpleName(), Integer.valueOf(((Partitioner) by).numPartitions()));
             } else {
-                say("by", numbered(by));
+                sayColumns(by.toString());
             }
             if (by instanceof RangePartitioner) {
                 say("borders", bounds((RangePartitioner) by));
             }
         }
-        if (deals || isOfMaps) {
-            isKnown &= !deals;
+        deals |= isDealt;
+        if (isDealt || isOfMaps) {
             describe(shuffle.rdd());
         }
     }
@@ -259,7 +316,25 @@ public class Borders {
     }
 
     private void say(Object what, Object value) {
+        say(named, what, value);
+        say(placed, what, value);
+    }
+
+    private static void say(MessageDigest digest, Object what, Object value) {
         digest.update((what + "\t" + value + "\n").getBytes(StandardCharsets.UTF_8));
+    }
+
+    /** What Spark says of columns. */
+    private void sayColumns(String text) {
+        Matcher numbers = NUMBERS.matcher(text);
+        StringBuffer byPlace = new StringBuffer();
+        while (numbers.find()) {
+            Object place = places.get(numbers.group(1));
+            allPlaced &= place != null;
+            numbers.appendReplacement(byPlace, "@" + place);
+        }
+        say(placed, "by", numbers.appendTail(byPlace));
+        say(named, "by", numbers.replaceAll(""));
     }
 
     private static List list(Seq elements) {

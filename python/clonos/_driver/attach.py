@@ -294,13 +294,12 @@ def _start_agent(
 ) -> _core.Agent:
     # Of the driver's node alone: executors are sent the configuration without it.
     label = os.environ.get(HOST_LABEL, "") if label is None else label
-    borders = stage_borders(spark, spark_private.queries_of_stages(spark, iterators.query))
-    stages = spark_private.stages(spark.sparkContext, borders)
+    stages = spark_private.stages(spark.sparkContext)
     was_lost = spark_private.lost_outputs(spark.sparkContext)
     own = config.with_host_label(label)
     clocks = spark_private.clocks(spark)
     next_batches = spark_private.next_batches(spark)
-    uses = plan_uses(spark, iterators.query)
+    uses, borders = plan_uses(spark, iterators.query), stage_borders(spark, iterators.query)
 
     def stage_of(stage: int) -> spark_private.Stage | None:
         # Of the first of its tasks, before anything is asked or decided for it. It may be of a
@@ -309,7 +308,7 @@ def _start_agent(
             session.watch_streams()
         return stages(stage)
 
-    return _core.Agent.start(own, *bind, stage_of, was_lost, uses, clocks, next_batches)
+    return _core.Agent.start(own, *bind, stage_of, was_lost, uses, borders, clocks, next_batches)
 
 
 def register_formats(

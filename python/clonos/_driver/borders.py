@@ -1,13 +1,12 @@
-"""By what the rows of a stage are cut into tasks, as Spark runs it.
+"""By what the rows of a function are cut into the tasks of a stage, as Spark runs it.
 
-Private names of Spark, seen in 4.3: what `Borders.java` imports and finds in the closures of a
-shuffle: its ``Partitioning``, and ``RangePartitioner.rangeBounds``.
+Private names of Spark, seen in 4.1, 4.2 and 4.3: what `Borders.java` imports and finds in the
+closures of a shuffle: its ``Partitioning``, and ``RangePartitioner.rangeBounds``.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -16,49 +15,47 @@ from clonos._driver import compiled, spark_private
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Borders by a stage's number, a use's token, and an execution with its root, where there is one.
+Borders = Callable[[int, int, int | None, int | None], int | None]
 _log = logging.getLogger("clonos")
 
 
-def stage_borders(
-    spark: SparkSession, query_of: Callable[[Any], Any]
-) -> Callable[[int, Any], int | None]:
-    """Return what tells the borders of a stage, given its number and what Spark knows of it.
+def stage_borders(spark: SparkSession, ended: Callable[[int], Any]) -> Borders:
+    """Return what tells by which borders the rows of a use are cut into the tasks of a stage.
 
-    `query_of` gives the query that a stage is of, or ``None``. The borders are a hash of 32 bits
-    that is the same in each process, whose lowest bit says whether rows may be elsewhere though it
-    is the same; see `Borders.java`. ``None`` of a stage of no query, and where this Spark cannot
-    tell: then there is what its plan says.
+    The borders are hashes, together 64 bits, that are the same in each process; `Borders.java` says
+    what is in which bits. They are ``None`` where this Spark cannot tell, or has forgotten the
+    stage. `ended` returns what is left of a query whose execution is over, if anything is.
     """
-    # Of the newest stages: tasks that are run again ask about theirs once more.
-    known: dict[int, int | None] = {}
+    context: Any = spark.sparkContext
+    stages: Any = context._jsc.sc().dagScheduler().stageIdToStage()
+    query: Any = context._jvm.org.apache.spark.sql.execution.SQLExecution.getQueryExecution
     failed = False
-    turn = threading.Lock()
 
-    def read(stage: Any) -> int | None:
+    def plan_of(execution: int | None) -> Any:
+        if execution is None:
+            return None
+        found = query(execution) or ended(execution)
+        return None if found is None else found.analyzed()
+
+    def of_use(stage: int, token: int, execution: int | None, root: int | None) -> int | None:
         nonlocal failed
         try:
-            query = query_of(stage)
-            if query is None:
-                # A job over a frame's RDD: which of two columns of one name is meant nobody says.
+            found = stages.get(stage)
+            if not found.isDefined():
                 return None
-            found = int(compiled.made(spark, "Borders", stage.rdd(), query.analyzed()).hash())
+            own = plan_of(execution)
+            whole = None if root == execution else plan_of(root)
+            rdd, name = found.get().rdd(), f"{token:016x}"
+            return int(compiled.made(spark, "Borders", rdd, name, own, whole).hash()) % 2**64
         except Exception as error:  # noqa: BLE001, whatever another Spark has otherwise
             if not failed and spark_private.is_running(spark):
                 failed = True
                 _log.warning(
-                    "this Spark does not tell by what it cuts the rows of a stage into tasks: if "
-                    "it cuts them otherwise into as many, that is known from its plan only (%s)",
+                    "this Spark does not tell by what it cuts the rows of a stage into tasks: rows "
+                    "are taken to be where they were whenever they are cut into as many (%s)",
                     error,
                 )
             return None
-        return found if found >= 0 else None
 
-    def of_stage(number: int, stage: Any) -> int | None:
-        with turn:
-            if number not in known:
-                known[number] = read(stage)
-                if len(known) > spark_private.STAGES_MAX:
-                    del known[next(iter(known))]
-            return known[number]
-
-    return of_stage
+    return of_use

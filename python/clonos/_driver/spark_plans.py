@@ -42,12 +42,8 @@ _OF_ROWS = {
 # Nodes that move rows about: a program that is started again may do so otherwise.
 _CUTS = ("Repartition", "RebalancePartitions")
 _MOVES = (*_CUTS, "Sort ")
-# Those that deal rows out by what no plan tells: by a hash of all that the query reads of them, or
-# by borders that come from a sample.
-_DEALS = re.compile(
-    "Sort .*, true|Repartition [0-9]+, true|RebalancePartitions"
-    "|RepartitionByExpression .* (ASC|DESC) "
-)
+# Those that deal rows out by a hash of all that the query reads of them.
+_DEALS = re.compile("Repartition [0-9]+, true|RebalancePartitions")
 # Relations of sources that name themselves only.
 _WITH_OPTIONS = ("DataSourceV2Relation", "RelationV2")
 # Options that are other ones in the next run.
@@ -68,9 +64,8 @@ class PlannedFunction(NamedTuple):
     it, `tables` one of what the arguments are made of, whichever rows of that; both hashes are of
     use in this process only. A restarted program finds the function again by hashes of 32 bits:
     `exact` is one of the plan as each process has it, `shape` of that without numbers. `data` is
-    one of tables that the program made, whose lower half is one of how they are cut, and `borders`
-    of what decides which rows come to which task, as far as a plan tells: the lengths of files, and
-    how they are packed. Its lowest bit says whether something else does.
+    one of tables that the program made, whose lower half is one of how they are cut. `deals` says
+    whether rows may be elsewhere in each query, as they are dealt out.
     """
 
     pickled: bytes
@@ -79,7 +74,7 @@ class PlannedFunction(NamedTuple):
     exact: int
     shape: int
     data: int
-    borders: int
+    deals: bool
 
 
 class Plans:
@@ -104,7 +99,7 @@ class Plans:
         if query is None:
             return []
         plan = self._stream(query) or query.analyzed()
-        walk = _Walk(self._java, query)
+        walk = _Walk(self._java)
         found = walk.of_plan(plan)
         if not self._java.may_hold(plan):
             # A command that writes has what it writes as an inner child.
@@ -186,9 +181,8 @@ class _Below(NamedTuple):
 class _Walk:
     """A walk through the plan of one execution."""
 
-    def __init__(self, java: _Java, query: Any) -> None:
+    def __init__(self, java: _Java) -> None:
         self.java = java
-        self._query = query
         # By what is equal for two mentions of one function.
         self._pickled: dict[int, bytes] = {}
 
@@ -205,7 +199,7 @@ class _Walk:
             [function for child in found for function in child.functions],
             [function for child in found for function in child.making],
         )
-        node = _Node(self, children, below)
+        node = _Node(self.java, children, below)
         functions: list[PlannedFunction] = []
         for expression in _each(plan.expressions()):
             functions += self._of_expression(expression, node)
@@ -227,41 +221,8 @@ class _Walk:
         if name not in _FUNCTIONS:
             return inside
         hashes = node.below(expression, inside)
-        return [PlannedFunction(self._command(expression.func()), *hashes), *inside]
-
-    @functools.cached_property
-    def dealt(self) -> list[str]:
-        """By which columns ``repartition(n)`` deals rows, as this query reads no others.
-
-        Spark hashes what is left of a row where that is done: another query over the same frame has
-        its rows elsewhere.
-        """
-        found = set()
-        with contextlib.suppress(Exception):
-            nodes = [self._query.optimizedPlan()]
-            while nodes:
-                node = nodes.pop()
-                name = str(node.nodeName())
-                if name == "Repartition" and node.shuffle():
-                    columns = str(node.children().apply(0).output().toString())
-                    found.add(re.sub("#[0-9]+", "", columns))
-                elif name == "InMemoryRelation":
-                    nodes.append(node.cacheBuilder().logicalPlan())
-                nodes += _each(node.children())
-        return sorted(found)
-
-    @functools.cached_property
-    def packing(self) -> tuple[int, int, int]:
-        """What Spark cuts files by: most bytes of a task, those that a file costs, least tasks."""
-        conf = self._query.sparkSession().sessionState().conf()
-        least = conf.filesMinPartitionNum()
-        tasks = int(least.get()) if least.isDefined() else self.parallelism
-        return int(conf.filesMaxPartitionBytes()), int(conf.filesOpenCostInBytes()), tasks
-
-    @functools.cached_property
-    def parallelism(self) -> int:
-        """How many tasks read a table that does not say it."""
-        return int(self._query.sparkSession().leafNodeDefaultParallelism())
+        command = self._command(expression.func())
+        return [PlannedFunction(command, *hashes, node.deals), *inside]
 
     def _command(self, function: Any) -> bytes:
         identity = int(self.java.identity(function))
@@ -276,13 +237,12 @@ class _Walk:
 class _Node:
     """A node with functions: what they are asked over."""
 
-    def __init__(self, walk: _Walk, children: list[Any], below: _Below) -> None:
-        self._walk = walk
-        self._java = walk.java
+    def __init__(self, java: _Java, children: list[Any], below: _Below) -> None:
+        self._java = java
         self._children = children
         self._below = below
 
-    def below(self, function: Any, inside: list[PlannedFunction]) -> tuple[int, ...]:
+    def below(self, function: Any, inside: list[PlannedFunction]) -> tuple[int, int, int, int, int]:
         """Hashes of all below a function; see `PlannedFunction`.
 
         `inside` are the functions in its arguments.
@@ -299,8 +259,7 @@ class _Node:
         shape = _digest(*map(_shape, (*arguments, *unmoved)))
         cut = _digest(*(str(len(table)) for table in self._made)) & 0xFFFF
         data = _digest(*(digest for table in self._made for digest in table)) & ~0xFFFF | cut
-        of_32_bits = (number % 2**32 for number in (exact, shape, data, self._borders))
-        return over, tables, *of_32_bits
+        return over, tables, exact % 2**32, shape % 2**32, data % 2**32
 
     def _arguments(self, function: Any) -> list[str]:
         """Texts of a function's arguments, whose columns are named by their places."""
@@ -357,33 +316,9 @@ class _Node:
         return found
 
     @functools.cached_property
-    def _borders(self) -> int:
-        """What cuts rows into tasks, as far as the plan tells."""
-        moves = [node for text in self._texts for node in _nodes(text) if node.startswith(_MOVES)]
-        borders = self._borders_by(moves)
-        return borders | 1 if any(map(_DEALS.match, moves)) else borders & ~1
-
-    def _borders_by(self, moves: list[str]) -> int:
-        made = [str(len(digests)) for digests in self._made]
-        if any(node.startswith("Repartition ") for node in moves):
-            made += self._walk.dealt
-        made += self._ranges
-        lengths = [sorted(map(int, re.findall("length=([0-9]+)", one))) for one in self._listings]
-        if not lengths:
-            return _digest(*moves, *made)
-        split = []
-        with contextlib.suppress(Exception):
-            most, cost, tasks = self._walk.packing
-            # As `FilePartition.maxSplitBytes` has it.
-            split = [min(most, max(cost, sum(one) + cost * len(one) // tasks)) for one in lengths]
-            split.append(cost)
-        return _digest(*moves, *made, str(lengths), str(split))
-
-    @functools.cached_property
-    def _ranges(self) -> list[str]:
-        """By how many tasks ranges of numbers are read."""
-        found = [said for text in self._texts for said in _SPLITS.findall(text)]
-        return [str(self._walk.parallelism) if said == "None" else said[5:-1] for said in found]
+    def deals(self) -> bool:
+        """Whether what is below deals its rows out."""
+        return any(_DEALS.match(node) for text in self._texts for node in _nodes(text))
 
     @functools.cached_property
     def _made(self) -> list[list[str]]:

@@ -12,8 +12,7 @@ name                                                      seen in
 ``SparkContext._jsc.sc().dagScheduler().activeJobs``      4.3
 ``SparkContext._jsc.sc().listenerBus().waitUntilEmpty``   4.3
 ``ShuffleMapStage.shuffleDep``, ``Stage.latestInfo``      4.3
-``Stage.rdd``, ``Stage.jobIds``                           4.3
-``DAGScheduler.jobIdToActiveJob``, ``properties``         4.3
+``Stage.rdd``                                             4.1, 4.2, 4.3
 ``SparkContext._jsc.sc().getExecutorIds``                 4.3
 ``DAGScheduler``'s field ``mapOutputTracker``             4.3
 ``MapOutputTrackerMaster.shuffleStatuses``                4.3
@@ -74,17 +73,15 @@ def is_set(spark: SparkSession, setting: str) -> bool:
     return bool(jconf.contains(setting))
 
 
-# How many partitions a stage has, whether all were complete once, and its borders, where known.
-Stage = tuple[int, bool, int | None]
+# How many partitions a stage has, and whether all were complete once.
+Stage = tuple[int, bool]
 
 
-def stages(
-    context: SparkContext, borders: Callable[[int, Any], int | None]
-) -> Callable[[int], Stage | None]:
+def stages(context: SparkContext) -> Callable[[int], Stage | None]:
     """Return what tells about a stage.
 
     The number is not the status tracker's, which counts those of a stage's last attempt: only the
-    missing ones after a failure. `borders` is given a stage's number and itself.
+    missing ones after a failure.
     """
     known: Any = context._jsc.sc().dagScheduler().stageIdToStage()
 
@@ -95,29 +92,9 @@ def stages(
         now: Any = found.get()
         was_tried = now.latestInfo().attemptNumber() > 0
         was_complete = was_tried and _was_complete(context, stage)
-        return int(now.numPartitions()), was_complete, borders(stage, now)
+        return int(now.numPartitions()), was_complete
 
     return of_stage
-
-
-def queries_of_stages(spark: SparkSession, ended: Callable[[int], Any]) -> Callable[[Any], Any]:
-    """Return what gives the query that a stage, which runs now, is of; ``None`` if it is of none.
-
-    `ended` returns what is left of a query whose execution is over, if anything is.
-    """
-    context: Any = spark.sparkContext
-    running: Any = context._jsc.sc().dagScheduler().jobIdToActiveJob()
-    query: Any = context._jvm.org.apache.spark.sql.execution.SQLExecution.getQueryExecution
-
-    def query_of(stage: Any) -> Any:
-        jobs = (running.get(int(job)) for job in stage.jobIds().mkString(" ").split())
-        for job in (job.get() for job in jobs if job.isDefined()):
-            execution = job.properties().getProperty(EXECUTION_PROPERTY)
-            if execution is not None:
-                return query(int(execution)) or ended(int(execution))
-        return None
-
-    return query_of
 
 
 def _status_of(context: SparkContext, stage: int) -> list[str]:

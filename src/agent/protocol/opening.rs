@@ -122,10 +122,10 @@ impl Layout {
         self.plan.zip(other.plan).is_some_and(|(ours, theirs)| ours.has_other_borders(&theirs))
     }
 
-    /// Whether the input of both is known to be cut into as many tasks, by the same borders as far as plans tell.
+    /// Whether the input of both is cut into as many tasks, and as far as Spark tells by the same borders.
     #[must_use]
     pub fn is_cut_alike(&self, other: &Self) -> bool {
-        let has_same_borders = |(ours, theirs): (Plan, Plan)| ours.borders == theirs.borders;
+        let has_same_borders = |(ours, theirs): (Plan, Plan)| !ours.has_other_borders(&theirs);
         self.tasks == other.tasks && self.plan.zip(other.plan).is_some_and(has_same_borders)
     }
 }

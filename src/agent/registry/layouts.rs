@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 use crate::id::{AgentId, Generation, LogOffset, Partition, TaskId};
 use crate::task::Ended;
 
-/// How a stage is cut into tasks, as far as Spark tells.
+/// How the rows of a use are cut into the tasks of a stage, as far as Spark tells.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StageCut {
     /// How many there are.
     pub tasks: Option<u32>,
     /// By what; see [`Plan::borders`].
-    pub borders: Option<u32>,
+    pub borders: Option<u64>,
 }
 
 impl From<Option<u32>> for StageCut {
@@ -26,10 +26,11 @@ impl From<Option<u32>> for StageCut {
 }
 
 impl StageCut {
-    /// The layout of a task that a stage opens. How the stage is cut counts for more than what its plan says of that.
+    /// The layout of a task that a stage opens. Where Spark does not tell the borders there is what the plan says of them.
     pub(super) fn layout(self, open: &OpenTask, plan: Option<Plan>) -> Layout {
         let OpenTask { app, stage, used: Use { code, .. }, .. } = *open;
-        Layout { app, stage, tasks: self.tasks, code, plan: plan.map(|plan| plan.cut_by(self.borders)) }
+        let cut = |plan: Plan| Plan { borders: self.borders.unwrap_or(plan.borders), ..plan };
+        Layout { app, stage, tasks: self.tasks, code, plan: plan.map(cut) }
     }
 }
 
@@ -233,7 +234,7 @@ impl Registry {
             || !of_others().any(|entry| ends(entry) == Ended::Unknown)
     }
 
-    /// Whether the operator's epoch was recorded by a stage whose tasks were as many and, as far as plans tell,
+    /// Whether the operator's epoch was recorded by a stage whose tasks were as many and, as far as Spark tells,
     /// had other rows each.
     pub(super) fn has_other_borders(&self, task: &TaskId, layout: &Layout) -> bool {
         self.cuts(task).is_some_and(|cuts| {
@@ -381,7 +382,7 @@ mod tests {
             let (app, worker, inside, stamp) = (1, attempt, false, 0);
             let open =
                 OpenTask { task: task(0), used, execution, app, stage, attempt, worker, inside, stamp };
-            let plan = Plan { exact: 1, shape: 2, data: 3, borders: 4 };
+            let plan = Plan { exact: 1, shape: 2, data: 3, borders: 0 };
             let operator = Arc::clone(&open.task.operator);
             registry.planned(&open, Some(vec![Placed { operator, used, over: 1, tables: 1, plan }]));
             let (sent, cut) = (
@@ -405,8 +406,8 @@ mod tests {
     }
 
     #[test]
-    fn what_spark_tells_of_a_stage_counts_for_more_than_its_plan() {
-        let (used, by_plan) = (Use::default(), Plan { exact: 1, shape: 2, data: 3, borders: 9 });
+    fn borders_are_compared_as_far_as_both_are_known() {
+        let (used, by_plan) = (Use::default(), Plan { exact: 1, shape: 2, data: 3, borders: 1 });
         let open = OpenTask {
             task: task(0),
             used,
@@ -419,11 +420,18 @@ mod tests {
             stamp: 0,
         };
         let of = |borders| StageCut { tasks: Some(4), borders }.layout(&open, Some(by_plan));
-        let same = |one, other| !of(one).has_other_borders(&of(other));
+        let same = |one, other| {
+            let (one, other) = (of(one), of(other));
+            assert_eq!(one.is_cut_alike(&other), !one.has_other_borders(&other));
+            !one.has_other_borders(&other)
+        };
         assert_eq!(of(None).plan, Some(by_plan));
-        assert!(same(Some(4), Some(4)) && !same(Some(4), Some(8)));
-        // What Spark does and what a plan says cannot be compared.
+        assert!(same(Some(4), Some(4)) && same(Some(4), Some(5)) && !same(Some(4), Some(8)));
         assert!(same(Some(8), None) && same(None, None));
+        // Of names, and of columns where these are known.
+        let placed = |place: u64, name: u64| Some(place << 32 | name << 1);
+        assert!(same(placed(0, 4), placed(3, 4)) && same(placed(3, 4), placed(3, 4)));
+        assert!(!same(placed(2, 4), placed(3, 4)) && !same(placed(0, 5), placed(3, 4)));
     }
 
     #[test]

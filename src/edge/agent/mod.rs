@@ -64,7 +64,7 @@ use self::handler::Handler;
 use self::heartbeat::{beat, farewell};
 use self::memory::spill;
 use self::registrar::{LocalRegistry, Registrar};
-pub use self::registrar::{PlanUses, Stage, Stages, WasLost};
+pub use self::registrar::{Plans, Stage, Stages, WasLost};
 use self::repairing::repair;
 pub use self::state::{Clocks, NextBatch, NextBatches};
 use self::state::{join, keeping};
@@ -105,8 +105,8 @@ pub enum Role {
         stages: Stages,
         /// Tells whether a task writes again what Spark has lost of an earlier job.
         was_lost: WasLost,
-        /// Tells the uses of causal functions in a plan.
-        plan_uses: PlanUses,
+        /// Tells what plans tell.
+        plans: Plans,
         /// Tells the times of a query's micro-batch.
         clocks: Clocks,
         /// Tells of the batch that a query is about to begin.
@@ -381,10 +381,10 @@ impl Drop for Agent {
 fn registrar_of(role: Role, session: &SessionConfig) -> Result<(String, u16, Registrar, String)> {
     let copies = usize::try_from(session.sharing_depth).unwrap_or(usize::MAX).saturating_add(1);
     match role {
-        Role::Driver { bind_host, port, stages, was_lost, plan_uses, clocks, next_batches } => {
+        Role::Driver { bind_host, port, stages, was_lost, plans, clocks, next_batches } => {
             let patience_ms = session.network_timeout_ms;
             let registry =
-                LocalRegistry::new(stages, was_lost, plan_uses, clocks, next_batches, copies, patience_ms);
+                LocalRegistry::new(stages, was_lost, plans, clocks, next_batches, copies, patience_ms);
             locked(&registry.registry).keep_states(keeping(session));
             Ok((bind_host, port, Registrar::Here(Box::new(registry)), String::new()))
         }

@@ -1,8 +1,8 @@
 //! The way to the registry: in this process, if it is the driver's, else over a connection.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use super::claiming::before_first;
@@ -26,15 +26,6 @@ pub struct Stage {
     pub tasks: u32,
     /// Whether all of them had come to their end once, so that what is behind the stage may have begun.
     pub was_complete: bool,
-    /// By what its rows are cut into them, if Spark can tell; see [`Plan::borders`](crate::agent::code::Plan::borders).
-    pub borders: Option<u32>,
-}
-
-impl Stage {
-    /// How it is cut.
-    const fn cut(self) -> StageCut {
-        StageCut { tasks: Some(self.tasks), borders: self.borders }
-    }
 }
 
 /// Tells what there is to know of a Spark stage now, if it knows.
@@ -44,11 +35,28 @@ pub type Stages = Box<dyn Fn(u32) -> Option<Stage> + Send + Sync>;
 /// shuffle, and Spark has lost since.
 pub type WasLost = Box<dyn Fn(u32, Partition) -> bool + Send + Sync>;
 
-/// Tells the uses of causal functions in the plan of an execution, in their order there, if it knows.
-pub type PlanUses = Box<dyn Fn(Execution) -> Option<Vec<Placed>> + Send + Sync>;
+/// What Spark's plans tell.
+pub struct Plans {
+    /// The uses of causal functions in the plan of an execution, in their order there, if known.
+    pub uses: Box<dyn Fn(Execution) -> Option<Vec<Placed>> + Send + Sync>,
+    /// By what the rows of a use, by its token, are cut into the tasks of a stage of an execution, if Spark can tell; see
+    /// [`Plan::borders`](crate::agent::code::Plan::borders).
+    pub borders: Box<dyn Fn(u32, u64, Option<Execution>) -> Option<u64> + Send + Sync>,
+}
+
+impl Plans {
+    /// Where no Spark can be asked.
+    #[must_use]
+    pub fn unknown() -> Self {
+        Self { uses: Box::new(|_| None), borders: Box::new(|_, _, _| None) }
+    }
+}
 
 /// Stages whose number of tasks is remembered; older ones are over.
 const STAGES_MAX: usize = 4_096;
+
+/// Borders, once they were asked for.
+type Answer = OnceLock<Option<u64>>;
 
 /// The registry's answer to an open.
 pub(in crate::edge) enum Asked {
@@ -72,7 +80,7 @@ pub(in crate::edge) struct LocalRegistry {
     pub(in crate::edge) registry: Mutex<Registry>,
     stages: Stages,
     was_lost: WasLost,
-    plan_uses: PlanUses,
+    plans: Plans,
     pub(super) clocks: KnownClocks,
     pub(super) readers: KnownReaders,
     /// Agents that should hold each log.
@@ -81,6 +89,8 @@ pub(in crate::edge) struct LocalRegistry {
     patience_ms: u64,
     /// First answers of `stages`: how a stage began does not change.
     begun: Mutex<BTreeMap<u32, Stage>>,
+    /// Answers of `plans`, by stage and use.
+    borders: Mutex<BTreeMap<(u32, u64), Arc<Answer>>>,
     limits: Mutex<RateLimits>,
     /// Queries in which nothing may be recorded, with the reason.
     refused: Mutex<HashMap<String, Error>>,
@@ -93,7 +103,7 @@ impl LocalRegistry {
     pub(in crate::edge) fn new(
         stages: Stages,
         was_lost: WasLost,
-        plan_uses: PlanUses,
+        plans: Plans,
         clocks: Clocks,
         next_batches: NextBatches,
         copies: usize,
@@ -105,10 +115,11 @@ impl LocalRegistry {
             clocks: KnownClocks::new(clocks),
             readers: KnownReaders::new(next_batches),
             was_lost,
-            plan_uses,
+            plans,
             registry: Mutex::new(Registry::new()),
             stages,
             begun: Mutex::default(),
+            borders: Mutex::default(),
             limits: Mutex::default(),
             refused: Mutex::default(),
             started: Instant::now(),
@@ -149,6 +160,23 @@ impl LocalRegistry {
         Some(begun)
     }
 
+    /// By what the rows are cut that a use is asked over.
+    fn borders(&self, open: &OpenTask) -> Option<u64> {
+        let (stage, token) = (open.stage, open.used.token);
+        if token == 0 {
+            // Of such uses no plan is known.
+            return None;
+        }
+        let mut all = locked(&self.borders);
+        let known = Arc::clone(all.entry((stage, token)).or_default());
+        if all.len() > STAGES_MAX {
+            all.pop_first();
+        }
+        drop(all);
+        // The first tasks of a stage come together, and wait for one answer.
+        *known.get_or_init(|| (self.plans.borders)(stage, token, open.execution))
+    }
+
     /// Has the registry know the plan before one of its uses is given a log.
     fn look_at_plan(&self, open: &OpenTask) {
         let Some(execution) = open.execution else { return };
@@ -156,7 +184,7 @@ impl LocalRegistry {
             return;
         }
         // Asked without a lock, as the number of tasks is.
-        let plan = (self.plan_uses)(execution);
+        let plan = (self.plans.uses)(execution);
         locked(&self.registry).planned(open, plan);
     }
 
@@ -179,7 +207,8 @@ impl LocalRegistry {
         }
         let stage = self.stage(open.stage);
         self.look_at_plan(open);
-        let (now_ms, cut) = (self.now_ms(), stage.map(|stage| stage.cut()).unwrap_or_default());
+        let cut = StageCut { tasks: stage.map(|stage| stage.tasks), borders: self.borders(open) };
+        let now_ms = self.now_ms();
         let mut registry = locked(&self.registry);
         registry.look_at_clock(now_ms);
         let mut grant = match registry.grant(open, sent, commits_seen, cut, now_ms) {
