@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use bytes::Bytes;
+use clonos::agent::protocol::Borders;
 use clonos::edge::disk::segment::{DiskWriter, SegmentRecord};
 use clonos::id::{AgentId, Epoch, Generation, LogOffset, Partition, TaskId};
 
@@ -80,6 +81,7 @@ fn record(thread: u32, offset: LogOffset, block: Bytes) -> SegmentRecord {
         stage: 1,
         tasks: None,
         plan: None,
+        borders: Borders::UNKNOWN,
         offset,
         block,
     }

@@ -15,7 +15,7 @@ use std::time::Instant;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_select::concat::concat_batches;
 use bytes::Bytes;
-use clonos::agent::protocol::{Code, Layout, Use};
+use clonos::agent::protocol::{Borders, Code, Layout, Use};
 use clonos::agent::protocol::{OpenTask, Request};
 use clonos::agent::store::{Absorbed, Store};
 use clonos::config::{SessionConfig, SpillPolicy};
@@ -135,7 +135,14 @@ fn in_memory() {
     let frame = Bytes::from(vec![7_u8; FRAME]);
     let total = 256 << 20;
     let log = task(0).in_flight();
-    let layout = Layout { app: 1, stage: 1, tasks: None, code: Code::default(), plan: None };
+    let layout = Layout {
+        app: 1,
+        stage: 1,
+        tasks: None,
+        code: Code::default(),
+        plan: None,
+        borders: Borders::UNKNOWN,
+    };
     let appended = || {
         let mut store = Store::new(1 << 30);
         store.begin(&log, Generation(1), layout).unwrap();

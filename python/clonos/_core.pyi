@@ -486,7 +486,7 @@ class Agent:
         stages: Callable[[int], tuple[int, bool] | None],
         was_lost: Callable[[int, int], bool],
         plan_uses: Callable[
-            [int, int], list[tuple[str, int, str, int, bool, int, int, int, int, int, bool]] | None
+            [int, int], list[tuple[str, int, str, int, bool, int, int, int, int, int]] | None
         ],
         borders: Callable[[int, int, int | None, int | None], int | None],
         clocks: Callable[[str, int], tuple[int, int, int]],

@@ -36,7 +36,7 @@ class Placed(NamedTuple):
 
     `over` is of the plan below it, `tables` of what its arguments are made of there; `exact` and
     `shape` are what a restarted program knows that plan by, `data` what tables of its own are in
-    it, `deals` whether it deals its rows out.
+    it.
     """
 
     operator: str
@@ -49,7 +49,6 @@ class Placed(NamedTuple):
     exact: int = 0
     shape: int = 0
     data: int = 0
-    deals: bool = False
 
 
 @dataclass(frozen=True, slots=True)

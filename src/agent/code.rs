@@ -55,9 +55,6 @@ pub struct Placed {
     pub plan: Plan,
 }
 
-/// Where hashes are in [`Plan::borders`].
-const BORDERS: [u64; 2] = [0xffff_fffe, 0xffff_ffff_0000_0000];
-
 /// What a restarted program knows a plan by: hashes of what does not differ from process to process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Plan {
@@ -68,34 +65,13 @@ pub struct Plan {
     pub shape: u32,
     /// Of the tables in it that the program made. The lower half is one of how they are cut.
     pub data: u32,
-    /// Of what decides which rows come to which task, as Spark runs the stage: the files and how they are packed, by what
-    /// rows are shuffled, and which of these partitions a task reads. Its lowest bit says whether rows may be elsewhere
-    /// though all that is the same. The 31 bits above are a hash in which columns go by their names, the upper half one in
-    /// which two columns of one name are two. A hash of 0 is not known.
-    pub borders: u64,
 }
 
 impl Plan {
-    /// Whether rows may be in other partitions each time, though all that is known of their borders is the same:
-    /// `repartition(n)` deals rows as they come.
-    #[must_use]
-    pub const fn deals(&self) -> bool {
-        self.borders & 1 == 1
-    }
-
-    /// Whether rows are cut otherwise, as far as that is known of both.
-    #[must_use]
-    pub fn has_other_borders(&self, other: &Self) -> bool {
-        BORDERS.iter().any(|hash| {
-            let (ours, theirs) = (self.borders & hash, other.borders & hash);
-            ours != theirs && ours != 0 && theirs != 0
-        })
-    }
-
     /// What stands for all micro-batches of a query, each of which has files and numbers of its own.
     #[must_use]
     pub const fn of_batch(self) -> Self {
-        Self { exact: self.shape, data: 0, borders: self.borders & 1, ..self }
+        Self { exact: self.shape, data: 0, ..self }
     }
 
     /// Whether both are of one query, however its rows are cut. Tables that the program made can be compared

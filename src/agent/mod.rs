@@ -1,5 +1,6 @@
 //! Logs of many tasks, and who holds what: the agent's state without its sockets and files.
 
+pub mod borders;
 pub mod code;
 pub(crate) mod committed;
 pub mod copying;

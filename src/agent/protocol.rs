@@ -13,6 +13,7 @@ pub use self::opening::{
     AgentInfo, AgentStanding, Beginning, Fence, Grant, HeldCopy, Layout, OpenTask, Opened, Recording,
 };
 pub use self::parts::{Commit, Counting, Ending, Left, Piece, PoolEntry, Repair, Sent};
+pub use super::borders::Borders;
 pub use super::code::{Code, Execution, Placed, Plan, Use};
 use super::members::News;
 use super::state;

@@ -13,7 +13,7 @@ use super::door::enter;
 use super::location::PyLocation;
 use super::stored::savepoint_report;
 use super::traces::{keep_traces, take_traces};
-use crate::agent::protocol::{Code, Execution, Placed, Plan, Use};
+use crate::agent::protocol::{Borders, Code, Execution, Placed, Plan, Use};
 use crate::agent::state::messages::Clock;
 use crate::config::SessionConfig;
 use crate::edge::agent::{Agent, AgentConfig, Clocks, NextBatch, NextBatches, Plans, Role, Stage};
@@ -22,7 +22,7 @@ use crate::id::Partition;
 
 /// Operator, code, Python version, token, whether the user named it; hashes of what it is asked over: in this
 /// process, whichever rows of it, as a later process has it, and without numbers.
-type PlacedUse = (String, u64, String, u64, bool, u64, u64, u32, u32, u32, bool);
+type PlacedUse = (String, u64, String, u64, bool, u64, u64, u32, u32, u32);
 
 /// The driver's agent, with the registry.
 #[pyclass(name = "Agent", module = "clonos._core", frozen)]
@@ -176,12 +176,13 @@ impl PyAgent {
 
 /// What asks Spark's plans.
 fn asks_plans(plan_uses: Py<PyAny>, borders: Py<PyAny>) -> Plans {
-    let cut_by = move |stage: u32, token: u64, execution: Option<Execution>| -> Option<u64> {
+    let cut_by = move |stage: u32, token: u64, execution: Option<Execution>| -> Borders {
         let (id, root) = execution.map(|Execution { id, root }| (id, root)).unzip();
-        Python::attach(|py| {
+        let known: Option<u64> = Python::attach(|py| {
             let borders = borders.call1(py, (stage, token, id, root));
             borders.and_then(|borders| borders.extract(py)).ok().flatten()
-        })
+        });
+        known.map_or(Borders::UNKNOWN, Borders)
     };
     let plan = move |execution: Execution| -> Option<Vec<Placed>> {
         let uses: Vec<PlacedUse> = Python::attach(|py| {
@@ -189,14 +190,12 @@ fn asks_plans(plan_uses: Py<PyAny>, borders: Py<PyAny>) -> Plans {
             plan_uses.call1(py, arguments).and_then(|uses| uses.extract(py)).ok().flatten()
         })?;
         let placed =
-            |(operator, code, python, token, named, over, tables, exact, shape, data, deals): PlacedUse| {
-                Placed {
-                    operator: operator.into(),
-                    used: Use { code: Code::new(code, &python), token, named },
-                    over,
-                    tables,
-                    plan: Plan { exact, shape, data, borders: u64::from(deals) },
-                }
+            |(operator, code, python, token, named, over, tables, exact, shape, data): PlacedUse| Placed {
+                operator: operator.into(),
+                used: Use { code: Code::new(code, &python), token, named },
+                over,
+                tables,
+                plan: Plan { exact, shape, data },
             };
         Some(uses.into_iter().map(placed).collect())
     };

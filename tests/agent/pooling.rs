@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use arrow_array::{ArrayRef, StringArray};
 use bytes::Bytes;
-use clonos::agent::protocol::{Code, Layout, OpenTask, Reply, Request, Sent};
+use clonos::agent::protocol::{Borders, Code, Layout, OpenTask, Reply, Request, Sent};
 use clonos::determinant::{BlockBuilder, BlockReader, encode_results};
 use clonos::edge::net::Connection;
 use clonos::edge::net::client::Client;
@@ -214,7 +214,7 @@ fn more_logs_than_one_answer_has_are_told_of_page_by_page() {
     assert_eq!(found.iter().map(|(key, _)| *key).collect::<Vec<_>>(), (1..logs.into()).collect::<Vec<_>>());
     // Who asks for what is behind a log that nobody knows is not told that there is no more.
     let (code, after) = (Code { fingerprint: 1, python: 1 }, Some(task(logs + 1)));
-    let layout = Layout { app: APP, stage: 1, tasks: Some(2), code, plan: None };
+    let layout = Layout { app: APP, stage: 1, tasks: Some(2), code, plan: None, borders: Borders::UNKNOWN };
     let told = Peer::of(&world, world.driver.addr()).ask(&Request::PoolOf {
         task: task(0),
         layout,

@@ -4,7 +4,9 @@ use std::net::TcpListener;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use clonos::agent::protocol::{AgentInfo, AgentStanding, Code, Layout, OpenTask, Reply, Request, Sent};
+use clonos::agent::protocol::{
+    AgentInfo, AgentStanding, Borders, Code, Layout, OpenTask, Reply, Request, Sent,
+};
 use clonos::agent::registry::AGENT_SILENCE_MS_MAX;
 use clonos::config::SessionConfig;
 use clonos::edge::agent::{Agent, AgentConfig, Role};
@@ -90,8 +92,14 @@ fn nothing_is_decided_without_a_holder_that_lives_and_does_not_answer() {
 }
 
 pub(super) fn replicated(generation: Generation, all: bool, number: u64) -> Request {
-    let layout =
-        Layout { app: APP, stage: 1, tasks: None, code: Code { fingerprint: 0, python: 0 }, plan: None };
+    let layout = Layout {
+        app: APP,
+        stage: 1,
+        tasks: None,
+        code: Code { fingerprint: 0, python: 0 },
+        plan: None,
+        borders: Borders::UNKNOWN,
+    };
     Request::Replicate {
         task: task(0),
         generation,

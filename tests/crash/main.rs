@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clonos::agent::protocol::Code;
+use clonos::agent::protocol::{Borders, Code};
 use clonos::causal_log::Place;
 use clonos::edge::disk::recovery::{RecoveredTask, Recovery, recover};
 use clonos::edge::disk::segment::{DiskWriter, SegmentRecord};
@@ -69,6 +69,7 @@ fn append_for_ever(writer: &DiskWriter, log: &RecoveredTask) {
             stage: 1,
             tasks: None,
             plan: None,
+            borders: Borders::UNKNOWN,
             offset,
             block,
         };
@@ -105,6 +106,7 @@ fn child() {
                     relaid: false,
                     has_moved: false,
                     plan: None,
+                    borders: Borders::UNKNOWN,
                     code: Code::default(),
                     blocks: Vec::new(),
                 }

@@ -6,14 +6,14 @@ shuffle are read together, Spark decides by what each query reads.
 
 from __future__ import annotations
 
+import random
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import count
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cuts import ROWS, by_id, facts, in_groups, in_two, of_one_name, settings
 from epochs import drawn
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
@@ -21,68 +21,9 @@ from pyspark.sql import functions
 
 import clonos
 from clonos import causal, errors
-from clonos._driver import attach, compiled
-from clonos._driver.borders import stage_borders
 
-# So many that adaptive execution cuts them into several tasks.
-ROWS = 60_000
 pytestmark = pytest.mark.timeout(360)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
-    """Borders that the driver's agent is told, one after the other."""
-    found: list[int | None] = []
-
-    def noted(*arguments: Any) -> Any:
-        of_use = stage_borders(*arguments)
-
-        def of_noted(*use: Any) -> int | None:
-            found.append(of_use(*use))
-            return found[-1]
-
-        return of_noted
-
-    monkeypatch.setattr(attach, "stage_borders", noted)
-    return found
-
-
-@pytest.fixture
-def session(plain_spark: Any, told: list[int | None]) -> Iterator[Any]:
-    with clonos.attach(plain_spark) as attached:
-        yield attached
-
-
-@pytest.fixture
-def borders(session: Any, told: list[int | None]) -> Callable[[Any], int]:
-    """Return what gives the borders of a query with one causal function, in an epoch of its own."""
-    numbers = count()
-
-    def of_query(df: Any) -> int:
-        told.clear()
-        with session.epoch(f"borders {next(numbers)}"):
-            df.collect()
-        # More than one stage may run the function, over the same rows.
-        assert len(set(told)) == 1
-        assert told[0] is not None
-        return told[0]
-
-    return of_query
-
-
-def named(borders: int) -> int:
-    """What is left without the places of columns."""
-    return borders % 2**32 // 2
-
-
-def placed(borders: int) -> int:
-    return borders >> 32
-
-
-def facts(spark: Any) -> Any:
-    columns = ("id", "id % 1000 as k", "sha2(cast(id as string), 256) as text")
-    return spark.range(0, ROWS, 1, 2).selectExpr(*columns)
 
 
 def answers(df: Any) -> tuple[int, dict[int, float]]:
@@ -90,18 +31,6 @@ def answers(df: Any) -> tuple[int, dict[int, float]]:
     rows = df.withColumn("task", functions.spark_partition_id()).collect()
     assert len(rows) == ROWS
     return len({row.task for row in rows}), {row.id: row.v for row in rows}
-
-
-@contextmanager
-def settings(spark: Any, **values: str) -> Iterator[None]:
-    names = {name.replace("__", "."): value for name, value in values.items()}
-    try:
-        for name, value in names.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name in names:
-            spark.conf.unset(name)
 
 
 def test_a_join_that_a_query_does_not_need_moves_its_rows(spark: Any, session: Any) -> None:
@@ -167,27 +96,8 @@ def test_rows_that_moved_in_do_not_have_the_answers_of_rows_that_moved_out(
 
 
 def test_a_shuffle_by_another_column_of_the_same_name_is_another(spark: Any, session: Any) -> None:
-    orders = spark.range(0, ROWS, 1, 2).selectExpr("id", "id * 7919 % 5000 as customer")
-    customers = spark.range(0, 5000, 1, 2).selectExpr("id", "id * 3 as score")
-    notes = orders.groupBy("id").agg(functions.max("customer").alias("note")).hint("merge")
-    ranks = customers.groupBy("id").agg(functions.max("score").alias("rank")).hint("merge")
-    o, c, n, r = orders.alias("o"), customers.alias("c"), notes.alias("n"), ranks.alias("r")
-    joined = (
-        o.join(functions.broadcast(c), functions.expr("o.customer = c.id"))
-        .join(n, functions.expr("o.id = n.id"), "left")
-        .join(r, functions.expr("c.id = r.id"), "left")
-    )
-    df = joined.selectExpr("o.id", "customer", "score", "note", "rank")
-    df = df.withColumn("v", drawn("id"))
-    with (
-        settings(
-            spark,
-            spark__sql__shuffle__partitions="2",
-            spark__sql__adaptive__coalescePartitions__enabled="false",
-        ),
-        session.epoch("columns of one name"),
-    ):
-        # The rows of one are where their order is, of the other where their customer is.
+    df = of_one_name(spark)
+    with in_two(spark), session.epoch("columns of one name"):
         narrow, narrow_answers = answers(df.select("id", "note", "v"))
         wide, wide_answers = answers(df)
     assert narrow == wide == 2
@@ -240,141 +150,9 @@ def test_services_are_refused_where_rows_have_moved(spark: Any, session: Any) ->
     assert "other borders" in str(error)
 
 
-SAME: dict[str, Callable[[Any], Any]] = {
-    "rows": lambda df: df,
-    "hash": lambda df: df.repartition(3, "k"),
-    "groups": lambda df: df.groupBy("id", "k").agg(functions.max("text").alias("text")),
-    "sort of few rows": lambda df: df.where("id < 300").orderBy("id"),
-    "coalesce": lambda df: df.repartition(5, "k").coalesce(2),
-    "union": lambda df: df.union(df),
-    "merge": lambda df: df.hint("merge").join(
-        df.selectExpr("id as other"), functions.expr("id = other")
-    ),
-    "product": lambda df: (
-        df.where("id < 300")
-        .repartition(3, "k")
-        .hint("shuffle_replicate_nl")
-        .crossJoin(df.sparkSession.range(0, 3, 1, 1).selectExpr("id as one"))
-    ),
-}
-OTHER: dict[str, Callable[[Any], Any]] = {
-    "another number": lambda df: df.repartition(4, "k"),
-    "another column": lambda df: df.repartition(3, "id"),
-    "fewer tasks": lambda df: df.repartition(3, "k").coalesce(2),
-    "no shuffle": lambda df: df,
-    "a range": lambda df: df.repartitionByRange(3, "k"),
-    "other borders": lambda df: df.where("k < 500").repartitionByRange(3, "k"),
-    "round robin": lambda df: df.repartition(3),
-    "one after another": lambda df: df.repartition(3, "k").union(df),
-    "another of the same name": lambda df: (
-        df.alias("a")
-        .join(
-            functions.broadcast(df.selectExpr("id as j", "k").alias("b")), functions.expr("id = j")
-        )
-        .repartition(3, functions.expr("b.k"))
-    ),
-}
-
-
-def asked(df: Any) -> Any:
-    return df.withColumn("v", drawn("id"))
-
-
-@pytest.mark.parametrize("cut", SAME)
-def test_borders_are_the_same_whichever_columns_are_read(
-    spark: Any, borders: Callable[[Any], int], cut: str
-) -> None:
-    df = facts(spark)
-    # Which partitions are read together depends on their bytes.
-    with settings(spark, spark__sql__adaptive__coalescePartitions__enabled="false"):
-        first = borders(asked(SAME[cut](df)))
-        assert first & 1 == 0
-        assert placed(first)
-        assert borders(asked(SAME[cut](df)).select("id", "v")) == first
-        again = SAME[cut](facts(spark)).where("id >= 0").withColumn("v", drawn("id"))
-        assert borders(again.selectExpr("v + 1")) == first
-
-
-def test_borders_are_others_where_rows_are_cut_otherwise(
-    spark: Any, borders: Callable[[Any], int]
-) -> None:
-    df = facts(spark)
-    found = [borders(asked(cut(df))) for cut in (SAME["hash"], *OTHER.values())]
-    assert len({placed(one) for one in found}) == len(found)
-    # All but the one by another column of the same name.
-    assert len({named(one) for one in found}) >= len(found) - 1
-
-
-def test_rows_dealt_round_robin_may_be_elsewhere_each_time(
-    spark: Any, borders: Callable[[Any], int]
-) -> None:
-    df = asked(facts(spark).repartition(3))
-    found = {borders(df), borders(df.select("id", "v"))}
-    assert len(found) == 2
-    assert all(one & 1 for one in found)
-
-
-def test_borders_of_a_sample_are_told(spark: Any, borders: Callable[[Any], int]) -> None:
-    # Many more rows than Spark looks at.
-    df = facts(spark).where("id >= 0")
-    with settings(spark, spark__sql__execution__rangeExchange__sampleSizePerPartition="10"):
-        ranges = [df.repartitionByRange(3, functions.expr("hash(id)")) for _ in range(5)]
-        found = {borders(asked(one)) for one in ranges}
-    assert len(found) > 1
-    assert all(one & 1 == 0 for one in found)
-
-
-BESIDE: dict[str, Callable[[Any, Any], Any]] = {
-    "a frame to the left": lambda d, other: other.crossJoin(d),
-    "a cached frame": lambda d, other: other.cache().crossJoin(d),
-    "a join with itself": lambda d, _: d.alias("one").join(
-        d.alias("other"), functions.expr("one.id = other.id")
-    ),
-    "another column of the same name": lambda d, other: d.crossJoin(other.selectExpr("one as k")),
-    "a subquery": lambda d, other: other.where(f"one in (select v from {view(d)})"),
-    "a scalar subquery": lambda d, other: other.where(f"one < (select max(v) from {view(d)})"),
-}
-
-
-def view(df: Any) -> str:
-    df.createOrReplaceTempView("beside")
-    return "beside"
-
-
-@pytest.mark.parametrize("beside", BESIDE)
-def test_what_stands_beside_a_frame_does_not_move_its_rows(
-    spark: Any, borders: Callable[[Any], int], beside: str
-) -> None:
-    d = asked(facts(spark).repartition(3, "k"))
-    other = spark.range(0, 2, 1, 1).selectExpr("id as one")
-    first = borders(d)
-    assert placed(first)
-    assert borders(BESIDE[beside](d, other)) == first
-
-
 def tuples(spark: Any) -> Any:
     rows = facts(spark).where("id < 30000").collect()
     return spark.createDataFrame([tuple(row) for row in rows], "id long, k long, text string")
-
-
-def in_groups(df: Any) -> Any:
-    """Rows that a query has in groups, and one that reads more where their greatest is."""
-    groups = df.groupBy(functions.expr("id % 5003").alias("id")).agg(functions.max("k").alias("k"))
-    others = df.groupBy("k").agg(functions.max("text").alias("longest")).hint("merge")
-    return groups.join(others, "k", "left").withColumn("v", drawn("id"))
-
-
-def in_two(spark: Any) -> Any:
-    """Settings by which a shuffle has two tasks, however few rows it has."""
-    return settings(
-        spark,
-        spark__sql__shuffle__partitions="2",
-        spark__sql__adaptive__coalescePartitions__enabled="false",
-    )
-
-
-def by_id(df: Any) -> dict[int, float]:
-    return {row.id: row.v for row in df.collect()}
 
 
 def test_rows_in_groups_by_an_expression_move(spark: Any, session: Any) -> None:
@@ -397,6 +175,38 @@ def test_a_job_over_the_rdd_of_a_frame_does_not_hide_that_its_rows_move(
     assert len(first) == 5003
 
 
+def test_a_job_over_an_rdd_that_comes_first_is_compared(spark: Any, session: Any) -> None:
+    df = in_groups(facts(spark))
+    with in_two(spark), session.epoch("rdd first"):
+        first = dict(df.select("id", "v").rdd.map(tuple).collect())
+        assert by_id(df) == first
+    assert len(first) == 5003
+
+
+def test_rows_of_a_function_that_is_sent_as_a_broadcast_move(spark: Any, session: Any) -> None:
+    held = random.Random(1).randbytes(3_000_000)
+
+    @causal("double")
+    def large(_x: Any) -> float:
+        return random.random() + len(held)
+
+    groups = in_groups(facts(spark)).drop("v").withColumn("v", large("id"))
+    with in_two(spark), session.epoch("large"):
+        first = by_id(groups.select("id", "v"))
+        assert by_id(groups) == first
+    assert len(first) == 5003
+
+
+def test_a_query_whose_columns_are_not_known_hides_nothing(spark: Any, session: Any) -> None:
+    df = of_one_name(spark)
+    with in_two(spark), session.epoch("hidden"):
+        narrow = df.select("id", "note", "v")
+        by_id(narrow.where("id < 30000"))
+        first = {row.id: row.v for row in narrow.rdd.collect()}
+        assert by_id(df) == first
+    assert len(first) == ROWS
+
+
 def test_rows_of_a_batch_function_move(spark: Any, session: Any, tmp_path: Path) -> None:
     folder = str(tmp_path / "facts")
     facts(spark).write.parquet(folder)
@@ -414,23 +224,3 @@ def test_rows_of_a_batch_function_move(spark: Any, session: Any, tmp_path: Path)
     first, second = found
     assert second == first
     assert len(first) == 5003
-
-
-def test_what_cannot_be_read_is_said_once(
-    spark: Any,
-    session: Any,
-    told: list[int | None],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refused(*_: Any, **__: Any) -> Any:
-        raise LookupError("not in this Spark")
-
-    monkeypatch.setattr(compiled, "made", refused)
-    df = asked(spark.range(0, 100, 1, 2))
-    with session.epoch("no borders"):
-        first = by_id(df)
-        assert by_id(df) == first
-    assert told == [None, None]
-    said = [record.message for record in caplog.records]
-    assert sum("cuts the rows of a stage" in one for one in said) == 1

@@ -7,12 +7,10 @@ import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.HashMap;
 import java.util.IdentityHashMap;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
-import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.apache.spark.Dependency;
 import org.apache.spark.OneToOneDependency;
@@ -26,10 +24,13 @@ import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.PlanExpression;
 import org.apache.spark.sql.catalyst.expressions.PythonFuncExpression;
+import org.apache.spark.sql.catalyst.plans.logical.CTERelationDef;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.physical.HashPartitioning;
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning;
 import org.apache.spark.sql.catalyst.plans.physical.RoundRobinPartitioning;
 import org.apache.spark.sql.execution.CoalescedPartitionSpec;
+import org.apache.spark.sql.execution.LogicalRDD;
 import org.apache.spark.sql.execution.ShuffledRowRDD;
 import org.apache.spark.sql.execution.ShuffledRowRDDPartition;
 import org.apache.spark.sql.execution.datasources.FilePartition;
@@ -37,7 +38,6 @@ import org.apache.spark.sql.execution.datasources.PartitionedFile;
 import scala.Product;
 import scala.collection.Seq;
 import scala.jdk.javaapi.CollectionConverters;
-import scala.reflect.ClassTag$;
 
 /**
  * What decides which rows of a function come to which task of a stage, as its RDDs have it: files and how they are
@@ -48,41 +48,70 @@ import scala.reflect.ClassTag$;
  * meant, by their places below the function, which are the same whatever else a query has.
  */
 public class Borders {
-    /** Numbers of columns, which are others each time a query is made. */
-    private static final Pattern NUMBERS = Pattern.compile("#([0-9]+)L?");
     /** What writers put into the names of files. */
     private static final Pattern RANDOM = Pattern.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}");
     /** How many closures may lie in one another. */
     private static final int DEPTH_MAX = 4;
-    /** What stands before the token of a use in what Spark pickles of it. */
-    private static final String MARK = "clonos-use ";
 
     /** By the names of columns. */
     private final MessageDigest named;
     /** By their places, too. */
     private final MessageDigest placed;
     private final Map known = new IdentityHashMap();
-    private final String mark;
-    /** Places of columns below the function, by their numbers; of none that has two of them. */
-    private final Map places = new HashMap();
-    private boolean allPlaced = true;
+    private final Columns columns = new Columns();
+    /** Checkpoints that a plan reads. */
+    private final Map kept = new IdentityHashMap();
+    private final String token;
+    private boolean isFound;
     private boolean deals;
 
     /**
-     * Of the RDD of a stage, of a function by the token of its use, and of the analysed plans in which it may be: of the
-     * query, and of the one that this is a part of. A job over a frame's RDD has none.
+     * Of the RDD of a stage, of a function by the token of its use, and of the queries in whose plans it may be: this one,
+     * and the one that it is a part of. A job over a frame's RDD is of none.
      */
-    public Borders(Object rdd, Object token, Object plan, Object root)
+    public Borders(Object rdd, Object token, Object plan, Object optimized, Object root)
         throws NoSuchAlgorithmException, IllegalAccessException {
         named = MessageDigest.getInstance("SHA-256");
         placed = MessageDigest.getInstance("SHA-256");
-        mark = MARK + token + " ";
+        this.token = token.toString();
+        findShared((LogicalPlan) plan);
+        findShared((LogicalPlan) root);
         find((LogicalPlan) plan);
         find((LogicalPlan) root);
+        if (optimized != null) {
+            columns.addOptimized((LogicalPlan) optimized);
+        }
         describe((RDD) rdd);
     }
 
-    /** Numbers the columns below the function, wherever in a plan it is. */
+    /** Looks at what a plan reads that it does not say how to compute, or says elsewhere. */
+    private void findShared(LogicalPlan plan) {
+        if (plan == null) {
+            return;
+        }
+        if (plan instanceof CTERelationDef) {
+            columns.addCommon((CTERelationDef) plan);
+        } else if (plan instanceof LogicalRDD && ((LogicalRDD) plan).rdd().checkpointData().isDefined()) {
+            kept.put(((LogicalRDD) plan).rdd(), plan);
+        }
+        for (Iterator each = plans(plan).iterator(); each.hasNext();) {
+            findShared((LogicalPlan) each.next());
+        }
+    }
+
+    /** Plans that stand in a plan. */
+    private static List plans(LogicalPlan plan) {
+        List found = new ArrayList(list(plan.children()));
+        for (Iterator each = list(plan.innerChildren()).iterator(); each.hasNext();) {
+            Object inner = each.next();
+            if (inner instanceof LogicalPlan) {
+                found.add(inner);
+            }
+        }
+        return found;
+    }
+
+    /** Looks at the columns below the function, wherever in a plan it is. */
     private void find(LogicalPlan plan) {
         if (plan == null) {
             return;
@@ -91,31 +120,19 @@ public class Borders {
         for (Iterator each = list(plan.expressions()).iterator(); each.hasNext();) {
             isOver |= isIn((Expression) each.next());
         }
-        Map below = new HashMap();
-        for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
-            LogicalPlan child = (LogicalPlan) each.next();
-            if (isOver) {
-                number(child, below);
-            }
-            find(child);
+        if (isOver) {
+            columns.addBelow(list(plan.children()));
+            isFound = true;
         }
-        for (Iterator each = below.entrySet().iterator(); each.hasNext();) {
-            Map.Entry column = (Map.Entry) each.next();
-            boolean isNew = !places.containsKey(column.getKey());
-            boolean isSame = column.getValue().equals(places.get(column.getKey()));
-            places.put(column.getKey(), isNew || isSame ? column.getValue() : null);
-        }
-        for (Iterator each = list(plan.innerChildren()).iterator(); each.hasNext();) {
-            Object inner = each.next();
-            if (inner instanceof LogicalPlan) {
-                find((LogicalPlan) inner);
-            }
+        for (Iterator each = plans(plan).iterator(); each.hasNext();) {
+            find((LogicalPlan) each.next());
         }
     }
 
     /** Whether the function is in an expression; it is looked for in the plans of subqueries. */
     private boolean isIn(Expression expression) {
-        boolean isIn = expression instanceof PythonFuncExpression && isMarked((PythonFuncExpression) expression);
+        boolean isIn = expression instanceof PythonFuncExpression
+            && token.equals(Columns.mark((PythonFuncExpression) expression));
         if (expression instanceof PlanExpression && ((PlanExpression) expression).plan() instanceof LogicalPlan) {
             find((LogicalPlan) ((PlanExpression) expression).plan());
         }
@@ -125,36 +142,15 @@ public class Borders {
         return isIn;
     }
 
-    private boolean isMarked(PythonFuncExpression expression) {
-        byte[] pickled = (byte[]) expression.func().command().toArray(ClassTag$.MODULE$.Byte());
-        String text = new String(pickled, StandardCharsets.ISO_8859_1);
-        // Those before the last are of functions that this one refers to.
-        int last = text.lastIndexOf(MARK);
-        return last >= 0 && text.startsWith(mark, last);
-    }
-
-    /** From the leaves up. */
-    private static void number(LogicalPlan plan, Map columns) {
-        for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
-            number((LogicalPlan) each.next(), columns);
-        }
-        for (Iterator each = list(plan.output()).iterator(); each.hasNext();) {
-            String column = Long.toString(((Attribute) each.next()).exprId().id());
-            if (!columns.containsKey(column)) {
-                columns.put(column, Integer.valueOf(columns.size()));
-            }
-        }
-    }
-
     /**
      * In the lowest bit whether rows may be elsewhere though all hashes are the same. The 31 bits above are a hash in
      * which columns have their names alone, as in each query over the frame; the upper half is one in which they have
-     * their places too, or 0 if some has none: the optimizer made it, or it is of an RDD that this plan reads.
+     * what they are made of, or 0 if that is not known of some: it is of an RDD that this plan reads.
      */
     public long hash() {
         long names = Math.max(first(named) >>> 1, 1L);
-        long places = allPlaced ? Math.max(first(placed), 1L) : 0L;
-        return places << 32 | names << 1 | (deals ? 1L : 0L);
+        long places = columns.areAllPlaced() ? Math.max(first(placed), 1L) : 0L;
+        return places << 32 | names << 1 | (deals || !columns.areAllPlaced() ? 1L : 0L);
     }
 
     /** The first 32 bits. */
@@ -169,9 +165,12 @@ public class Borders {
 
     private void describe(RDD rdd) throws IllegalAccessException {
         List dependencies = list(rdd.dependencies());
-        while (dependencies.size() == 1 && dependencies.get(0) instanceof OneToOneDependency) {
+        while (!isKept(rdd) && isOneToOne(dependencies) && (dependencies.size() == 1 || areOfOneCut(dependencies))) {
             rdd = ((Dependency) dependencies.get(0)).rdd();
             dependencies = list(rdd.dependencies());
+        }
+        if (isKept(rdd)) {
+            dependencies = new ArrayList();
         }
         if (rdd.getClass().getSimpleName().endsWith("CartesianRDD")) {
             // Each of its tasks has one of each side: where one side has no more, the other says which.
@@ -205,17 +204,80 @@ public class Borders {
         }
     }
 
+    /** Whether the function reads rows that are kept, or will be once they were computed, however they came there. */
+    private boolean isKept(RDD rdd) {
+        return isFound && kept.containsKey(rdd);
+    }
+
+    private static boolean isOneToOne(List dependencies) {
+        for (Iterator each = dependencies.iterator(); each.hasNext();) {
+            if (!(each.next() instanceof OneToOneDependency)) {
+                return false;
+            }
+        }
+        return !dependencies.isEmpty();
+    }
+
+    /**
+     * Whether tasks read the same partitions of shuffles by a hash: a row is where its key's is, on whichever side of
+     * a join, and also in a query that leaves the other sides out.
+     */
+    private boolean areOfOneCut(List dependencies) throws IllegalAccessException {
+        String cut = null;
+        for (Iterator each = dependencies.iterator(); each.hasNext();) {
+            String found = hashed(((Dependency) each.next()).rdd());
+            if (found == null || (cut != null && !cut.equals(found))) {
+                return false;
+            }
+            cut = found;
+        }
+        return true;
+    }
+
+    /** Which partitions of a shuffle by a hash the tasks read; null of anything else. */
+    private String hashed(RDD rdd) throws IllegalAccessException {
+        List dependencies = list(rdd.dependencies());
+        while (isOneToOne(dependencies) && (dependencies.size() == 1 || areOfOneCut(dependencies))) {
+            rdd = ((Dependency) dependencies.get(0)).rdd();
+            dependencies = list(rdd.dependencies());
+        }
+        if (!(rdd instanceof ShuffledRowRDD)) {
+            return null;
+        }
+        List made = new ArrayList();
+        find(((ShuffleDependency) dependencies.get(0)).rdd(), made, DEPTH_MAX);
+        boolean isHashed = false;
+        for (Iterator each = made.iterator(); each.hasNext();) {
+            isHashed |= each.next() instanceof HashPartitioning;
+        }
+        StringBuilder cut = new StringBuilder();
+        Partition[] partitions = rdd.partitions();
+        for (int i = 0; isHashed && i < partitions.length; i++) {
+            Object spec = ((ShuffledRowRDDPartition) partitions[i]).spec();
+            isHashed = spec instanceof CoalescedPartitionSpec;
+            cut.append(at(spec)).append(' ');
+        }
+        cut.append(((ShuffleDependency) dependencies.get(0)).partitioner().numPartitions());
+        return isHashed ? cut.toString() : null;
+    }
+
+    /** What a task reads of a shuffle. How large that is decides nothing more. */
+    private static String at(Object of) {
+        Product spec = (Product) of;
+        StringBuilder text = new StringBuilder(spec.productPrefix());
+        for (int i = 0; i < spec.productArity(); i++) {
+            if (!spec.productElementName(i).equals("dataSize")) {
+                text.append(' ').append(spec.productElement(i));
+            }
+        }
+        return text.toString();
+    }
+
     /** Whether which rows it has depends on which task wrote them. */
     private boolean describe(Partition partition) {
         if (partition instanceof ShuffledRowRDDPartition) {
-            Product spec = (Product) ((ShuffledRowRDDPartition) partition).spec();
-            say("reads", spec.productPrefix());
-            for (int i = 0; i < spec.productArity(); i++) {
-                // How large it is decides nothing more.
-                if (!spec.productElementName(i).equals("dataSize")) {
-                    say("at", spec.productElement(i));
-                }
-            }
+            Object spec = ((ShuffledRowRDDPartition) partition).spec();
+            say("reads", at(spec));
             return !(spec instanceof CoalescedPartitionSpec);
         }
         if (partition instanceof CoalescedRDDPartition) {
@@ -267,15 +329,21 @@ public class Borders {
             }
             if (by instanceof Partitioner) {
                 say(by.getClass().getSimpleName(), Integer.valueOf(((Partitioner) by).numPartitions()));
+            } else if (by instanceof Expression) {
+                sayColumns((Expression) by);
+            } else if (by instanceof Seq) {
+                for (Iterator column = list((Seq) by).iterator(); column.hasNext();) {
+                    sayColumns((Expression) column.next());
+                }
             } else {
-                sayColumns(by.toString());
+                say("by", by);
             }
             if (by instanceof RangePartitioner) {
                 say("borders", bounds((RangePartitioner) by));
             }
         }
-        deals |= isDealt;
-        if (isDealt || isOfMaps) {
+        deals |= isDealt || columns.isUnsteady();
+        if (isDealt || isOfMaps || columns.isUnsteady()) {
             describe(shuffle.rdd());
         }
     }
@@ -324,17 +392,9 @@ public class Borders {
         digest.update((what + "\t" + value + "\n").getBytes(StandardCharsets.UTF_8));
     }
 
-    /** What Spark says of columns. */
-    private void sayColumns(String text) {
-        Matcher numbers = NUMBERS.matcher(text);
-        StringBuffer byPlace = new StringBuffer();
-        while (numbers.find()) {
-            Object place = places.get(numbers.group(1));
-            allPlaced &= place != null;
-            numbers.appendReplacement(byPlace, "@" + place);
-        }
-        say(placed, "by", numbers.appendTail(byPlace));
-        say(named, "by", numbers.replaceAll(""));
+    private void sayColumns(Expression by) {
+        say(placed, "by", columns.placed(by));
+        say(named, "by", columns.named(by));
     }
 
     private static List list(Seq elements) {

@@ -8,7 +8,6 @@ import java.util.Set;
 import org.apache.spark.scheduler.LiveListenerBus;
 import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerEvent;
-import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionEnd;
@@ -52,7 +51,7 @@ public class LocalIterators extends SparkListener {
     }
 
     private void keep(Long execution, QueryExecution query) {
-        ended.put(execution, new Ended((SparkSession) query.sparkSession(), query.analyzed()));
+        ended.put(execution, new Ended(query.analyzed(), query.optimizedPlan()));
         if (ended.size() > KEPT) {
             Iterator oldest = ended.keySet().iterator();
             oldest.next();
@@ -80,20 +79,20 @@ public class LocalIterators extends SparkListener {
 
     /** What is looked at of a query: no more of it is kept from being cleaned up. */
     public static class Ended {
-        private final SparkSession session;
         private final LogicalPlan analyzed;
+        private final LogicalPlan optimized;
 
-        Ended(SparkSession session, LogicalPlan analyzed) {
-            this.session = session;
+        Ended(LogicalPlan analyzed, LogicalPlan optimized) {
             this.analyzed = analyzed;
-        }
-
-        public SparkSession sparkSession() {
-            return session;
+            this.optimized = optimized;
         }
 
         public LogicalPlan analyzed() {
             return analyzed;
+        }
+
+        public LogicalPlan optimizedPlan() {
+            return optimized;
         }
     }
 

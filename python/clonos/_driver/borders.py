@@ -32,11 +32,8 @@ def stage_borders(spark: SparkSession, ended: Callable[[int], Any]) -> Borders:
     query: Any = context._jvm.org.apache.spark.sql.execution.SQLExecution.getQueryExecution
     failed = False
 
-    def plan_of(execution: int | None) -> Any:
-        if execution is None:
-            return None
-        found = query(execution) or ended(execution)
-        return None if found is None else found.analyzed()
+    def query_of(execution: int | None) -> Any:
+        return None if execution is None else query(execution) or ended(execution)
 
     def of_use(stage: int, token: int, execution: int | None, root: int | None) -> int | None:
         nonlocal failed
@@ -44,10 +41,15 @@ def stage_borders(spark: SparkSession, ended: Callable[[int], Any]) -> Borders:
             found = stages.get(stage)
             if not found.isDefined():
                 return None
-            own = plan_of(execution)
-            whole = None if root == execution else plan_of(root)
-            rdd, name = found.get().rdd(), f"{token:016x}"
-            return int(compiled.made(spark, "Borders", rdd, name, own, whole).hash()) % 2**64
+            own, whole = query_of(execution), query_of(root)
+            plans = [
+                None if own is None else own.analyzed(),
+                None if own is None else own.optimizedPlan(),
+                None if whole is None else whole.analyzed(),
+            ]
+            arguments = (found.get().rdd(), f"{token:016x}", *plans)
+            described = compiled.made(spark, "Borders", *arguments, uses=("Columns",))
+            return int(described.hash()) % 2**64
         except Exception as error:  # noqa: BLE001, whatever another Spark has otherwise
             if not failed and spark_private.is_running(spark):
                 failed = True

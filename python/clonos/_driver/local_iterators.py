@@ -48,7 +48,7 @@ class LocalIterators:
             )
 
     def query(self, execution: int) -> Any:
-        """What is left of an execution that is over: session and plan; ``None`` of any other."""
+        """The plans of an execution that is over; ``None`` of any other."""
         if self._listener is None:
             return None
         return self._listener.find(execution, _EVENTS_MS_MAX)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # See `Placed`.
-PlacedUse = tuple[str, int, str, int, bool, int, int, int, int, int, bool]
+PlacedUse = tuple[str, int, str, int, bool, int, int, int, int, int]
 # Uses in the plan of an execution, and of its root.
 PlanUses = Callable[[int, int], list[PlacedUse] | None]
 # Executions whose plans are remembered.
@@ -47,7 +47,6 @@ def plan_uses(spark: SparkSession, ended: Callable[[int], Any]) -> PlanUses:
                         exact=function.exact,
                         shape=function.shape,
                         data=function.data,
-                        deals=function.deals,
                     )
 
     def of_execution(execution: int, root: int) -> list[PlacedUse] | None:

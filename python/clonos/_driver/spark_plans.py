@@ -42,8 +42,6 @@ _OF_ROWS = {
 # Nodes that move rows about: a program that is started again may do so otherwise.
 _CUTS = ("Repartition", "RebalancePartitions")
 _MOVES = (*_CUTS, "Sort ")
-# Those that deal rows out by a hash of all that the query reads of them.
-_DEALS = re.compile("Repartition [0-9]+, true|RebalancePartitions")
 # Relations of sources that name themselves only.
 _WITH_OPTIONS = ("DataSourceV2Relation", "RelationV2")
 # Options that are other ones in the next run.
@@ -64,8 +62,7 @@ class PlannedFunction(NamedTuple):
     it, `tables` one of what the arguments are made of, whichever rows of that; both hashes are of
     use in this process only. A restarted program finds the function again by hashes of 32 bits:
     `exact` is one of the plan as each process has it, `shape` of that without numbers. `data` is
-    one of tables that the program made, whose lower half is one of how they are cut. `deals` says
-    whether rows may be elsewhere in each query, as they are dealt out.
+    one of tables that the program made, whose lower half is one of how they are cut.
     """
 
     pickled: bytes
@@ -74,7 +71,6 @@ class PlannedFunction(NamedTuple):
     exact: int
     shape: int
     data: int
-    deals: bool
 
 
 class Plans:
@@ -220,9 +216,8 @@ class _Walk:
             inside += self.of_plan(expression.plan())
         if name not in _FUNCTIONS:
             return inside
-        hashes = node.below(expression, inside)
         command = self._command(expression.func())
-        return [PlannedFunction(command, *hashes, node.deals), *inside]
+        return [PlannedFunction(command, *node.below(expression, inside)), *inside]
 
     def _command(self, function: Any) -> bytes:
         identity = int(self.java.identity(function))
@@ -314,11 +309,6 @@ class _Node:
                     shown = [name for name in names if not _SECRET.search(name)]
                     found += [f"{name}={options.get(name)}" for name in shown]
         return found
-
-    @functools.cached_property
-    def deals(self) -> bool:
-        """Whether what is below deals its rows out."""
-        return any(_DEALS.match(node) for text in self._texts for node in _nodes(text))
 
     @functools.cached_property
     def _made(self) -> list[list[str]]:

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::Commit;
+use crate::agent::borders::Borders;
 use crate::agent::code::{Code, Execution, Plan, Use};
 use crate::id::{AgentId, Generation, LogOffset, TaskId};
 use crate::task::Ended;
@@ -101,6 +102,8 @@ pub struct Layout {
     pub code: Code,
     /// What it was asked over, where known.
     pub plan: Option<Plan>,
+    /// By what its rows are cut into the tasks.
+    pub borders: Borders,
 }
 
 impl Layout {
@@ -119,14 +122,13 @@ impl Layout {
     /// Whether the input of both is known to be cut otherwise, if perhaps into as many tasks.
     #[must_use]
     pub fn has_other_borders(&self, other: &Self) -> bool {
-        self.plan.zip(other.plan).is_some_and(|(ours, theirs)| ours.has_other_borders(&theirs))
+        self.borders.are_others(other.borders)
     }
 
-    /// Whether the input of both is cut into as many tasks, and as far as Spark tells by the same borders.
+    /// Whether the input of both is known to be cut into as many tasks, by the same borders.
     #[must_use]
     pub fn is_cut_alike(&self, other: &Self) -> bool {
-        let has_same_borders = |(ours, theirs): (Plan, Plan)| !ours.has_other_borders(&theirs);
-        self.tasks == other.tasks && self.plan.zip(other.plan).is_some_and(has_same_borders)
+        self.tasks == other.tasks && self.borders.are_those(other.borders)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::parts::{first_part, parts_of};
 use super::{Entry, Live, Registry};
-use crate::agent::protocol::{Layout, OpenTask, Plan, PoolEntry, Use};
+use crate::agent::protocol::{Borders, Layout, OpenTask, Plan, PoolEntry, Use};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Generation, LogOffset, Partition, TaskId};
 use crate::task::Ended;
@@ -15,22 +15,21 @@ use crate::task::Ended;
 pub struct StageCut {
     /// How many there are.
     pub tasks: Option<u32>,
-    /// By what; see [`Plan::borders`].
-    pub borders: Option<u64>,
+    /// By what.
+    pub borders: Borders,
 }
 
 impl From<Option<u32>> for StageCut {
     fn from(tasks: Option<u32>) -> Self {
-        Self { tasks, borders: None }
+        Self { tasks, borders: Borders::UNKNOWN }
     }
 }
 
 impl StageCut {
-    /// The layout of a task that a stage opens. Where Spark does not tell the borders there is what the plan says of them.
+    /// The layout of a task that a stage opens.
     pub(super) fn layout(self, open: &OpenTask, plan: Option<Plan>) -> Layout {
         let OpenTask { app, stage, used: Use { code, .. }, .. } = *open;
-        let cut = |plan: Plan| Plan { borders: self.borders.unwrap_or(plan.borders), ..plan };
-        Layout { app, stage, tasks: self.tasks, code, plan: plan.map(cut) }
+        Layout { app, stage, tasks: self.tasks, code, plan, borders: self.borders }
     }
 }
 
@@ -242,13 +241,14 @@ impl Registry {
         })
     }
 
-    /// Whether the operator's epoch was recorded by another stage, which may have had other rows in each task by what no
-    /// plan tells.
+    /// Whether the operator's epoch was recorded by another stage, which may have had other rows in each task though nothing
+    /// tells that: rows of one of the two may be elsewhere each time.
     pub(super) fn may_be_dealt_otherwise(&self, task: &TaskId, layout: &Layout) -> bool {
-        layout.plan.is_some_and(|plan| plan.deals())
-            && self.cuts(task).is_some_and(|cuts| {
-                cuts.older > 0 || cuts.published.keys().any(|known| !known.same_stage(layout))
-            })
+        let deals = layout.borders.deals();
+        self.cuts(task).is_some_and(|cuts| {
+            let is_other = |known: &Layout| !known.same_stage(layout) && (deals || known.borders.deals());
+            (deals && cuts.older > 0) || cuts.published.keys().any(is_other)
+        })
     }
 
     /// Whether the operator's epoch was recorded by a stage with another number of tasks, or by one whose
@@ -382,12 +382,12 @@ mod tests {
             let (app, worker, inside, stamp) = (1, attempt, false, 0);
             let open =
                 OpenTask { task: task(0), used, execution, app, stage, attempt, worker, inside, stamp };
-            let plan = Plan { exact: 1, shape: 2, data: 3, borders: 0 };
+            let plan = Plan { exact: 1, shape: 2, data: 3 };
             let operator = Arc::clone(&open.task.operator);
             registry.planned(&open, Some(vec![Placed { operator, used, over: 1, tables: 1, plan }]));
             let (sent, cut) = (
                 Sent { by: AgentId(1), number: attempt },
-                StageCut { tasks: Some(2), borders: Some(borders) },
+                StageCut { tasks: Some(2), borders: Borders(borders) },
             );
             let Granted::Yes(grant) = registry.grant(&open, sent, 0, cut, 0) else {
                 panic!("nobody is in the way")
@@ -406,32 +406,14 @@ mod tests {
     }
 
     #[test]
-    fn borders_are_compared_as_far_as_both_are_known() {
-        let (used, by_plan) = (Use::default(), Plan { exact: 1, shape: 2, data: 3, borders: 1 });
-        let open = OpenTask {
-            task: task(0),
-            used,
-            execution: None,
-            app: 1,
-            stage: 2,
-            attempt: 3,
-            worker: 3,
-            inside: false,
-            stamp: 0,
-        };
-        let of = |borders| StageCut { tasks: Some(4), borders }.layout(&open, Some(by_plan));
-        let same = |one, other| {
-            let (one, other) = (of(one), of(other));
-            assert_eq!(one.is_cut_alike(&other), !one.has_other_borders(&other));
-            !one.has_other_borders(&other)
-        };
-        assert_eq!(of(None).plan, Some(by_plan));
-        assert!(same(Some(4), Some(4)) && same(Some(4), Some(5)) && !same(Some(4), Some(8)));
-        assert!(same(Some(8), None) && same(None, None));
-        // Of names, and of columns where these are known.
-        let placed = |place: u64, name: u64| Some(place << 32 | name << 1);
-        assert!(same(placed(0, 4), placed(3, 4)) && same(placed(3, 4), placed(3, 4)));
-        assert!(!same(placed(2, 4), placed(3, 4)) && !same(placed(0, 5), placed(3, 4)));
+    fn where_no_plan_is_known_borders_are() {
+        let (used, execution) = (Use::default(), None);
+        let (app, stage, attempt, worker, inside, stamp) = (1, 2, 3, 3, false, 0);
+        let open = OpenTask { task: task(0), used, execution, app, stage, attempt, worker, inside, stamp };
+        let of = |borders| StageCut { tasks: Some(4), borders: Borders(borders) }.layout(&open, None);
+        assert!(of(4).is_cut_alike(&of(4)) && !of(4).has_other_borders(&of(4)));
+        assert!(!of(4).is_cut_alike(&of(8)) && of(4).has_other_borders(&of(8)));
+        assert!(!of(4).is_cut_alike(&of(0)) && !of(4).has_other_borders(&of(0)));
     }
 
     #[test]
@@ -441,11 +423,14 @@ mod tests {
         registry.register(AgentInfo { id: AgentId(1), addr, host, driver: false }, "", 0);
         let first = opens(&mut registry, (1, 4), 0, 1, true);
         let dealt = |registry: &Registry, stage, borders| {
-            let plan = Some(Plan { borders, ..Plan::default() });
-            registry.may_be_dealt_otherwise(&task(1), &Layout { stage, plan, ..first })
+            let borders = Borders(borders);
+            registry.may_be_dealt_otherwise(&task(1), &Layout { stage, borders, ..first })
         };
         assert!(dealt(&registry, 2, 7), "the lowest bit says so");
         assert!(!dealt(&registry, 2, 6) && !dealt(&registry, 1, 7));
+        registry.change(&task(0), |entry| entry.layout.borders = Borders(7));
+        assert!(dealt(&registry, 2, 6), "also if that is so of the one that recorded");
+        registry.change(&task(0), |entry| entry.layout.borders = Borders(6));
         opens(&mut registry, (2, 4), 0, 1, true);
         assert!(dealt(&registry, 2, 7), "also once this stage goes on with all its logs");
     }

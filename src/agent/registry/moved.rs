@@ -248,7 +248,7 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::protocol::{AgentInfo, Code, Ending, Left, OpenTask, Sent, Use};
+    use crate::agent::protocol::{AgentInfo, Borders, Code, Ending, Left, OpenTask, Sent, Use};
     use crate::agent::registry::Granted;
     use crate::id::{AgentId, Epoch};
 
@@ -277,7 +277,8 @@ mod tests {
         assert!(registry.newly_refused().is_empty());
     }
 
-    const STAGE: Layout = Layout { app: 1, stage: 3, tasks: Some(2), code: CODE, plan: None };
+    const STAGE: Layout =
+        Layout { app: 1, stage: 3, tasks: Some(2), code: CODE, plan: None, borders: Borders::UNKNOWN };
     const CODE: Code = Code { fingerprint: 7, python: 0x030b };
 
     fn task(partition: u32) -> TaskId {

@@ -339,8 +339,6 @@ impl Operator {
         };
         let of_uses = logs.iter().any(|&log| log != bound.log);
         let recorded = self.logs.get(bound.log).and_then(|log| log.plan);
-        let borders = bound.plan.map(|plan| plan.borders);
-        let plan = recorded.map(|plan| Plan { borders: borders.unwrap_or(plan.borders), ..plan });
         // As that over an empty table, which comes first.
         let is_moved = self.logs.iter().any(|log| log.is_gap);
         let searched = |log: &Log| {
@@ -364,7 +362,7 @@ impl Operator {
             others: others.map(|log| name_of(operator, log)).collect(),
             uncertain: of_uses || bound.search == Search::All,
             changed: bound.plan.zip(recorded).is_some_and(|(asked, recorded)| !asked.is_query(&recorded)),
-            plan,
+            plan: recorded,
             replaces: self.logs.get(bound.log).and_then(|log| log.other_code(used.code)),
         })
     }

@@ -7,12 +7,13 @@ mod copying;
 use proptest::prelude::*;
 
 use super::*;
-use crate::agent::protocol::{Beginning, Code, Fence};
+use crate::agent::protocol::{Beginning, Borders, Code, Fence};
 use crate::config::SpillPolicy;
 use crate::id::{AgentId, Epoch, Partition};
 
 const CODE: Code = Code { fingerprint: 0, python: 0 };
-const LAYOUT: Layout = Layout { app: 1, stage: 2, tasks: Some(3), code: CODE, plan: None };
+const LAYOUT: Layout =
+    Layout { app: 1, stage: 2, tasks: Some(3), code: CODE, plan: None, borders: Borders::UNKNOWN };
 const MEMORY: u64 = 1_000;
 
 fn task(operator: &str, epoch: u64, partition: u32) -> TaskId {

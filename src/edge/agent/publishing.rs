@@ -89,8 +89,8 @@ impl Handler {
             return None;
         }
         let (task, block) = (task.clone(), block.clone());
-        let Layout { app, stage, tasks, plan, .. } = layout;
-        let record = SegmentRecord { task, generation, app, stage, tasks, plan, offset, block };
+        let Layout { app, stage, tasks, plan, borders, .. } = layout;
+        let record = SegmentRecord { task, generation, app, stage, tasks, plan, borders, offset, block };
         self.disk.submit(record, used)
     }
 

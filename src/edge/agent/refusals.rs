@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::handler::Handler;
 use super::registrar::{LocalRegistry, Registrar};
+use crate::agent::protocol::Borders;
 use crate::determinant::{BlockBuilder, BlockReader, Determinant, bytes_fingerprint};
 use crate::edge::disk::recovery::RecoveredTask;
 use crate::edge::disk::segment::SegmentRecord;
@@ -56,6 +57,7 @@ impl Handler {
             stage: 0,
             tasks: None,
             plan: None,
+            borders: Borders::UNKNOWN,
             offset: LogOffset::START,
             block: encode(divergence)?,
         };

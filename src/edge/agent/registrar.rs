@@ -10,8 +10,8 @@ use super::state::{Clocks, KnownClocks, KnownReaders, NextBatches};
 use crate::agent::members::News;
 use crate::agent::permits::RateLimits;
 use crate::agent::protocol::{
-    AgentInfo, Beginning, Counting, Execution, Grant, Layout, OpenTask, Placed, PoolEntry, Recording, Repair,
-    Reply, Request, Sent,
+    AgentInfo, Beginning, Borders, Counting, Execution, Grant, Layout, OpenTask, Placed, PoolEntry,
+    Recording, Repair, Reply, Request, Sent,
 };
 use crate::agent::registry::{Granted, Registry, StageCut};
 use crate::edge::locked;
@@ -39,16 +39,15 @@ pub type WasLost = Box<dyn Fn(u32, Partition) -> bool + Send + Sync>;
 pub struct Plans {
     /// The uses of causal functions in the plan of an execution, in their order there, if known.
     pub uses: Box<dyn Fn(Execution) -> Option<Vec<Placed>> + Send + Sync>,
-    /// By what the rows of a use, by its token, are cut into the tasks of a stage of an execution, if Spark can tell; see
-    /// [`Plan::borders`](crate::agent::code::Plan::borders).
-    pub borders: Box<dyn Fn(u32, u64, Option<Execution>) -> Option<u64> + Send + Sync>,
+    /// By what the rows of a use, by its token, are cut into the tasks of a stage of an execution.
+    pub borders: Box<dyn Fn(u32, u64, Option<Execution>) -> Borders + Send + Sync>,
 }
 
 impl Plans {
     /// Where no Spark can be asked.
     #[must_use]
     pub fn unknown() -> Self {
-        Self { uses: Box::new(|_| None), borders: Box::new(|_, _, _| None) }
+        Self { uses: Box::new(|_| None), borders: Box::new(|_, _, _| Borders::UNKNOWN) }
     }
 }
 
@@ -56,7 +55,7 @@ impl Plans {
 const STAGES_MAX: usize = 4_096;
 
 /// Borders, once they were asked for.
-type Answer = OnceLock<Option<u64>>;
+type Answer = OnceLock<Borders>;
 
 /// The registry's answer to an open.
 pub(in crate::edge) enum Asked {
@@ -161,11 +160,11 @@ impl LocalRegistry {
     }
 
     /// By what the rows are cut that a use is asked over.
-    fn borders(&self, open: &OpenTask) -> Option<u64> {
+    fn borders(&self, open: &OpenTask) -> Borders {
         let (stage, token) = (open.stage, open.used.token);
         if token == 0 {
-            // Of such uses no plan is known.
-            return None;
+            // Such uses have answers wherever rows are.
+            return Borders::UNKNOWN;
         }
         let mut all = locked(&self.borders);
         let known = Arc::clone(all.entry((stage, token)).or_default());

@@ -1,4 +1,5 @@
 use super::*;
+use crate::agent::protocol::Borders;
 use crate::id::Epoch;
 
 fn code(fingerprint: u64) -> Code {
@@ -20,7 +21,7 @@ fn asked_over(fingerprint: u64, token: u64, over: u64) -> Placed {
 
 /// Asked over a table that no later run has, in a query that it has.
 pub(super) fn in_query(fingerprint: u64, token: u64, exact: u32, shape: u32) -> Placed {
-    Placed { plan: Plan { exact, shape, data: 0, borders: 0 }, ..placed(fingerprint, token) }
+    Placed { plan: Plan { exact, shape, data: 0 }, ..placed(fingerprint, token) }
 }
 
 /// What a use of known plan is given.
@@ -37,8 +38,8 @@ fn alone(operator: &str) -> Named {
 
 /// How a log that is found in a checkpoint was recorded.
 pub(super) fn recorded(fingerprint: u64, exact: u32, shape: u32) -> Layout {
-    let plan = Some(Plan { exact, shape, data: 0, borders: 0 });
-    Layout { app: 1, stage: 1, tasks: None, code: code(fingerprint), plan }
+    let plan = Some(Plan { exact, shape, data: 0 });
+    Layout { app: 1, stage: 1, tasks: None, code: code(fingerprint), plan, borders: Borders::UNKNOWN }
 }
 
 pub(super) fn name(uses: &mut Uses, fingerprint: u64, token: u64) -> String {
@@ -349,10 +350,7 @@ fn two_queries_over_tables_that_are_made_again_are_told_apart() {
     uses.plan(9, &[in_query(1, 20, 2, 2)]);
     uses.plan(10, &[in_query(1, 21, 1, 1)]);
     let named = |uses: &mut Uses, token| uses.name(&"f".into(), used(1, token), None).unwrap();
-    let of = |operator, exact| Named {
-        plan: Some(Plan { exact, shape: exact, data: 0, borders: 0 }),
-        ..alone(operator)
-    };
+    let of = |operator, exact| Named { plan: Some(Plan { exact, shape: exact, data: 0 }), ..alone(operator) };
     assert_eq!([20, 21].map(|token| named(&mut uses, token)), [of("f#2", 2), of("f", 1)]);
 }
 
@@ -415,7 +413,7 @@ fn a_query_with_other_numbers_in_it_finds_rows_in_the_log_of_its_shape() {
 fn tables_that_the_program_makes_are_told_apart_by_what_is_in_them() {
     let mut uses = Uses::default();
     let over = |token, tables: u32, cut| Placed {
-        plan: Plan { exact: 1, shape: 1, data: tables << 16 | cut, borders: 0 },
+        plan: Plan { exact: 1, shape: 1, data: tables << 16 | cut },
         ..placed(1, token)
     };
     for (token, data) in [(10, 1), (11, 2)] {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tempfile::TempDir;
 
 use super::*;
-use crate::agent::protocol::{Code, Layout};
+use crate::agent::protocol::{Borders, Code, Layout};
 use crate::config::SessionConfig;
 use crate::edge::agent::registrar::Registrar;
 use crate::edge::disk::Disk;
@@ -39,7 +39,7 @@ fn agent(folder: &TempDir, id: u64) -> Handler {
 /// Begins a log of two blocks.
 fn with_log(agent: &Handler) {
     let code = Code { fingerprint: 0, python: 0 };
-    let layout = Layout { app: 1, stage: 1, tasks: None, code, plan: None };
+    let layout = Layout { app: 1, stage: 1, tasks: None, code, plan: None, borders: Borders::UNKNOWN };
     locked(&agent.store).begin(&task(), GENERATION, layout).unwrap();
     append(agent);
     append(agent);

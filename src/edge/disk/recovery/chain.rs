@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use super::{RecoveredTask, Segments};
-use crate::agent::protocol::{Code, Plan};
+use crate::agent::protocol::{Borders, Code, Plan};
 use crate::causal_log::{BlockHash, BlockRef, Place, SpillRef};
 use crate::determinant::BlockReader;
 use crate::edge::disk::segment::SegmentRecord;
@@ -22,6 +22,7 @@ pub(super) struct Entry {
     /// The function, if the block says it.
     code: Option<Code>,
     plan: Option<Plan>,
+    borders: Borders,
     offset: LogOffset,
     /// Stands for the block when two are compared.
     hash: BlockHash,
@@ -45,6 +46,7 @@ impl Entry {
             tasks: record.tasks,
             code: code_of(&record.block),
             plan: record.plan,
+            borders: record.borders,
             offset: record.offset,
             hash: BlockHash::of(&record.block),
             place: SpillRef { file, pos, len },
@@ -140,7 +142,8 @@ impl Chain {
         let recorded = self.entries.last().or(self.newest.as_ref());
         let block =
             |entry: &Entry| BlockRef { offset: entry.offset, place: Place::Spilled(entry.place, entry.hash) };
-        let plans = || self.entries.iter().filter_map(|entry| entry.plan);
+        let borders =
+            || self.entries.iter().map(|entry| entry.borders).filter(|known| *known != Borders::UNKNOWN);
         RecoveredTask {
             task,
             generation: self.newest.as_ref().map_or(Generation::NONE, |e| e.generation),
@@ -148,9 +151,10 @@ impl Chain {
             stage: recorded.map_or(0, |e| e.stage),
             tasks: recorded.and_then(|e| e.tasks),
             relaid: self.entries.iter().any(|e| recorded.is_some_and(|last| last.tasks != e.tasks)),
-            has_moved: plans().zip(plans().skip(1)).any(|(one, next)| one.has_other_borders(&next)),
+            has_moved: borders().zip(borders().skip(1)).any(|(one, next)| one.are_others(next)),
             code: self.entries.iter().rev().find_map(|entry| entry.code).unwrap_or_default(),
             plan: self.entries.iter().rev().find_map(|entry| entry.plan),
+            borders: borders().next_back().unwrap_or_default(),
             blocks: self.entries.iter().map(block).collect(),
         }
     }

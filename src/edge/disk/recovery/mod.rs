@@ -23,7 +23,7 @@ use super::segment::store::{Folder, Piece, Segment, Store};
 use super::segment::{
     FileTable, SegmentScan, Step, claimed_files, corrupt, epoch_files, read_block, seal, segment_files,
 };
-use crate::agent::protocol::{Code, Plan};
+use crate::agent::protocol::{Borders, Code, Plan};
 use crate::causal_log::{BlockRef, SpillRef};
 use crate::edge::progress::Progress;
 use crate::error::{Error, Result};
@@ -61,6 +61,8 @@ pub struct RecoveredTask {
     pub code: Code,
     /// What that was asked over, where known.
     pub plan: Option<Plan>,
+    /// By what the rows of the last stage that tells were cut into its tasks.
+    pub borders: Borders,
     /// The log, from its start and without gaps; all blocks are `Place::Spilled`.
     pub blocks: Vec<BlockRef>,
 }

@@ -268,18 +268,18 @@ fn golden() -> [(&'static str, Vec<u8>); 7] {
         ("torn_header", whole[..9].to_vec()),
         ("corrupt_record", changed(100, 0xEE)),
         ("corrupt_header", changed(12, whole[12] ^ 1)),
-        ("newer_version", changed(4, 4)),
-        ("older_version", changed(4, 2)),
+        ("newer_version", changed(4, 5)),
+        ("older_version", changed(4, 3)),
     ]
 }
 
 fn golden_path(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/segments/v3");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/segments/v4");
     folder.join(format!("{name}.seg"))
 }
 
 #[test]
-fn segments_are_still_written_as_version_3_was() {
+fn segments_are_still_written_as_version_4_was() {
     for (name, bytes) in golden() {
         let path = golden_path(name);
         if std::env::var_os("CLONOS_BLESS").is_some() {
@@ -294,7 +294,7 @@ fn segments_are_still_written_as_version_3_was() {
 #[test]
 fn golden_segments_are_read_or_refused_by_name() {
     let whole = read_segment(&golden_path("whole")).unwrap();
-    assert_eq!((whole.version, whole.records, whole.torn_at), (3, 3, None));
+    assert_eq!((whole.version, whole.records, whole.torn_at), (4, 3, None));
     assert_eq!((whole.agent, whole.app), (Some(AGENT), Some(APP)));
     assert_eq!(whole.query.as_deref(), Some("clicks"));
     let [first, second] = whole.tasks.as_slice() else { panic!("{whole:?}") };
@@ -317,6 +317,6 @@ fn golden_segments_are_read_or_refused_by_name() {
     let header = refusal("corrupt_header");
     assert!(matches!(header, Error::CorruptSegment { offset: 0, .. }), "{header}");
     let (newer, older) = (refusal("newer_version"), refusal("older_version"));
-    assert!(matches!(newer, Error::UnsupportedVersion { found: 4, known: 3, .. }), "{newer}");
-    assert!(matches!(older, Error::UnsupportedVersion { found: 2, known: 3, .. }), "{older}");
+    assert!(matches!(newer, Error::UnsupportedVersion { found: 5, known: 4, .. }), "{newer}");
+    assert!(matches!(older, Error::UnsupportedVersion { found: 3, known: 4, .. }), "{older}");
 }

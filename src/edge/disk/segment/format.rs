@@ -1,12 +1,12 @@
 //! Bytes of a segment file. All numbers are little-endian; `postcard` is its wire format, version 1.
 //!
 //! ```text
-//! header :=  magic "CLSG" | version u16 = 3 | body_len u32 | crc32 u32 (of body) | body
+//! header :=  magic "CLSG" | version u16 = 4 | body_len u32 | crc32 u32 (of body) | body
 //! body   :=  postcard { agent u64, app u64, query str, epoch }
 //!
 //! record :=  mark C1 'R' 'E' 'C' | is_last 1 bit, len 31 bits | meta_len u32 | crc32 u32 (of meta) | crc32 u32 (of block) | durable u64
 //!            | crc32 u32 (of the 28 bytes before) | meta (meta_len bytes) | block; both together len bytes
-//! meta   :=  postcard { task, generation, app, stage, tasks, plan, offset }
+//! meta   :=  postcard { task, generation, app, stage, tasks, plan, borders, offset }
 //! ```
 //!
 //! `is_last` stands in the last of the records that were written at once, which count together.
@@ -20,12 +20,12 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::SegmentRecord;
-use crate::agent::protocol::Plan;
+use crate::agent::protocol::{Borders, Plan};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, TaskId};
 
 /// Version of the format that this code writes and reads.
-pub(in crate::edge) const VERSION: u16 = 3;
+pub(in crate::edge) const VERSION: u16 = 4;
 /// First bytes of every segment.
 pub(super) const MAGIC: [u8; 4] = *b"CLSG";
 /// First bytes of every record. The first can't begin a UTF-8 character that follows another.
@@ -90,6 +90,7 @@ struct RecordMeta<'a> {
     stage: u32,
     tasks: Option<u32>,
     plan: Option<Plan>,
+    borders: Borders,
     offset: LogOffset,
 }
 
@@ -117,6 +118,7 @@ impl Payload {
             stage: record.stage,
             tasks: record.tasks,
             plan: record.plan,
+            borders: record.borders,
             offset: record.offset,
         })
         .map_err(|e| unencodable(&e))?;
@@ -237,6 +239,7 @@ pub(super) fn decode_payload(payload: &Bytes) -> std::result::Result<SegmentReco
         stage: meta.stage,
         tasks: meta.tasks,
         plan: meta.plan,
+        borders: meta.borders,
         offset: meta.offset,
         block: payload.slice_ref(block),
     })

@@ -63,7 +63,7 @@ pub use writer::DiskWriter;
 
 use bytes::Bytes;
 
-use crate::agent::protocol::Plan;
+use crate::agent::protocol::{Borders, Plan};
 use crate::id::{Generation, LogOffset, TaskId};
 
 /// The setting whose path segments are written to, for error messages.
@@ -84,6 +84,8 @@ pub struct SegmentRecord {
     pub tasks: Option<u32>,
     /// What the function was asked over, where known.
     pub plan: Option<Plan>,
+    /// By what the rows of that stage were cut into its tasks.
+    pub borders: Borders,
     /// Position of the block in the task's log, in bytes.
     pub offset: LogOffset,
     /// The block.

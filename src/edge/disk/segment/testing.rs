@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::store::Folder;
 use super::{DiskWriter, FileSystem, RawFile, RealDisk, SegmentRecord};
+use crate::agent::protocol::Borders;
 use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, Partition, TaskId};
 
 /// What a [`FaultyDisk`] does wrong; shared with its files.
@@ -159,6 +160,7 @@ pub(crate) fn record(partition: u32, generation: u64, offset: u64, block: &[u8])
         stage: 3,
         tasks: Some(4),
         plan: None,
+        borders: Borders::UNKNOWN,
         offset: LogOffset(offset),
         block: Bytes::copy_from_slice(block),
     }

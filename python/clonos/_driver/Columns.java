@@ -1,0 +1,275 @@
+package io.clonos;
+
+import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.NamedLambdaVariable;
+import org.apache.spark.sql.catalyst.expressions.PythonFuncExpression;
+import org.apache.spark.sql.catalyst.plans.logical.BaseEvalPython;
+import org.apache.spark.sql.catalyst.plans.logical.CTERelationDef;
+import org.apache.spark.sql.catalyst.plans.logical.CTERelationRef;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.types.DataType;
+import scala.Product;
+import scala.collection.Seq;
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * What columns are made of, as text that is the same in each query over one frame, and in each process: Spark numbers
+ * columns anew each time, and two of them may have one name.
+ *
+ * <p>A column that a node of the plan brings in goes by that node, one that is computed by what it is computed of.
+ */
+public class Columns {
+    private static final String MARK = "clonos-use ";
+
+    /** Nodes that bring columns in, by the numbers of these; of one that is said to be two, none. */
+    private final Map sources = new HashMap();
+    /** Expressions by the numbers of the columns that they compute. */
+    private final Map definitions = new HashMap();
+    /** What was said of computed columns, by their numbers. */
+    private final Map said = new HashMap();
+    /** Common tables, by their numbers. */
+    private final Map commons = new HashMap();
+    private boolean areAllPlaced = true;
+    private boolean isUnsteady;
+
+    /** What a plan says that stands below a function, from the leaves up. */
+    public void addBelow(List plans) {
+        Map found = new HashMap();
+        Map counts = new HashMap();
+        for (Iterator each = plans.iterator(); each.hasNext();) {
+            addSources((LogicalPlan) each.next(), found, counts);
+        }
+        for (Iterator each = found.entrySet().iterator(); each.hasNext();) {
+            Map.Entry column = (Map.Entry) each.next();
+            boolean isNew = !sources.containsKey(column.getKey());
+            boolean isSame = column.getValue().equals(sources.get(column.getKey()));
+            sources.put(column.getKey(), isNew || isSame ? column.getValue() : null);
+        }
+    }
+
+    private void addSources(LogicalPlan plan, Map found, Map counts) {
+        if (plan instanceof CTERelationRef) {
+            CTERelationDef shared = (CTERelationDef) commons.get(Long.valueOf(((CTERelationRef) plan).cteId()));
+            if (shared != null && shared.output().size() == plan.output().size()) {
+                addSources(shared.child(), found, counts);
+                for (int i = 0; i < plan.output().size(); i++) {
+                    define(number((Attribute) plan.output().apply(i)), (Expression) shared.output().apply(i));
+                }
+            }
+        }
+        Set below = new HashSet();
+        for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
+            LogicalPlan child = (LogicalPlan) each.next();
+            addSources(child, found, counts);
+            for (Iterator column = list(child.output()).iterator(); column.hasNext();) {
+                below.add(number((Attribute) column.next()));
+            }
+        }
+        addDefinitions(plan);
+        String node = null;
+        List output = list(plan.output());
+        for (int place = 0; place < output.size(); place++) {
+            Object column = number((Attribute) output.get(place));
+            if (below.contains(column) || definitions.containsKey(column) || found.containsKey(column)) {
+                continue;
+            }
+            if (node == null) {
+                Integer before = (Integer) counts.get(plan.nodeName());
+                int count = before == null ? 1 : before.intValue() + 1;
+                counts.put(plan.nodeName(), Integer.valueOf(count));
+                node = plan.nodeName() + count;
+            }
+            found.put(column, node + "." + ((Attribute) output.get(place)).name() + "." + place);
+        }
+    }
+
+    /** A common table, which stands in the plan once, wherever it is used. */
+    public void addCommon(CTERelationDef table) {
+        commons.put(Long.valueOf(table.id()), table);
+    }
+
+    /** What the optimizer has computed, for which no user has a name. */
+    public void addOptimized(LogicalPlan plan) {
+        for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
+            addOptimized((LogicalPlan) each.next());
+        }
+        addDefinitions(plan);
+    }
+
+    private void addDefinitions(LogicalPlan plan) {
+        if (plan instanceof BaseEvalPython) {
+            List functions = list(((BaseEvalPython) plan).udfs());
+            List results = list(((BaseEvalPython) plan).resultAttrs());
+            for (int i = 0; i < functions.size(); i++) {
+                define(number((Attribute) results.get(i)), (Expression) functions.get(i));
+            }
+        }
+        for (Iterator each = list(plan.expressions()).iterator(); each.hasNext();) {
+            addAliases((Expression) each.next());
+        }
+    }
+
+    private void addAliases(Expression expression) {
+        if (expression instanceof Alias) {
+            define(Long.valueOf(((Alias) expression).exprId().id()), ((Alias) expression).child());
+        }
+        for (Iterator each = list(expression.children()).iterator(); each.hasNext();) {
+            addAliases((Expression) each.next());
+        }
+    }
+
+    private void define(Object column, Expression expression) {
+        if (!definitions.containsKey(column)) {
+            definitions.put(column, expression);
+        }
+    }
+
+    /** With columns by their names alone, as each plan has them. */
+    public String named(Expression expression) {
+        StringBuilder text = new StringBuilder();
+        say(expression, false, text, new ArrayList());
+        return text.toString();
+    }
+
+    /** With columns by what they are made of. */
+    public String placed(Expression expression) {
+        StringBuilder text = new StringBuilder();
+        say(expression, true, text, new ArrayList());
+        return text.toString();
+    }
+
+    /** Whether of all columns that were asked for it is known what they are made of. */
+    public boolean areAllPlaced() {
+        return areAllPlaced;
+    }
+
+    /** Whether some column was computed by what is another for a row that comes elsewhere, or at another place. */
+    public boolean isUnsteady() {
+        return isUnsteady;
+    }
+
+    private void say(Expression expression, boolean isPlaced, StringBuilder text, List variables) {
+        if (expression instanceof NamedLambdaVariable) {
+            Object number = Long.valueOf(((NamedLambdaVariable) expression).exprId().id());
+            if (!variables.contains(number)) {
+                variables.add(number);
+            }
+            text.append("variable").append(variables.indexOf(number));
+            return;
+        }
+        if (expression instanceof Attribute) {
+            Attribute column = (Attribute) expression;
+            text.append(isPlaced ? place(column) : column.name());
+            return;
+        }
+        if (expression instanceof Alias) {
+            say(((Alias) expression).child(), isPlaced, text, variables);
+            return;
+        }
+        if (expression instanceof Literal) {
+            text.append(expression).append(' ').append(expression.dataType());
+            return;
+        }
+        if (isPlaced && !expression.deterministic()) {
+            isUnsteady |= isUnsteadyItself(expression);
+        }
+        text.append(expression.getClass().getSimpleName());
+        if (expression instanceof Product) {
+            Product parts = (Product) expression;
+            for (int i = 0; i < parts.productArity(); i++) {
+                text.append(' ');
+                sayPart(parts.productElement(i), isPlaced, text, variables);
+            }
+        }
+    }
+
+    /** Of all else that an expression may have, what is the same in each process. */
+    private void sayPart(Object part, boolean isPlaced, StringBuilder text, List variables) {
+        if (part instanceof Expression) {
+            text.append('(');
+            say((Expression) part, isPlaced, text, variables);
+            text.append(')');
+        } else if (part instanceof Seq) {
+            text.append('[');
+            for (Iterator each = list((Seq) part).iterator(); each.hasNext();) {
+                sayPart(each.next(), isPlaced, text, variables);
+                text.append(',');
+            }
+            text.append(']');
+        } else if (part instanceof String || part instanceof Number || part instanceof Boolean
+            || part instanceof DataType) {
+            text.append(part);
+        }
+    }
+
+    private static boolean isUnsteadyItself(Expression expression) {
+        for (Iterator each = list(expression.children()).iterator(); each.hasNext();) {
+            if (!((Expression) each.next()).deterministic()) {
+                return false;
+            }
+        }
+        // What a causal function says of a row is recorded.
+        return !(expression instanceof PythonFuncExpression) || mark((PythonFuncExpression) expression) == null;
+    }
+
+    private String place(Attribute column) {
+        Object number = number(column);
+        Object source = sources.get(number);
+        if (source != null) {
+            return (String) source;
+        }
+        Object known = said.get(number);
+        if (known != null) {
+            return (String) known;
+        }
+        Expression definition = (Expression) definitions.get(number);
+        if (definition == null || sources.containsKey(number)) {
+            areAllPlaced = false;
+            return column.name();
+        }
+        // Columns may be computed of each other a hundred times over.
+        said.put(number, "itself");
+        String place = "=" + digest(placed(definition));
+        said.put(number, place);
+        return place;
+    }
+
+    private static String digest(String text) {
+        try {
+            byte[] bytes = MessageDigest.getInstance("SHA-256").digest(text.getBytes(StandardCharsets.UTF_8));
+            return new String(bytes, 0, 16, StandardCharsets.ISO_8859_1);
+        } catch (NoSuchAlgorithmException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    /** The mark of the use that a function is, with its token; null of one that is not causal. */
+    public static String mark(PythonFuncExpression expression) {
+        byte[] pickled = (byte[]) expression.func().command().toArray(scala.reflect.ClassTag$.MODULE$.Byte());
+        String text = new String(pickled, StandardCharsets.ISO_8859_1);
+        // Those before the last are of functions that this one refers to.
+        int last = text.lastIndexOf(MARK);
+        return last < 0 ? null : text.substring(last + MARK.length(), Math.min(text.length(), last + MARK.length() + 16));
+    }
+
+    private static Object number(Attribute column) {
+        return Long.valueOf(column.exprId().id());
+    }
+
+    private static List list(Seq elements) {
+        return CollectionConverters.asJava(elements);
+    }
+}

@@ -1,0 +1,270 @@
+"""What the driver's agent is told of the borders between the tasks of a stage, as Spark runs it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from cuts import by_id, facts, settings
+from epochs import drawn
+from pyspark import cloudpickle
+from pyspark.sql import functions
+
+import clonos
+from clonos._driver import attach, compiled
+from clonos._driver.borders import stage_borders
+
+pytestmark = pytest.mark.timeout(360)
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """Borders that the driver's agent is told, one after the other."""
+    found: list[int | None] = []
+
+    def noted(*arguments: Any) -> Any:
+        of_use = stage_borders(*arguments)
+
+        def of_noted(*use: Any) -> int | None:
+            found.append(of_use(*use))
+            return found[-1]
+
+        return of_noted
+
+    monkeypatch.setattr(attach, "stage_borders", noted)
+    return found
+
+
+@pytest.fixture
+def session(plain_spark: Any, told: list[int | None]) -> Iterator[Any]:
+    with clonos.attach(plain_spark) as attached:
+        yield attached
+
+
+@pytest.fixture
+def borders(session: Any, told: list[int | None]) -> Callable[[Any], int]:
+    """Return what gives the borders of a query with one causal function, in an epoch of its own."""
+    numbers = count()
+
+    def of_query(df: Any) -> int:
+        told.clear()
+        with session.epoch(f"borders {next(numbers)}"):
+            df.collect()
+        # More than one stage may run the function, over the same rows.
+        assert len(set(told)) == 1
+        assert told[0] is not None
+        return told[0]
+
+    return of_query
+
+
+def named(borders: int) -> int:
+    """What is left without the places of columns."""
+    return borders % 2**32 // 2
+
+
+def placed(borders: int) -> int:
+    return borders >> 32
+
+
+def asked(df: Any) -> Any:
+    return df.withColumn("v", drawn("id"))
+
+
+def merged(df: Any, key: str) -> Any:
+    """Groups, with those of other rows beside them: where the group is, the others are."""
+    others = df.groupBy(key).agg(functions.max("text").alias("longest")).hint("merge")
+    groups = df.groupBy(key).agg(functions.max("id").alias("id"))
+    return groups.join(others, key, "left")
+
+
+def view(df: Any) -> str:
+    df.createOrReplaceTempView("beside")
+    return "beside"
+
+
+SAME: dict[str, Callable[[Any], Any]] = {
+    "groups with others beside them": lambda df: merged(df, "k"),
+    "a lambda": lambda df: df.repartition(
+        3, functions.transform(functions.array("k"), lambda x: x % 7)
+    ),
+    "an expression": lambda df: df.repartition(3, functions.expr("k % 7 in (1, 2, 3)")),
+    "a plain function": lambda df: df.repartition(3, plain("k")),
+    "a common table": lambda df: df.sparkSession.sql(
+        f"with t as (select * from {view(df)}) select /*+ repartition(3, k) */ * from t"
+    ),
+    "a checkpoint to come": lambda df: df.repartition(3, "k").localCheckpoint(eager=False),
+    "rows": lambda df: df,
+    "hash": lambda df: df.repartition(3, "k"),
+    "groups": lambda df: df.groupBy("id", "k").agg(functions.max("text").alias("text")),
+    "sort of few rows": lambda df: df.where("id < 300").orderBy("id"),
+    "coalesce": lambda df: df.repartition(5, "k").coalesce(2),
+    "union": lambda df: df.union(df),
+    "merge": lambda df: df.hint("merge").join(
+        df.selectExpr("id as other"), functions.expr("id = other")
+    ),
+    "product": lambda df: (
+        df.where("id < 300")
+        .repartition(3, "k")
+        .hint("shuffle_replicate_nl")
+        .crossJoin(df.sparkSession.range(0, 3, 1, 1).selectExpr("id as one"))
+    ),
+}
+
+
+@pytest.mark.parametrize("cut", SAME)
+def test_borders_are_the_same_whichever_columns_are_read(
+    spark: Any, borders: Callable[[Any], int], cut: str
+) -> None:
+    df = facts(spark)
+    # Which partitions are read together depends on their bytes.
+    with settings(spark, spark__sql__adaptive__coalescePartitions__enabled="false"):
+        first = borders(asked(SAME[cut](df)))
+        assert first & 1 == 0
+        assert placed(first)
+        assert borders(asked(SAME[cut](df)).select("id", "v")) == first
+        again = SAME[cut](facts(spark)).where("id >= 0").withColumn("v", drawn("id"))
+        assert borders(again.selectExpr("v + 1")) == first
+
+
+def wide(df: Any, last: str) -> list[Any]:
+    """More columns than Spark says."""
+    return [functions.expr(f"k % {n}") for n in range(2, 32)] + [functions.col(last)]
+
+
+def plain(name: str) -> Any:
+    return functions.udf(lambda x: x, "long")(name)
+
+
+OTHER: dict[str, Callable[[Any], Any]] = {
+    "many columns": lambda df: df.repartition(3, *wide(df, "id")),
+    "many other columns": lambda df: df.repartition(3, *wide(df, "k")),
+    "a function of k": lambda df: df.repartition(3, plain("k")),
+    "a function of id": lambda df: df.repartition(3, plain("id")),
+    "a name with a number": lambda df: df.withColumnsRenamed({"k": "k#1"}).repartition(3, "`k#1`"),
+    "another such name": lambda df: df.withColumnsRenamed({"text": "k#2"}).repartition(3, "`k#2`"),
+    "another number": lambda df: df.repartition(4, "k"),
+    "another column": lambda df: df.repartition(3, "id"),
+    "fewer tasks": lambda df: df.repartition(3, "k").coalesce(2),
+    "no shuffle": lambda df: df,
+    "a range": lambda df: df.repartitionByRange(3, "k"),
+    "other borders": lambda df: df.where("k < 500").repartitionByRange(3, "k"),
+    "round robin": lambda df: df.repartition(3),
+    "one after another": lambda df: df.repartition(3, "k").union(df),
+    "another of the same name": lambda df: (
+        df.alias("a")
+        .join(
+            functions.broadcast(df.selectExpr("id as j", "k").alias("b")), functions.expr("id = j")
+        )
+        .repartition(3, functions.expr("b.k"))
+    ),
+}
+
+
+def test_borders_are_others_where_rows_are_cut_otherwise(
+    spark: Any, borders: Callable[[Any], int]
+) -> None:
+    df = facts(spark)
+    found = [borders(asked(cut(df))) for cut in (SAME["hash"], *OTHER.values())]
+    assert len({placed(one) for one in found}) == len(found)
+    # All but those by another column of the same name, which each function has.
+    assert len({named(one) for one in found}) == len(found) - 2
+
+
+def test_rows_dealt_round_robin_may_be_elsewhere_each_time(
+    spark: Any, borders: Callable[[Any], int]
+) -> None:
+    df = asked(facts(spark).repartition(3))
+    found = {borders(df), borders(df.select("id", "v"))}
+    assert len(found) == 2
+    assert all(one & 1 for one in found)
+
+
+DRAWN: dict[str, Callable[[Any], Any]] = {
+    "a salt": lambda df: df.withColumn("salt", functions.expr("floor(rand() * 8)")).repartition(
+        3, "salt"
+    ),
+    "a number": lambda df: df.repartition(3, functions.rand(7)),
+    "a place": lambda df: df.repartition(3, functions.monotonically_increasing_id()),
+}
+
+
+@pytest.mark.parametrize("by", DRAWN)
+def test_where_rows_are_by_what_is_drawn_depends_on_where_they_were(
+    spark: Any, borders: Callable[[Any], int], by: str
+) -> None:
+    one, other = (DRAWN[by](facts(spark).repartition(3, column)) for column in ("id", "k"))
+    found = {borders(asked(one)), borders(asked(other))}
+    assert len({named(each) for each in found}) == 2
+    assert all(each & 1 for each in found)
+
+
+def test_what_a_causal_function_says_is_drawn_once(
+    spark: Any, session: Any, told: list[int | None]
+) -> None:
+    df = asked(facts(spark)).repartition(3, "v").withColumn("w", drawn("v"))
+    with session.epoch("drawn once"):
+        df.collect()
+    assert len(told) == 2
+    assert all(one is not None and one & 1 == 0 for one in told)
+
+
+def test_borders_of_a_sample_are_told(spark: Any, borders: Callable[[Any], int]) -> None:
+    # Many more rows than Spark looks at.
+    df = facts(spark).where("id >= 0")
+    with settings(spark, spark__sql__execution__rangeExchange__sampleSizePerPartition="10"):
+        ranges = [df.repartitionByRange(3, functions.expr("hash(id)")) for _ in range(5)]
+        found = {borders(asked(one)) for one in ranges}
+    assert len(found) > 1
+    assert all(one & 1 == 0 for one in found)
+
+
+BESIDE: dict[str, Callable[[Any, Any], Any]] = {
+    "a frame to the left": lambda d, other: other.crossJoin(d),
+    "a cached frame": lambda d, other: other.cache().crossJoin(d),
+    "a join with itself": lambda d, _: d.alias("one").join(
+        d.alias("other"), functions.expr("one.id = other.id")
+    ),
+    "another column of the same name": lambda d, other: d.crossJoin(other.selectExpr("one as k")),
+    "a subquery": lambda d, other: other.where(f"one in (select v from {view(d)})"),
+    "a common table": lambda d, _: d.sparkSession.sql(
+        f"with t as (select * from {view(d)}) select id, v from t"
+    ),
+    "a cache": lambda d, _: d.select("id", "v").cache(),
+    "a scalar subquery": lambda d, other: other.where(f"one < (select max(v) from {view(d)})"),
+}
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+def test_what_stands_beside_a_frame_does_not_move_its_rows(
+    spark: Any, borders: Callable[[Any], int], beside: str
+) -> None:
+    d = asked(facts(spark).repartition(3, "k"))
+    other = spark.range(0, 2, 1, 1).selectExpr("id as one")
+    first = borders(d)
+    assert placed(first)
+    assert borders(BESIDE[beside](d, other)) == first
+
+
+def test_what_cannot_be_read_is_said_once(
+    spark: Any,
+    session: Any,
+    told: list[int | None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise LookupError("not in this Spark")
+
+    monkeypatch.setattr(compiled, "made", refused)
+    df = asked(spark.range(0, 100, 1, 2))
+    with session.epoch("no borders"):
+        first = by_id(df)
+        assert by_id(df) == first
+    assert told == [None, None]
+    said = [record.message for record in caplog.records]
+    assert sum("cuts the rows of a stage" in one for one in said) == 1
