@@ -54,6 +54,8 @@ class Server:
         self._binary = binary()
         self._data = folder / "data"
         (self._data / BUCKET).mkdir(parents=True)
+        self._accounts = folder / "accounts"
+        self._accounts.mkdir()
         with socket.create_server(("127.0.0.1", 0)) as found:
             self._port = found.getsockname()[1]
         self._log = folder / "server.txt"
@@ -87,13 +89,29 @@ class Server:
         """Start it; returns when it listens."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [self._binary, "--port", f"127.0.0.1:{self._port}", "--quiet", "posix", self._data],
+                [
+                    *(self._binary, "--port", f"127.0.0.1:{self._port}", "--quiet"),
+                    *("--iam-dir", self._accounts, "--iam-cache-disable", "posix", self._data),
+                ],
                 env={**os.environ, "ROOT_ACCESS_KEY": ACCESS, "ROOT_SECRET_KEY": SECRET},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
         testing.wait_until(self._listens, "the S3 server to listen")
+
+    def admin(self, *command: str) -> None:
+        """Run a command of the server's administration."""
+        endpoint = ("--endpoint-url", f"http://127.0.0.1:{self._port}")
+        root = ("--access", ACCESS, "--secret", SECRET)
+        done = subprocess.run(
+            [self._binary, "admin", *root, *endpoint, *command],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
 
     def _listens(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):

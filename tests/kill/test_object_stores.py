@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import expiring_keys
+import faulty_store
 import pytest
 import s3_server
 import scene
 import state_driver
 import stories
 from dying import PATIENCE_SECONDS, await_mark, driver, log_of
+from pyspark import cloudpickle
 from scene import ROWS, Record
 
 import clonos
 from clonos import testing
 
 pytestmark = pytest.mark.timeout(1200)
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture
@@ -139,3 +147,54 @@ def test_doctor_tries_the_store(server: s3_server.Server, monkeypatch: pytest.Mo
     assert f"fail checkpoint_dir {url}" in " ".join(done.output.split())
     assert "another-secret" not in done.output
     assert not server.files
+
+
+def test_requests_that_fail_and_answers_that_are_lost_change_nothing(
+    tmp_path: Path, server: s3_server.Server
+) -> None:
+    with faulty_store.before(server.options["endpoint"], seed=7) as proxy:
+        options = {**server.options, "endpoint": proxy.endpoint}
+        settings = server.settings(storage_options=options, io_timeout=60.0)
+        record = stories.killed_batch_job(tmp_path, attach=settings)
+        stories.the_same_job_goes_on(tmp_path, record, attach=settings)
+        # Each of them, of more than a hundred requests.
+        assert all(proxy.seen[fault] for fault in faulty_store.FAULTS), proxy.seen
+        assert proxy.seen["PUT"] > 20, proxy.seen
+    left = [file for file in server.files if file.stat().st_size]
+    assert not [file for file in left if file.suffix == ".seg"], "what is committed is removed"
+
+
+@clonos.causal("double", flush="call")
+def drawn_slowly(_row: int) -> float:
+    time.sleep(0.2)
+    return random.random()
+
+
+def test_credentials_that_expire_are_renewed(
+    tmp_path: Path, server: s3_server.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    options = {name: server.options[name] for name in ("endpoint", "region")}
+    settings = server.settings(storage_options=options)
+    rows, answers = 90, []
+    with expiring_keys.of(server, tmp_path) as keys:
+        for name, value in keys.environment.items():
+            monkeypatch.setenv(name, value)
+        for run in range(2):
+            spark = scene.start("local[2]")
+            try:
+                session = clonos.attach(spark, **settings)
+                df = spark.range(0, rows, 1, 2).withColumn("v", drawn_slowly("id"))
+                begun = keys.given
+                # An epoch that fails keeps what it has recorded.
+                with contextlib.suppress(LookupError), session.epoch("slowly"):
+                    answers.append({row.id: row.v for row in df.collect()})
+                    raise LookupError
+                if run == 0:
+                    assert keys.given - begun >= 3, "other keys while tasks were at work"
+                session.stop()
+            finally:
+                spark.stop()
+    assert answers[1] == answers[0]
+    assert len(set(answers[0].values())) == rows

@@ -16,9 +16,9 @@ ROWS = 60_000
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-def facts(spark: Any) -> Any:
+def facts(spark: Any, rows: int = ROWS) -> Any:
     columns = ("id", "id % 1000 as k", "sha2(cast(id as string), 256) as text")
-    return spark.range(0, ROWS, 1, 2).selectExpr(*columns)
+    return spark.range(0, rows, 1, 2).selectExpr(*columns)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ import clonos
 from clonos._driver import attach, compiled
 from clonos._driver.borders import stage_borders
 
+# Few: what decides where they are is all that is looked at.
+ROWS = 3_000
 pytestmark = pytest.mark.timeout(360)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -120,14 +123,14 @@ SAME: dict[str, Callable[[Any], Any]] = {
 def test_borders_are_the_same_whichever_columns_are_read(
     spark: Any, borders: Callable[[Any], int], cut: str
 ) -> None:
-    df = facts(spark)
+    df = facts(spark, ROWS)
     # Which partitions are read together depends on their bytes.
     with settings(spark, spark__sql__adaptive__coalescePartitions__enabled="false"):
         first = borders(asked(SAME[cut](df)))
         assert first & 1 == 0
         assert placed(first)
         assert borders(asked(SAME[cut](df)).select("id", "v")) == first
-        again = SAME[cut](facts(spark)).where("id >= 0").withColumn("v", drawn("id"))
+        again = SAME[cut](facts(spark, ROWS)).where("id >= 0").withColumn("v", drawn("id"))
         assert borders(again.selectExpr("v + 1")) == first
 
 
@@ -168,7 +171,7 @@ OTHER: dict[str, Callable[[Any], Any]] = {
 def test_borders_are_others_where_rows_are_cut_otherwise(
     spark: Any, borders: Callable[[Any], int]
 ) -> None:
-    df = facts(spark)
+    df = facts(spark, ROWS)
     found = [borders(asked(cut(df))) for cut in (SAME["hash"], *OTHER.values())]
     assert len({placed(one) for one in found}) == len(found)
     # All but those by another column of the same name, which each function has.
@@ -178,7 +181,7 @@ def test_borders_are_others_where_rows_are_cut_otherwise(
 def test_rows_dealt_round_robin_may_be_elsewhere_each_time(
     spark: Any, borders: Callable[[Any], int]
 ) -> None:
-    df = asked(facts(spark).repartition(3))
+    df = asked(facts(spark, ROWS).repartition(3))
     found = {borders(df), borders(df.select("id", "v"))}
     assert len(found) == 2
     assert all(one & 1 for one in found)
@@ -197,7 +200,7 @@ DRAWN: dict[str, Callable[[Any], Any]] = {
 def test_where_rows_are_by_what_is_drawn_depends_on_where_they_were(
     spark: Any, borders: Callable[[Any], int], by: str
 ) -> None:
-    one, other = (DRAWN[by](facts(spark).repartition(3, column)) for column in ("id", "k"))
+    one, other = (DRAWN[by](facts(spark, ROWS).repartition(3, column)) for column in ("id", "k"))
     found = {borders(asked(one)), borders(asked(other))}
     assert len({named(each) for each in found}) == 2
     assert all(each & 1 for each in found)
@@ -206,7 +209,7 @@ def test_where_rows_are_by_what_is_drawn_depends_on_where_they_were(
 def test_what_a_causal_function_says_is_drawn_once(
     spark: Any, session: Any, told: list[int | None]
 ) -> None:
-    df = asked(facts(spark)).repartition(3, "v").withColumn("w", drawn("v"))
+    df = asked(facts(spark, ROWS)).repartition(3, "v").withColumn("w", drawn("v"))
     with session.epoch("drawn once"):
         df.collect()
     assert len(told) == 2
@@ -215,7 +218,7 @@ def test_what_a_causal_function_says_is_drawn_once(
 
 def test_borders_of_a_sample_are_told(spark: Any, borders: Callable[[Any], int]) -> None:
     # Many more rows than Spark looks at.
-    df = facts(spark).where("id >= 0")
+    df = facts(spark, ROWS).where("id >= 0")
     with settings(spark, spark__sql__execution__rangeExchange__sampleSizePerPartition="10"):
         ranges = [df.repartitionByRange(3, functions.expr("hash(id)")) for _ in range(5)]
         found = {borders(asked(one)) for one in ranges}
@@ -243,11 +246,74 @@ BESIDE: dict[str, Callable[[Any, Any], Any]] = {
 def test_what_stands_beside_a_frame_does_not_move_its_rows(
     spark: Any, borders: Callable[[Any], int], beside: str
 ) -> None:
-    d = asked(facts(spark).repartition(3, "k"))
+    d = asked(facts(spark, ROWS).repartition(3, "k"))
     other = spark.range(0, 2, 1, 1).selectExpr("id as one")
     first = borders(d)
     assert placed(first)
     assert borders(BESIDE[beside](d, other)) == first
+
+
+def test_a_query_that_writes_is_told_the_same(
+    spark: Any, session: Any, borders: Callable[[Any], int], told: list[int | None]
+) -> None:
+    d = asked(facts(spark, ROWS).repartition(3, "k"))
+    first = borders(d)
+    told.clear()
+    try:
+        with session.epoch("written"):
+            d.write.mode("overwrite").saveAsTable("told_written")
+    finally:
+        spark.sql("drop table if exists told_written")
+    assert set(told) == {first}
+
+
+def test_what_a_stream_asks_is_told_to_its_batch_function(
+    spark: Any, session: Any, told: list[int | None], tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "facts")
+    facts(spark, ROWS).where("id < 1000").write.parquet(folder)
+
+    def run(batch: Any, _number: int) -> None:
+        batch.collect()
+        batch.select("id", "v").collect()
+
+    stream = spark.readStream.schema("id long, k long, text string").parquet(folder)
+    asking = asked(stream.repartition(3, "k"))
+    writer = asking.writeStream.foreachBatch(run).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    # In the plan of the batch is only what the stream has computed.
+    assert len(told) == 2
+    assert len(set(told)) == 1
+    assert told[0] is not None
+    assert placed(told[0])
+
+
+def packed(spark: Any, folder: str) -> Iterator[Any]:
+    """Four files that two tasks read, two and two of them, or three and one."""
+    if not Path(folder).exists():
+        facts(spark, ROWS).repartition(4, "id").write.parquet(folder)
+    largest = max(file.stat().st_size for file in Path(folder).glob("*.parquet"))
+    for files in (2, 3):
+        with settings(
+            spark,
+            spark__sql__files__maxPartitionBytes=str(files * (largest + 1)),
+            spark__sql__files__openCostInBytes="1",
+            spark__sql__files__minPartitionNum="1",
+        ):
+            read = spark.read.parquet(folder)
+            assert read.rdd.getNumPartitions() == 2
+            yield read
+
+
+def test_files_that_are_packed_otherwise_are_told(
+    spark: Any, borders: Callable[[Any], int], tmp_path: Path
+) -> None:
+    found = [
+        (borders(asked(read)), borders(asked(read).select("id", "v")))
+        for read in packed(spark, str(tmp_path / "facts"))
+    ]
+    assert all(one == other for one, other in found)
+    assert len(set(found)) == 2
 
 
 def test_what_cannot_be_read_is_said_once(

@@ -17,7 +17,7 @@ from clonos.cli.commands import app
 from clonos.cli.epochs import parse_age
 from clonos.errors import ConfigError
 
-WHOLE = Path(__file__).parents[1] / "golden" / "segments" / "v3" / "whole.seg"
+WHOLE = Path(__file__).parents[1] / "golden" / "segments" / "v4" / "whole.seg"
 QUERY, OTHER = "0123456789abcdef", "fedcba9876543210"
 
 

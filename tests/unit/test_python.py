@@ -23,7 +23,7 @@ from clonos import idempotency_key as new_key
 from clonos.cli.commands import app
 from clonos.errors import ClonosError, ConfigError
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "segments" / "v3"
+GOLDEN = Path(__file__).parents[1] / "golden" / "segments" / "v4"
 
 
 def test_outside_a_task_services_are_the_plain_thing() -> None:

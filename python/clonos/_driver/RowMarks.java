@@ -60,8 +60,9 @@ import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
 
 /**
- * Hands causal functions behind a shuffle a mark of each row: a hash of all columns that are read above them, as
- * the last of their arguments. Rows with equal arguments may trade places there, and the mark tells which is which.
+ * Hands causal functions behind a shuffle a mark of each row: a hash of its keys, where it has some, or else of all
+ * columns that are read above them, as the last of their arguments. Rows with equal arguments may trade places there, and the
+ * mark tells which is which.
  *
  * <p>An optimizer rule, as columns are known to be read when the optimizer has pruned the others. It runs in the
  * driver only: in the plan there are nothing but Spark's own expressions. {@code row_marks.py} compiles it with the
@@ -155,7 +156,13 @@ public class RowMarks extends Rule {
             columns.addAll(list(node.resultAttrs()));
             return new Project(seq(columns), marked((ArrowEvalPython) child));
         }
-        Expression mark = mark(child);
+        // In a stream, other columns may be another state.
+        Keys keys = child.isStreaming() ? null : Keys.of(child);
+        Expression mark = keys == null ? null : mark(keys);
+        LogicalPlan below = mark == null ? child : keys.plan;
+        if (mark == null) {
+            mark = mark(child);
+        }
         List udfs = new ArrayList();
         for (Iterator each = list(node.udfs()).iterator(); each.hasNext();) {
             PythonUDF udf = (PythonUDF) each.next();
@@ -167,7 +174,13 @@ public class RowMarks extends Rule {
             }
             udfs.add(udf);
         }
-        return new ArrowEvalPython(seq(udfs), node.resultAttrs(), child, node.evalType());
+        LogicalPlan marked = new ArrowEvalPython(seq(udfs), node.resultAttrs(), below, node.evalType());
+        if (below == child) {
+            return marked;
+        }
+        List columns = new ArrayList(list(child.output()));
+        columns.addAll(list(node.resultAttrs()));
+        return new Project(seq(columns), marked);
     }
 
     /**
@@ -227,14 +240,50 @@ public class RowMarks extends Rule {
         return (Boolean) functions.get(new Identity(udf.func(), null));
     }
 
-    /** The mark of a row of this plan. */
-    private Expression mark(LogicalPlan plan) {
+    /** The mark of a row that is known by its keys; null if these may be others in another run. */
+    private Expression mark(Keys keys) {
+        Changing changing = changing(keys.plan);
+        List values = new ArrayList();
+        StringBuilder shape = new StringBuilder("keys");
+        for (int i = 0; i < keys.columns.size(); i++) {
+            Attribute column = (Attribute) keys.columns.get(i);
+            DataType type = column.dataType();
+            if (!isHashed(type) || type instanceof ArrayType || type instanceof StructType || changing.has(column)) {
+                return null;
+            }
+            add(column, values);
+            shape.append('\n').append(keys.names.get(i)).append('\t').append(type.json());
+        }
+        return mark(values, shape, false);
+    }
+
+    private Changing changing(LogicalPlan plan) {
         Changing changing = new Changing(new Predicate() {
             public boolean test(Object udf) {
                 return known((PythonUDF) udf) != null;
             }
         });
         changing.find(plan);
+        return changing;
+    }
+
+    private static void add(Attribute column, List values) {
+        values.add(column);
+        // Nulls leave a hash as it is, and so does where an array ends.
+        if (column.nullable()) {
+            values.add(new IsNull(column));
+        }
+    }
+
+    private static Expression mark(List values, StringBuilder shape, boolean partial) {
+        long rest = (long) (shape.toString().hashCode() & COLUMNS) << 1 | (partial ? 1 : 0);
+        Expression hash = values.isEmpty() ? number(HASH) : new XxHash64(seq(values), 42L);
+        return new BitwiseOr(new BitwiseAnd(hash, number(HASH)), number(rest));
+    }
+
+    /** The mark of a row of this plan, of all of its columns. */
+    private Expression mark(LogicalPlan plan) {
+        Changing changing = changing(plan);
         List values = new ArrayList();
         boolean partial = false;
         for (Iterator each = list(plan.output()).iterator(); each.hasNext();) {
@@ -244,18 +293,12 @@ public class RowMarks extends Rule {
                 partial |= !(type instanceof NullType);
                 continue;
             }
-            values.add(column);
-            // Nulls leave a hash as it is, and so does where an array ends.
-            if (column.nullable()) {
-                values.add(new IsNull(column));
-            }
+            add(column, values);
             partial |= type instanceof ArrayType || type instanceof StructType;
         }
         StringBuilder shape = new StringBuilder();
         describe(plan, shape);
-        long rest = (long) (shape.toString().hashCode() & COLUMNS) << 1 | (partial ? 1 : 0);
-        Expression hash = values.isEmpty() ? number(HASH) : new XxHash64(seq(values), 42L);
-        return new BitwiseOr(new BitwiseAnd(hash, number(HASH)), number(rest));
+        return mark(values, shape, partial);
     }
 
     private static Expression number(long value) {

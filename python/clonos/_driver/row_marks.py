@@ -54,7 +54,8 @@ class RowMarks:
             judf: Any = function._judf
             try:
                 if self._rule is None:
-                    self._rule = compiled.made(self._spark, "RowMarks", uses=("Changing",))
+                    helpers = ("Changing", "Keys")
+                    self._rule = compiled.made(self._spark, "RowMarks", uses=helpers)
                 for spark in (*self._attached, self._active()):
                     self._stand_in(spark)
                 self._rule.add(judf.func(), takes_marks)

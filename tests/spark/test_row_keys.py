@@ -1,0 +1,135 @@
+"""Rows that are told apart by what Spark has grouped by, whichever columns a query reads."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from epochs import drawn
+from pyspark import cloudpickle
+from pyspark.sql import Window, functions
+
+import clonos
+from clonos import causal
+
+ROWS = 4_000
+NAMES = ROWS // 2
+pytestmark = pytest.mark.timeout(360)
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@causal("double")
+def drawn_from_nothing() -> float:
+    return random.random()
+
+
+def sales(spark: Any) -> Any:
+    """Rows of which two have each name, and many each country."""
+    columns = (
+        f"concat('name ', id % {NAMES}) as name",
+        f"(id % {NAMES}) % 7 as country",
+        "sha2(cast(id as string), 256) as note",
+    )
+    return spark.range(0, ROWS, 1, 2).selectExpr(*columns)
+
+
+def totals(spark: Any) -> Any:
+    note = functions.max("note").alias("note")
+    return sales(spark).groupBy("name", "country").agg(note)
+
+
+def others(spark: Any) -> Any:
+    others = sales(spark).groupBy("name").agg(functions.min("note").alias("least"))
+    return others.withColumnRenamed("name", "other").hint("merge")
+
+
+# What a query that reads all gives in another order than one that reads few, as its rows are wider.
+FRAMES: dict[str, Callable[[Any], Any]] = {
+    "groups": totals,
+    "groups in order": lambda spark: totals(spark).orderBy("country"),
+    "dealt groups": lambda spark: (
+        totals(spark).repartition(3, "country").sortWithinPartitions("country")
+    ),
+    "first of each name": lambda spark: sales(spark).dropDuplicates(["name"]),
+    "groups with others beside them": lambda spark: totals(spark).join(
+        others(spark), functions.expr("name = other"), "left"
+    ),
+    "groups beside others": lambda spark: others(spark).join(
+        totals(spark), functions.expr("name = other"), "right"
+    ),
+    "pairs of groups": lambda spark: (
+        totals(spark)
+        .where("country = 1")
+        .join(others(spark), functions.expr("hash(other) % 50 = country"))
+    ),
+    "some groups": lambda spark: totals(spark).join(
+        sales(spark).where("country < 5").hint("merge"), "name", "left_semi"
+    ),
+    "ranks": lambda spark: totals(spark).withColumn(
+        "rank", functions.row_number().over(Window.partitionBy("country").orderBy("note"))
+    ),
+    "computed": lambda spark: (
+        totals(spark)
+        .withColumnRenamed("name", "called")
+        .withColumn("length", functions.length("called"))
+        .where("length > 0")
+        .withColumnRenamed("called", "name")
+    ),
+    "expressions": lambda spark: (
+        sales(spark)
+        .groupBy(functions.upper("name").alias("name"), (functions.col("country") + 0).alias("c"))
+        .agg(functions.max("note").alias("note"), functions.first("country").alias("country"))
+    ),
+}
+ASKED: dict[str, Callable[[], Any]] = {
+    "alike": lambda: drawn("country"),
+    "nothing": drawn_from_nothing,
+    "uuid": clonos.functions.uuid,
+}
+
+
+def by_key(df: Any) -> dict[Any, Any]:
+    key = ["name", "other"] if "other" in df.columns else ["name"]
+    found = {tuple(row[one] for one in key): row.v for row in df.collect()}
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+def test_few_columns_of_a_frame_have_the_answers_that_all_had(
+    spark: Any, session: Any, frame: str
+) -> None:
+    for name, asked in ASKED.items():
+        df = FRAMES[frame](spark).withColumn("v", asked())
+        with session.epoch(f"{frame} {name}"):
+            first = by_key(df)
+            few = df.select(*(one for one in ("name", "other") if one in df.columns), "v")
+            assert by_key(few) == first
+            assert by_key(few.where("v is not null")) == first
+
+
+def hashed(df: Any) -> str:
+    """What the marks of a query are made of."""
+    plan = df._jdf.queryExecution().optimizedPlan().toString()
+    return str(plan.partition("xxhash64(")[2].partition(", 42)")[0])
+
+
+def test_marks_are_of_the_keys_alone(spark: Any, session: Any) -> None:
+    df = totals(spark).withColumn("v", drawn("country"))
+    for query in (df, df.select("v"), df.groupBy("country").agg(functions.max("v"))):
+        marks = hashed(query)
+        assert "name#" in marks
+        assert "country#" in marks
+        assert "note#" not in marks
+    assert df.select("v").columns == ["v"]
+    # One row of the groups stands beside several others.
+    several = totals(spark).join(sales(spark).drop("note").hint("merge"), "country")
+    assert "note#" in hashed(several.withColumn("v", drawn("country")))
+
+
+def test_keys_that_are_drawn_are_none(spark: Any, session: Any) -> None:
+    groups = sales(spark).withColumn("k", functions.rand()).groupBy("k").agg(functions.max("name"))
+    assert "k#" not in hashed(groups.withColumn("v", drawn_from_nothing()))
