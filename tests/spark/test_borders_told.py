@@ -100,7 +100,6 @@ SAME: dict[str, Callable[[Any], Any]] = {
     "a common table": lambda df: df.sparkSession.sql(
         f"with t as (select * from {view(df)}) select /*+ repartition(3, k) */ * from t"
     ),
-    "a checkpoint to come": lambda df: df.repartition(3, "k").localCheckpoint(eager=False),
     "rows": lambda df: df,
     "hash": lambda df: df.repartition(3, "k"),
     "groups": lambda df: df.groupBy("id", "k").agg(functions.max("text").alias("text")),
@@ -166,6 +165,16 @@ OTHER: dict[str, Callable[[Any], Any]] = {
         .repartition(3, functions.expr("b.k"))
     ),
 }
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_checkpoint_has_the_same_before_it_is_made(
+    spark: Any, borders: Callable[[Any], int], eager: bool
+) -> None:
+    df = facts(spark, ROWS).repartition(3, "k").localCheckpoint(eager)
+    first = borders(asked(df))
+    assert placed(first)
+    assert borders(asked(df).select("id", "v")) == first
 
 
 def test_borders_are_others_where_rows_are_cut_otherwise(

@@ -170,7 +170,8 @@ public class Borders {
             dependencies = list(rdd.dependencies());
         }
         if (isKept(rdd)) {
-            dependencies = new ArrayList();
+            say("kept", Integer.valueOf(rdd.partitions().length));
+            return;
         }
         if (rdd.getClass().getSimpleName().endsWith("CartesianRDD")) {
             // Each of its tasks has one of each side: where one side has no more, the other says which.
