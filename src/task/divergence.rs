@@ -17,8 +17,8 @@ pub(super) const CODE_ADVICE: &str = "finish this epoch with the code it was rec
 pub(super) const KEY_ADVICE: &str =
     "give row_key= columns that tell the rows apart, or set on_ambiguous=\"any\"";
 const PARTITIONS_ADVICE: &str = "Spark has cut the rows into another number of partitions than was recorded, or into \
-     as many with other borders, as spark.sql.adaptive.enabled lets it do by itself; or this query reads other columns of the frame, as a count does, by \
-     which repartition(n) deals its rows otherwise; or a union (exceptAll, intersectAll) of a frame with itself has \
+     as many with other borders, as spark.sql.adaptive.enabled lets it do by itself; or this query reads other columns of \
+     the frame, as a count does, by which repartition(n) deals its rows otherwise; or a union (exceptAll, intersectAll) of a frame with itself has \
      asked its rows on both sides: give row_key= columns that tell the rows apart, keep the number \
      (spark.sql.adaptive.coalescePartitions.enabled=false), behind a shuffle ask for all rows of the frame alone before \
      the union, give each use of the function a name of its own with .with_uid(...), or set on_ambiguous=\"any\"";

@@ -147,6 +147,12 @@ OTHER: dict[str, Callable[[Any], Any]] = {
     "many other columns": lambda df: df.repartition(3, *wide(df, "k")),
     "a function of k": lambda df: df.repartition(3, plain("k")),
     "a function of id": lambda df: df.repartition(3, plain("id")),
+    "a case": lambda df: df.repartition(3, functions.expr("case when k < 9 then id else k end")),
+    "another case": lambda df: df.repartition(
+        3, functions.expr("case when k < 9 then k else id end")
+    ),
+    "many values": lambda df: df.repartition(3, functions.col("k").isin(*range(20))),
+    "other values": lambda df: df.repartition(3, functions.col("k").isin(*range(1, 21))),
     "a name with a number": lambda df: df.withColumnsRenamed({"k": "k#1"}).repartition(3, "`k#1`"),
     "another such name": lambda df: df.withColumnsRenamed({"text": "k#2"}).repartition(3, "`k#2`"),
     "another number": lambda df: df.repartition(4, "k"),
@@ -165,6 +171,18 @@ OTHER: dict[str, Callable[[Any], Any]] = {
         .repartition(3, functions.expr("b.k"))
     ),
 }
+
+
+def test_thirty_joins_by_one_key_take_no_longer_than_their_number(
+    spark: Any, borders: Callable[[Any], int]
+) -> None:
+    # Each stands in the next, in one stage. Looked at twice at each step they would take hours.
+    groups = df = facts(spark, ROWS).groupBy("k").agg(functions.max("id").alias("id"))
+    for number in range(30):
+        value = functions.max("id").alias(f"value{number}")
+        df = df.join(facts(spark, ROWS).groupBy("k").agg(value).hint("merge"), "k")
+    with settings(spark, spark__sql__adaptive__coalescePartitions__enabled="false"):
+        assert borders(asked(df)) == borders(asked(groups))
 
 
 @pytest.mark.parametrize("eager", [False, True])
@@ -201,6 +219,9 @@ DRAWN: dict[str, Callable[[Any], Any]] = {
         3, "salt"
     ),
     "a number": lambda df: df.repartition(3, functions.rand(7)),
+    "a case": lambda df: df.repartition(
+        3, functions.expr("case when k % 2 = 0 then k else floor(rand() * 8) end")
+    ),
     "a place": lambda df: df.repartition(3, functions.monotonically_increasing_id()),
 }
 

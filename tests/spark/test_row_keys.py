@@ -78,6 +78,9 @@ FRAMES: dict[str, Callable[[Any], Any]] = {
         .where("length > 0")
         .withColumnRenamed("called", "name")
     ),
+    "another function below": lambda spark: (
+        totals(spark).withColumn("w", drawn("country")).where("w >= 0").orderBy("country")
+    ),
     "expressions": lambda spark: (
         sales(spark)
         .groupBy(functions.upper("name").alias("name"), (functions.col("country") + 0).alias("c"))

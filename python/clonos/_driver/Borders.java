@@ -45,7 +45,7 @@ import scala.jdk.javaapi.CollectionConverters;
  *
  * <p>A plan does not tell: with adaptive execution two queries over one frame may join it in other ways, or read
  * together other partitions of a shuffle, as they read other columns. It does tell which of two columns of one name is
- * meant, by their places below the function, which are the same whatever else a query has.
+ * meant, by what they are made of below the function, which is the same whatever else a query has: see {@code Columns}.
  */
 public class Borders {
     /** What writers put into the names of files. */
@@ -55,9 +55,11 @@ public class Borders {
 
     /** By the names of columns. */
     private final MessageDigest named;
-    /** By their places, too. */
+    /** By what they are made of, too. */
     private final MessageDigest placed;
     private final Map known = new IdentityHashMap();
+    /** What {@link #cut} has found, by RDD. */
+    private final Map cuts = new IdentityHashMap();
     private final Columns columns = new Columns();
     /** Checkpoints that a plan reads. */
     private final Map kept = new IdentityHashMap();
@@ -224,23 +226,38 @@ public class Borders {
      * a join, and also in a query that leaves the other sides out.
      */
     private boolean areOfOneCut(List dependencies) throws IllegalAccessException {
+        return cut(dependencies) != null;
+    }
+
+    /** Which partitions of shuffles by a hash the tasks read, if they read the same of all. */
+    private String cut(List dependencies) throws IllegalAccessException {
         String cut = null;
         for (Iterator each = dependencies.iterator(); each.hasNext();) {
-            String found = hashed(((Dependency) each.next()).rdd());
+            String found = cut(((Dependency) each.next()).rdd());
             if (found == null || (cut != null && !cut.equals(found))) {
-                return false;
+                return null;
             }
             cut = found;
         }
-        return true;
+        return cut;
     }
 
-    /** Which partitions of a shuffle by a hash the tasks read; null of anything else. */
-    private String hashed(RDD rdd) throws IllegalAccessException {
+    private String cut(RDD rdd) throws IllegalAccessException {
+        // Thirty joins may stand in one another, and each is asked about on the way to the one below.
+        if (!cuts.containsKey(rdd)) {
+            cuts.put(rdd, found(rdd));
+        }
+        return (String) cuts.get(rdd);
+    }
+
+    private String found(RDD rdd) throws IllegalAccessException {
         List dependencies = list(rdd.dependencies());
-        while (isOneToOne(dependencies) && (dependencies.size() == 1 || areOfOneCut(dependencies))) {
+        while (isOneToOne(dependencies) && dependencies.size() == 1) {
             rdd = ((Dependency) dependencies.get(0)).rdd();
             dependencies = list(rdd.dependencies());
+        }
+        if (isOneToOne(dependencies)) {
+            return cut(dependencies);
         }
         if (!(rdd instanceof ShuffledRowRDD)) {
             return null;

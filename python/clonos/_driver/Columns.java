@@ -4,6 +4,7 @@ import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
@@ -21,6 +22,7 @@ import org.apache.spark.sql.catalyst.plans.logical.CTERelationDef;
 import org.apache.spark.sql.catalyst.plans.logical.CTERelationRef;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.types.DataType;
+import scala.Option;
 import scala.Product;
 import scala.collection.Seq;
 import scala.jdk.javaapi.CollectionConverters;
@@ -42,6 +44,8 @@ public class Columns {
     private final Map said = new HashMap();
     /** Common tables, by their numbers. */
     private final Map commons = new HashMap();
+    /** Those that were looked at below the function that is looked at. */
+    private final Set entered = new HashSet();
     private boolean areAllPlaced = true;
     private boolean isUnsteady;
 
@@ -49,6 +53,7 @@ public class Columns {
     public void addBelow(List plans) {
         Map found = new HashMap();
         Map counts = new HashMap();
+        entered.clear();
         for (Iterator each = plans.iterator(); each.hasNext();) {
             addSources((LogicalPlan) each.next(), found, counts);
         }
@@ -62,9 +67,13 @@ public class Columns {
 
     private void addSources(LogicalPlan plan, Map found, Map counts) {
         if (plan instanceof CTERelationRef) {
-            CTERelationDef shared = (CTERelationDef) commons.get(Long.valueOf(((CTERelationRef) plan).cteId()));
+            Long id = Long.valueOf(((CTERelationRef) plan).cteId());
+            CTERelationDef shared = (CTERelationDef) commons.get(id);
             if (shared != null && shared.output().size() == plan.output().size()) {
-                addSources(shared.child(), found, counts);
+                // Once, however often it is used: tables may be made of each other.
+                if (entered.add(id)) {
+                    addSources(shared.child(), found, counts);
+                }
                 for (int i = 0; i < plan.output().size(); i++) {
                     define(number((Attribute) plan.output().apply(i)), (Expression) shared.output().apply(i));
                 }
@@ -191,24 +200,29 @@ public class Columns {
             Product parts = (Product) expression;
             for (int i = 0; i < parts.productArity(); i++) {
                 text.append(' ');
-                sayPart(parts.productElement(i), isPlaced, text, variables);
+                sayPart(parts.productElement(i), text);
             }
         }
+        text.append('(');
+        for (Iterator each = list(expression.children()).iterator(); each.hasNext();) {
+            say((Expression) each.next(), isPlaced, text, variables);
+            text.append(',');
+        }
+        text.append(')');
     }
 
-    /** Of all else that an expression may have, what is the same in each process. */
-    private void sayPart(Object part, boolean isPlaced, StringBuilder text, List variables) {
-        if (part instanceof Expression) {
-            text.append('(');
-            say((Expression) part, isPlaced, text, variables);
-            text.append(')');
-        } else if (part instanceof Seq) {
-            text.append('[');
-            for (Iterator each = list((Seq) part).iterator(); each.hasNext();) {
-                sayPart(each.next(), isPlaced, text, variables);
-                text.append(',');
+    /** Of what an expression has besides others, what is the same in each process. */
+    private static void sayPart(Object part, StringBuilder text) {
+        if (part instanceof Option && ((Option) part).isDefined()) {
+            sayPart(((Option) part).get(), text);
+        } else if (part instanceof scala.collection.Set) {
+            // The values of a long IN, in no order.
+            List values = new ArrayList();
+            for (Iterator each = CollectionConverters.asJava((scala.collection.Set) part).iterator(); each.hasNext();) {
+                values.add(String.valueOf(each.next()));
             }
-            text.append(']');
+            Collections.sort(values);
+            text.append(values);
         } else if (part instanceof String || part instanceof Number || part instanceof Boolean
             || part instanceof DataType) {
             text.append(part);

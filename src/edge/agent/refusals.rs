@@ -8,7 +8,6 @@ use bytes::Bytes;
 
 use super::handler::Handler;
 use super::registrar::{LocalRegistry, Registrar};
-use crate::agent::protocol::Borders;
 use crate::determinant::{BlockBuilder, BlockReader, Determinant, bytes_fingerprint};
 use crate::edge::disk::recovery::RecoveredTask;
 use crate::edge::disk::segment::SegmentRecord;
@@ -50,17 +49,8 @@ impl Handler {
             return Ok(());
         }
         let operator = format!("{}{REFUSAL}", divergence.task.operator);
-        let record = SegmentRecord {
-            task: TaskId { operator: operator.into(), ..divergence.task.clone() },
-            generation,
-            app: 0,
-            stage: 0,
-            tasks: None,
-            plan: None,
-            borders: Borders::UNKNOWN,
-            offset: LogOffset::START,
-            block: encode(divergence)?,
-        };
+        let task = TaskId { operator: operator.into(), ..divergence.task.clone() };
+        let record = SegmentRecord::of_no_stage(task, generation, LogOffset::START, encode(divergence)?);
         self.disk.submit(record, used).map_or(Ok(()), |pending| pending.wait().map(drop))
     }
 

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::agent::protocol::Borders;
 use crate::edge::disk::Location;
 use crate::edge::disk::recovery::{Recovery, recover_claimed};
 use crate::edge::disk::segment::claim::{self, Claim};
@@ -59,18 +58,7 @@ fn task_of(part: u64) -> TaskId {
 
 /// A block of a part, as it is written.
 pub(super) fn record_of(part: u64, offset: LogOffset, block: Bytes) -> SegmentRecord {
-    let (task, generation) = (task_of(part), Generation(1));
-    SegmentRecord {
-        task,
-        generation,
-        app: 0,
-        stage: 0,
-        tasks: None,
-        plan: None,
-        borders: Borders::UNKNOWN,
-        offset,
-        block,
-    }
+    SegmentRecord::of_no_stage(task_of(part), Generation(1), offset, block)
 }
 
 /// All parts are taken together.

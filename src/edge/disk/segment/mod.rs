@@ -91,3 +91,12 @@ pub struct SegmentRecord {
     /// The block.
     pub block: Bytes,
 }
+
+impl SegmentRecord {
+    /// A block that no stage has recorded.
+    #[must_use]
+    pub const fn of_no_stage(task: TaskId, generation: Generation, offset: LogOffset, block: Bytes) -> Self {
+        let (app, stage, tasks, plan) = (0, 0, None, None);
+        Self { task, generation, app, stage, tasks, plan, borders: Borders::UNKNOWN, offset, block }
+    }
+}
