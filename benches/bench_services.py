@@ -19,6 +19,7 @@ import pytest
 import clonos
 from clonos import _core
 from clonos._services import Scope, current
+from local_agent import make_config, open_task, start_agent
 
 BATCH = 10_000
 _numbers = itertools.count(1)
@@ -28,63 +29,20 @@ class Bench:
     """An agent and a client on this machine."""
 
     def __init__(self, folder: Path, checkpoint: bool) -> None:
-        config = _core.SessionConfig(
-            app_id="bench",
-            secret=os.urandom(32),
-            driver_addr="",
-            driver_socket=str(folder / "a.sock"),
-            local=True,
-            guarantee="exactly_once",
-            sharing_depth=0,
+        self.config = make_config(
+            folder,
             memory_bytes=512 << 20,
             disk_bytes=16 << 30,
-            spill_policy="availability",
-            clock_resolution_ns=0,
-            compress_frames=True,
-            spill_dir=str(folder),
             checkpoint_dir=str(folder / "checkpoint") if checkpoint else None,
-            agent_scope="executor",
-            on_lost="rollback",
-            on_ambiguous="error",
             io_timeout_ms=10_000,
         )
-        self.config = config
-        self.agent = _core.Agent.start(
-            config,
-            "127.0.0.1",
-            0,
-            lambda _stage: None,
-            lambda *_task: False,
-            lambda *_execution: None,
-            lambda *_epoch: (1_000, -1, -1),
-            lambda _reader: None,
-        )
-        self.client = _core.Client.connect(config, config.driver_socket)
+        self.agent = start_agent(self.config)
+        self.client = _core.Client.connect(self.config, self.config.driver_socket)
 
     def open(self, kind: Any) -> Any:
         """Open the log of a new task."""
-        number = next(_numbers)
-        return kind.open(
-            self.client,
-            self.config,
-            query="bench",
-            epoch="bench",
-            operator=f"op-{number}",
-            partition=0,
-            app=1,
-            stage=0,
-            attempt=number,
-            worker=number,
-            token=0,
-            named=False,
-            execution=None,
-            code=1,
-            python="3",
-            label="bench",
-            keyed=False,
-            allow_code_change=False,
-            count_occurrences=False,
-        )
+        operator = f"op-{next(_numbers)}"
+        return open_task(self.config, kind, operator, self.client, count_occurrences=False)
 
 
 @pytest.fixture

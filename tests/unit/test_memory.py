@@ -36,7 +36,7 @@ def test_logs_stay_inside_the_memory_that_was_set(tmp_path: Path) -> None:
         [sys.executable, "-c", AGENT, config.to_bytes().hex()],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        cwd=Path(__file__).parent,
+        cwd=Path(__file__).parents[1],
         text=True,
     )
     try:
