@@ -66,6 +66,7 @@ impl BlockBuilder {
         let out = &mut self.buffer;
         match *determinant {
             Determinant::Header { .. } => put_header(out, determinant),
+            Determinant::InOrder => out.push(19),
             // Handled above.
             Determinant::Time { .. } => return Ok(()),
             Determinant::TimeAgain { count } => put_again(out, count),
@@ -326,6 +327,7 @@ impl<'a> BlockReader<'a> {
             16 => Determinant::Marks { marks: fields.bytes()? },
             17 => Determinant::Copies { places: fields.bytes()? },
             18 => Determinant::OfOtherUses { places: fields.bytes()? },
+            19 => Determinant::InOrder,
             12 => Determinant::Resume { segment: fields.small()? },
             kind => return Err(corrupt(&format!("kind {kind} of determinant is unknown"))),
         })

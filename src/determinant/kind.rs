@@ -56,6 +56,8 @@ pub enum Determinant<'a> {
         /// Hash of the application id.
         app: u64,
     },
+    /// What this generation records comes in the order of its source, which is the same each time.
+    InOrder,
     /// A reading of the clock.
     Time {
         /// Nanoseconds since 1970.

@@ -11,7 +11,8 @@
 //! └──────────────────────┴─────────┴─┘
 //! ```
 //!
-//! Marks compare where they are of the same columns. They are hints: a row whose mark nobody knows, as one of its
+//! Marks compare where they are of the same columns. A hash of 0 says that nothing is read of a row but what the
+//! function is given: rows with equal arguments are anybody's. Marks are hints: a row whose mark nobody knows, as one of its
 //! columns is another in each run, is looked for by its arguments.
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -20,6 +21,7 @@ use crate::determinant::FingerprintMap;
 
 const PARTIAL: u64 = 1;
 const COLUMNS: u64 = 0x0001_fffe;
+const VALUES: u64 = !(COLUMNS | PARTIAL);
 
 /// No mark: nothing is known of the row but its arguments.
 pub(super) const NONE: u64 = 0;
@@ -27,6 +29,11 @@ pub(super) const NONE: u64 = 0;
 /// Whether rows with this mark may differ in what it does not tell.
 pub(super) const fn is_partial(mark: u64) -> bool {
     mark & PARTIAL != 0
+}
+
+/// Whether nothing is read of a row with this mark but what the function is given.
+pub(super) const fn tells_nothing(mark: u64) -> bool {
+    mark & (VALUES | PARTIAL) == 0
 }
 
 /// Of which columns a mark is.
@@ -66,6 +73,11 @@ impl Marks {
     pub(super) fn put(&mut self, start: usize, marks: &[u64]) {
         self.0.resize(start, NONE);
         self.0.extend_from_slice(marks);
+    }
+
+    /// Whether some row has one.
+    pub(super) fn are_some(&self) -> bool {
+        self.0.iter().any(|mark| *mark != NONE)
     }
 
     /// The mark of a row, if it is of the same columns as `like`.

@@ -89,6 +89,10 @@ pub(super) struct Matcher {
     pub(super) has_others: bool,
     /// Others may have rows that are recorded here.
     pub(super) others_may_take: bool,
+    /// Rows come in the order of their source, here and where they were recorded.
+    pub(super) in_order: bool,
+    /// That arguments come in the recorded order says nothing of rows with equal ones.
+    pub(super) doubts_order: bool,
     /// A row was met again with its mark.
     knows_marks: bool,
     /// Marks of all that is recorded are of the same columns as those of this task's rows.
@@ -116,6 +120,7 @@ impl Matcher {
     ) -> Self {
         let (before, asked) = (Before::default(), Asked::default());
         let (keys, matching) = (Keys::Open, Matching::of(&recorded));
+        let in_order = recorded.are_in_order();
         let mut matcher = Self {
             recorded,
             keys,
@@ -126,6 +131,8 @@ impl Matcher {
             may_lack_rows,
             has_others,
             others_may_take: has_others,
+            in_order,
+            doubts_order: false,
             knows_marks: false,
             are_alike: true,
             known_keys: None,

@@ -20,6 +20,7 @@ mod marks;
 mod matcher;
 mod matching;
 mod options;
+mod order;
 mod plan;
 mod pool;
 mod recorded;

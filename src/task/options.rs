@@ -71,6 +71,8 @@ pub struct TaskOptions {
     pub pooled: bool,
     /// Rows may be in logs of as many other partitions, and rows that were there may have come here.
     pub dealt: bool,
+    /// Rows come in the order of what they were read from, each time: the stage reads no shuffle.
+    pub in_order: bool,
     /// Any of those may as well be the log that is meant.
     pub uncertain: bool,
     /// Any part of the recorded rows may come: another stage of this run has asked for all, or the query has
@@ -107,6 +109,7 @@ impl TaskOptions {
             layout_changed: false,
             pooled: false,
             dealt: false,
+            in_order: false,
             uncertain: false,
             any_part: false,
             replaces: None,

@@ -45,6 +45,10 @@ pub(super) struct RecordedRows {
     /// Numbers stated for the next results.
     stated: Option<Vec<u64>>,
     marks: Marks,
+    /// Results that did not come in the order of their source, or of which that is not known.
+    out_of_order: usize,
+    /// Whether the next do.
+    in_order: bool,
     /// Marks stated for the next results.
     marked: Option<Vec<u64>>,
     /// Rows that other tasks have recorded: of the own log, those that were copied there; of the pool, those that are
@@ -103,6 +107,7 @@ impl RecordedRows {
             for determinant in BlockReader::new(block)? {
                 match determinant? {
                     Determinant::Header { mode, code, python, label, stage, app, .. } => {
+                        self.in_order = false;
                         headers.push(header::Recorded {
                             mode,
                             code,
@@ -133,6 +138,7 @@ impl RecordedRows {
                             let arrow = block.slice_ref(arrow);
                             self.entries.push(Entry { start, rows, arrow, values: None, compared: None });
                         }
+                        self.out_of_order += usize::from(!self.in_order);
                         self.number(start, rows)?;
                         let (copied, of_uses) = (self.copied.take(), self.of_uses_stated.take());
                         for (places, known) in [(copied, &mut self.copies), (of_uses, &mut self.of_uses)] {
@@ -152,6 +158,7 @@ impl RecordedRows {
                     Determinant::Marks { marks } => self.marked = Some(read_marks(marks)?),
                     Determinant::Copies { places } => self.copied = Some(row_numbers(places)?),
                     Determinant::OfOtherUses { places } => self.of_uses_stated = Some(row_numbers(places)?),
+                    Determinant::InOrder => self.in_order = true,
                     Determinant::EpochMark => {}
                     other => {
                         let what = format!("{other:?} in a log of results");
@@ -188,6 +195,16 @@ impl RecordedRows {
     /// Numbers of the own rows, by position; `None` if the number of each is its position.
     pub(super) fn numbers(&self) -> Option<&[u64]> {
         self.numbers.as_deref()
+    }
+
+    /// Whether the rows come in the order of their source, each time.
+    pub(super) const fn are_in_order(&self) -> bool {
+        self.out_of_order == 0
+    }
+
+    /// Whether rows have marks.
+    pub(super) fn are_marked(&self) -> bool {
+        self.marks.are_some()
     }
 
     /// What the own rows have in common with those of a batch. `None`: their marks do not compare.

@@ -86,6 +86,7 @@ impl ResultTask {
             options.layout_changed || has_others || options.uncertain,
         );
         matcher.others_may_take |= options.dealt;
+        matcher.in_order &= options.in_order;
         Ok(Self {
             next_number,
             matcher,
@@ -414,6 +415,9 @@ impl ResultTask {
         let arrow = encode_results(values)?;
         if !self.has_header {
             self.builder.push(&header::ours(&self.options))?;
+            if self.options.in_order {
+                self.builder.push(&Determinant::InOrder)?;
+            }
             self.has_header = true;
         }
         let fingerprints: Option<Vec<u64>> =
@@ -483,7 +487,7 @@ impl ResultTask {
     }
 
     fn ambiguous(&mut self, found: Ambiguous) -> Error {
-        self.standing.diverge(ambiguous_rows(found, &self.options))
+        self.standing.diverge(ambiguous_rows(found, &self.options, self.matcher.doubts_order))
     }
 
     fn type_changed(&mut self, row: u64, recorded: &DataType, asked: &DataType) -> Error {

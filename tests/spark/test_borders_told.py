@@ -85,6 +85,11 @@ def merged(df: Any, key: str) -> Any:
     return groups.join(others, key, "left")
 
 
+def among_bytes(name: str, count: int) -> Any:
+    values = ", ".join(f"X'{number:02x}'" for number in range(count))
+    return functions.expr(f"cast({name} as binary) in ({values})")
+
+
 def view(df: Any) -> str:
     df.createOrReplaceTempView("beside")
     return "beside"
@@ -96,6 +101,7 @@ SAME: dict[str, Callable[[Any], Any]] = {
         3, functions.transform(functions.array("k"), lambda x: x % 7)
     ),
     "an expression": lambda df: df.repartition(3, functions.expr("k % 7 in (1, 2, 3)")),
+    "many texts": lambda df: df.repartition(3, among_bytes("text", 20)),
     "a plain function": lambda df: df.repartition(3, plain("k")),
     "a common table": lambda df: df.sparkSession.sql(
         f"with t as (select * from {view(df)}) select /*+ repartition(3, k) */ * from t"
@@ -183,6 +189,16 @@ def test_thirty_joins_by_one_key_take_no_longer_than_their_number(
         df = df.join(facts(spark, ROWS).groupBy("k").agg(value).hint("merge"), "k")
     with settings(spark, spark__sql__adaptive__coalescePartitions__enabled="false"):
         assert borders(asked(df)) == borders(asked(groups))
+
+
+def test_subqueries_in_one_another_are_looked_at_once(
+    spark: Any, borders: Callable[[Any], int]
+) -> None:
+    facts(spark, ROWS).createOrReplaceTempView("nested")
+    query = "select id from nested"
+    for _ in range(27):
+        query = f"select id from nested where id in ({query})"
+    assert placed(borders(asked(spark.sql(query))))
 
 
 @pytest.mark.parametrize("eager", [False, True])

@@ -46,6 +46,30 @@ def others(spark: Any) -> Any:
     return others.withColumnRenamed("name", "other").hint("merge")
 
 
+def several(spark: Any) -> Any:
+    """Groups of which up to three belong to one name."""
+    key = f"concat('name ', cast(id % {NAMES - 100} as string)) as of"
+    grouped = spark.range(0, NAMES, 1, 2).selectExpr("cast(id as string) as other", key)
+    return grouped.groupBy("other").agg(functions.max("of").alias("of")).hint("merge")
+
+
+def sides(spark: Any) -> tuple[Any, Any]:
+    """Groups of which some have no key, and others of which others have none."""
+    none = functions.when(functions.col("country") != 3, functions.col("name"))
+    left = totals(spark).withColumn("name", none).groupBy("name").agg(functions.max("note"))
+    other = functions.when(functions.col("name") != "name 7", functions.col("name"))
+    right = totals(spark).where("country < 4").withColumn("other", other).groupBy("other")
+    return left, right.agg(functions.max("country").alias("of")).hint("shuffle_hash")
+
+
+def in_some(spark: Any) -> Any:
+    totals(spark).createOrReplaceTempView("all_totals")
+    sales(spark).where("country < 3").createOrReplaceTempView("some_sales")
+    return spark.sql(
+        "select * from all_totals where name in (select name from some_sales) or length(note) = 64"
+    )
+
+
 # What a query that reads all gives in another order than one that reads few, as its rows are wider.
 FRAMES: dict[str, Callable[[Any], Any]] = {
     "groups": totals,
@@ -80,6 +104,58 @@ FRAMES: dict[str, Callable[[Any], Any]] = {
     ),
     "another function below": lambda spark: (
         totals(spark).withColumn("w", drawn("country")).where("w >= 0").orderBy("country")
+    ),
+    "several of each": lambda spark: totals(spark).join(
+        several(spark), functions.expr("name = of"), "left"
+    ),
+    "several of each, in order": lambda spark: (
+        totals(spark).join(several(spark), functions.expr("name = of"), "left").orderBy("country")
+    ),
+    "either side": lambda spark: (
+        sides(spark)[0]
+        .join(sides(spark)[1], functions.expr("name = other"), "full")
+        .withColumn("country", functions.expr("coalesce(of, 7)"))
+        .orderBy("country")
+    ),
+    "equal to a cast": lambda spark: (
+        totals(spark)
+        .groupBy(functions.expr("cast(substr(name, 6) as int)").alias("name"))
+        .agg(functions.max("country").alias("country"), functions.max("note").alias("note"))
+        .join(
+            spark.range(0, NAMES, 1, 2).groupBy("id").count().hint("merge"),
+            functions.expr("name = id"),
+            "left",
+        )
+        .orderBy("country")
+    ),
+    "groups of groups": lambda spark: (
+        totals(spark).dropDuplicates(["name", "country", "note"]).orderBy("country")
+    ),
+    "beside a total": lambda spark: totals(spark).crossJoin(
+        totals(spark).agg(functions.max("note").alias("most"))
+    ),
+    "equal to a total": lambda spark: (
+        totals(spark)
+        .join(
+            spark.range(3).agg(functions.max("id").alias("m")),
+            functions.expr("country = m"),
+            "left",
+        )
+        .orderBy("country")
+    ),
+    "in some groups, or long": lambda spark: in_some(spark).orderBy("country"),
+    "a struct": lambda spark: (
+        sales(spark)
+        .groupBy(functions.struct("name", "country").alias("s"))
+        .agg(functions.max("note").alias("note"))
+        .select("s.name", "s.country", "note")
+        .orderBy("country")
+    ),
+    "a list": lambda spark: (
+        sales(spark)
+        .withColumn("l", functions.array("name", functions.col("country").cast("string")))
+        .dropDuplicates(["l"])
+        .orderBy("country")
     ),
     "expressions": lambda spark: (
         sales(spark)

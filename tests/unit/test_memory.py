@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from local_agent import make_config, open_task
 
 from clonos import _core, _processes
+from local_agent import make_config, open_task
 
 MEMORY = 32 << 20
 # What a frame on its way, malloc's slack and the threads' stacks may take besides.

@@ -22,7 +22,6 @@ import org.apache.spark.rdd.CoalescedRDDPartition;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Expression;
-import org.apache.spark.sql.catalyst.expressions.PlanExpression;
 import org.apache.spark.sql.catalyst.expressions.PythonFuncExpression;
 import org.apache.spark.sql.catalyst.plans.logical.CTERelationDef;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -33,6 +32,7 @@ import org.apache.spark.sql.execution.CoalescedPartitionSpec;
 import org.apache.spark.sql.execution.LogicalRDD;
 import org.apache.spark.sql.execution.ShuffledRowRDD;
 import org.apache.spark.sql.execution.ShuffledRowRDDPartition;
+import org.apache.spark.sql.execution.columnar.InMemoryRelation;
 import org.apache.spark.sql.execution.datasources.FilePartition;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
 import scala.Product;
@@ -64,6 +64,7 @@ public class Borders {
     /** Checkpoints that a plan reads. */
     private final Map kept = new IdentityHashMap();
     private final String token;
+    private final boolean isInOrder;
     private boolean isFound;
     private boolean deals;
 
@@ -84,6 +85,53 @@ public class Borders {
             columns.addOptimized((LogicalPlan) optimized);
         }
         describe((RDD) rdd);
+        Map read = new IdentityHashMap();
+        if (optimized != null) {
+            addRead((LogicalPlan) optimized, false, read);
+        }
+        isInOrder = isInOrder((RDD) rdd, read);
+    }
+
+    /**
+     * Whether rows come to the function in the order of what they were read from, each time: on their way there is no
+     * shuffle, or they were kept behind it.
+     */
+    private static boolean isInOrder(RDD last, Map below) {
+        Map seen = new IdentityHashMap();
+        List left = new ArrayList();
+        left.add(last);
+        while (!left.isEmpty()) {
+            RDD rdd = (RDD) left.remove(left.size() - 1);
+            boolean isBelow = below.containsKey(rdd);
+            if (seen.put(rdd, rdd) != null || isBelow && (rdd.getStorageLevel().isValid() || rdd.isCheckpointed())) {
+                continue;
+            }
+            for (Iterator each = list(rdd.dependencies()).iterator(); each.hasNext();) {
+                Dependency dependency = (Dependency) each.next();
+                if (dependency instanceof ShuffleDependency) {
+                    return false;
+                }
+                left.add(dependency.rdd());
+                if (isBelow) {
+                    below.put(dependency.rdd(), rdd);
+                }
+            }
+        }
+        return true;
+    }
+
+    /** Adds what is read below the function, by the plan that Spark computes. */
+    private void addRead(LogicalPlan plan, boolean isBelow, Map read) {
+        if (isBelow && plan instanceof InMemoryRelation) {
+            RDD kept = ((InMemoryRelation) plan).cacheBuilder().cachedColumnBuffers();
+            read.put(kept, plan);
+        } else if (isBelow && plan instanceof LogicalRDD) {
+            read.put(((LogicalRDD) plan).rdd(), plan);
+        }
+        boolean areBelow = isBelow || isIn(plan);
+        for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
+            addRead((LogicalPlan) each.next(), areBelow, read);
+        }
     }
 
     /** Looks at what a plan reads that it does not say how to compute, or says elsewhere. */
@@ -118,11 +166,7 @@ public class Borders {
         if (plan == null) {
             return;
         }
-        boolean isOver = false;
-        for (Iterator each = list(plan.expressions()).iterator(); each.hasNext();) {
-            isOver |= isIn((Expression) each.next());
-        }
-        if (isOver) {
+        if (isIn(plan)) {
             columns.addBelow(list(plan.children()));
             isFound = true;
         }
@@ -131,13 +175,18 @@ public class Borders {
         }
     }
 
-    /** Whether the function is in an expression; it is looked for in the plans of subqueries. */
+    /** Whether the function is in an expression of a node. */
+    private boolean isIn(LogicalPlan node) {
+        boolean isIn = false;
+        for (Iterator each = list(node.expressions()).iterator(); each.hasNext();) {
+            isIn |= isIn((Expression) each.next());
+        }
+        return isIn;
+    }
+
     private boolean isIn(Expression expression) {
         boolean isIn = expression instanceof PythonFuncExpression
             && token.equals(Columns.mark((PythonFuncExpression) expression));
-        if (expression instanceof PlanExpression && ((PlanExpression) expression).plan() instanceof LogicalPlan) {
-            find((LogicalPlan) ((PlanExpression) expression).plan());
-        }
         for (Iterator each = list(expression.children()).iterator(); each.hasNext();) {
             isIn |= isIn((Expression) each.next());
         }
@@ -145,14 +194,16 @@ public class Borders {
     }
 
     /**
-     * In the lowest bit whether rows may be elsewhere though all hashes are the same. The 31 bits above are a hash in
-     * which columns have their names alone, as in each query over the frame; the upper half is one in which they have
-     * what they are made of, or 0 if that is not known of some: it is of an RDD that this plan reads.
+     * In the lowest bit whether rows may be elsewhere though all hashes are the same, in the next whether they come in the
+     * order of their source. The 30 bits above are a hash in which columns have their names alone, as in each query over
+     * the frame; the upper half is one in which they have what they are made of, or 0 if that is not known of some: it is
+     * of an RDD that this plan reads.
      */
     public long hash() {
-        long names = Math.max(first(named) >>> 1, 1L);
+        long names = Math.max(first(named) >>> 2, 1L);
         long places = columns.areAllPlaced() ? Math.max(first(placed), 1L) : 0L;
-        return places << 32 | names << 1 | (deals || !columns.areAllPlaced() ? 1L : 0L);
+        long bits = (isInOrder ? 2L : 0L) | (deals || !columns.areAllPlaced() ? 1L : 0L);
+        return places << 32 | names << 2 | bits;
     }
 
     /** The first 32 bits. */

@@ -4,6 +4,7 @@ import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -219,7 +220,8 @@ public class Columns {
             // The values of a long IN, in no order.
             List values = new ArrayList();
             for (Iterator each = CollectionConverters.asJava((scala.collection.Set) part).iterator(); each.hasNext();) {
-                values.add(String.valueOf(each.next()));
+                Object value = each.next();
+                values.add(value instanceof byte[] ? Arrays.toString((byte[]) value) : String.valueOf(value));
             }
             Collections.sort(values);
             text.append(values);

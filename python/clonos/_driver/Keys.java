@@ -12,11 +12,15 @@ import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.EqualNullSafe;
 import org.apache.spark.sql.catalyst.expressions.EqualTo;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
 import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.catalyst.plans.logical.Join;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.types.BooleanType$;
+import scala.Option;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
@@ -45,7 +49,7 @@ public class Keys {
         this.names = names;
     }
 
-    /** Those of a plan; null where none are known. */
+    /** Those of a plan; null where none are known, and none at all where it has one row. */
     public static Keys of(LogicalPlan plan) {
         if (plan instanceof Aggregate) {
             return ofGroups((Aggregate) plan);
@@ -76,16 +80,20 @@ public class Keys {
                 return null;
             }
         }
-        if (grouped.isEmpty()) {
-            return null;
-        }
-        List output = new ArrayList(list(plan.aggregateExpressions()));
-        int before = output.size();
-        List columns = added(grouped, output);
+        List columns = grouped;
         List names = new ArrayList();
         for (Iterator each = grouped.iterator(); each.hasNext();) {
             names.add(((Attribute) each.next()).name());
         }
+        // Where all keys of rows below are among these, Spark may as well leave rows as they are.
+        Keys below = of(plan.child());
+        if (below != null && numbers(grouped).containsAll(numbers(below.columns))) {
+            columns = below.columns;
+            names = below.names;
+        }
+        List output = new ArrayList(list(plan.aggregateExpressions()));
+        int before = output.size();
+        columns = added(columns, output);
         if (output.size() == before) {
             return new Keys(plan, columns, names);
         }
@@ -98,51 +106,95 @@ public class Keys {
 
     /** One row of each side makes a row; where a side has at most one for a row of the other, that one tells it. */
     private static Keys ofJoin(Join join) {
-        String type = join.joinType().sql();
+        // Not all of them have a name in SQL.
+        String type = join.joinType().getClass().getSimpleName();
         Keys left = of(join.left());
-        if (type.equals("LEFT SEMI") || type.equals("LEFT ANTI")) {
+        if (type.equals("LeftSemi$") || type.equals("LeftAnti$") || type.equals("ExistenceJoin")) {
             return left == null ? null : new Keys(over(join, left.plan, join.right()), left.columns, left.names);
         }
-        boolean isInner = type.equals("INNER") || type.equals("CROSS");
-        if (!isInner && !type.equals("LEFT OUTER") && !type.equals("RIGHT OUTER") && !type.equals("FULL OUTER")) {
+        boolean isInner = type.equals("Inner$") || type.equals("Cross$");
+        if (!isInner && !type.equals("LeftOuter$") && !type.equals("RightOuter$") && !type.equals("FullOuter$")) {
             return null;
         }
         Keys right = of(join.right());
-        if (left != null && right != null) {
-            Set equal = new HashSet();
-            if (join.condition().isDefined()) {
-                addEqual((Expression) join.condition().get(), numbers(list(join.left().output())), equal);
-            }
-            if ((isInner || type.equals("LEFT OUTER")) && equal.containsAll(numbers(right.columns))) {
-                return new Keys(over(join, left.plan, join.right()), left.columns, left.names);
-            }
-            if ((isInner || type.equals("RIGHT OUTER")) && equal.containsAll(numbers(left.columns))) {
-                return new Keys(over(join, join.left(), right.plan), right.columns, right.names);
-            }
-            List columns = new ArrayList(left.columns);
-            columns.addAll(right.columns);
-            List names = new ArrayList(left.names);
-            names.addAll(right.names);
-            return new Keys(over(join, left.plan, right.plan), columns, names);
+        if (left == null || right == null) {
+            return null;
         }
-        return null;
+        if (type.equals("FullOuter$")) {
+            // A group of nulls that nothing matches, and a row that has no such side, have the same keys.
+            left = present(left);
+            right = present(right);
+        }
+        Set equal = new HashSet();
+        if (join.condition().isDefined()) {
+            Set ofLeft = numbers(list(join.left().output()));
+            Set ofRight = numbers(list(join.right().output()));
+            addEqual((Expression) join.condition().get(), ofLeft, ofRight, equal);
+        }
+        if ((isInner || type.equals("LeftOuter$")) && equal.containsAll(numbers(right.columns))) {
+            return joined(over(join, left.plan, join.right()), left.columns, left.names);
+        }
+        if ((isInner || type.equals("RightOuter$")) && equal.containsAll(numbers(left.columns))) {
+            return joined(over(join, join.left(), right.plan), right.columns, right.names);
+        }
+        List columns = new ArrayList(left.columns);
+        columns.addAll(right.columns);
+        List names = new ArrayList(left.names);
+        names.addAll(right.names);
+        return joined(over(join, left.plan, right.plan), columns, names);
     }
 
-    /** Columns of either side that must be equal to one of the other. */
-    private static void addEqual(Expression condition, Set ofLeft, Set equal) {
+    /** With one more key, which is null where an outer join found no row of this side. */
+    private static Keys present(Keys side) {
+        Alias present = new Alias(new Literal(Boolean.TRUE, BooleanType$.MODULE$), "present",
+            NamedExpression$.MODULE$.newExprId(), seq(new ArrayList()), Option.empty(), seq(new ArrayList()));
+        List output = new ArrayList(list(side.plan.output()));
+        output.add(present);
+        List columns = new ArrayList(side.columns);
+        columns.add(present.toAttribute());
+        List names = new ArrayList(side.names);
+        names.add("");
+        return new Keys(new Project(seq(output), side.plan), columns, names);
+    }
+
+    /** Columns of a join as it has them: of an outer one's other side they may be null. */
+    private static Keys joined(LogicalPlan join, List columns, List names) {
+        List output = list(join.output());
+        List found = new ArrayList();
+        for (Iterator each = columns.iterator(); each.hasNext();) {
+            Object number = number((Attribute) each.next());
+            for (Iterator has = output.iterator(); has.hasNext();) {
+                Attribute column = (Attribute) has.next();
+                if (number(column).equals(number)) {
+                    found.add(column);
+                    break;
+                }
+            }
+        }
+        return found.size() == columns.size() ? new Keys(join, found, names) : null;
+    }
+
+    /** Columns of either side that must be equal to what is computed of the other: Spark may leave a join by them out. */
+    private static void addEqual(Expression condition, Set ofLeft, Set ofRight, Set equal) {
         if (condition instanceof And) {
-            addEqual(((And) condition).left(), ofLeft, equal);
-            addEqual(((And) condition).right(), ofLeft, equal);
+            addEqual(((And) condition).left(), ofLeft, ofRight, equal);
+            addEqual(((And) condition).right(), ofLeft, ofRight, equal);
         } else if (condition instanceof EqualTo || condition instanceof EqualNullSafe) {
             Expression one = (Expression) condition.children().apply(0);
             Expression other = (Expression) condition.children().apply(1);
-            if (!(one instanceof Attribute) || !(other instanceof Attribute)) {
-                return;
-            }
-            if (ofLeft.contains(number((Attribute) one)) != ofLeft.contains(number((Attribute) other))) {
-                equal.add(number((Attribute) one));
-                equal.add(number((Attribute) other));
-            }
+            addEqual(one, other, ofLeft, ofRight, equal);
+            addEqual(other, one, ofLeft, ofRight, equal);
+        }
+    }
+
+    private static void addEqual(Expression column, Expression to, Set ofLeft, Set ofRight, Set equal) {
+        if (!(column instanceof Attribute) || !to.deterministic()) {
+            return;
+        }
+        Object number = number((Attribute) column);
+        Set read = numbers(new ArrayList(CollectionConverters.asJava(to.references().toSeq())));
+        if ((ofLeft.contains(number) ? ofRight : ofLeft).containsAll(read)) {
+            equal.add(number);
         }
     }
 

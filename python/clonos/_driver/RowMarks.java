@@ -159,16 +159,17 @@ public class RowMarks extends Rule {
         // In a stream, other columns may be another state.
         Keys keys = child.isStreaming() ? null : Keys.of(child);
         Expression mark = keys == null ? null : mark(keys);
-        LogicalPlan below = mark == null ? child : keys.plan;
         if (mark == null) {
+            keys = null;
             mark = mark(child);
         }
+        LogicalPlan below = keys == null ? child : keys.plan;
         List udfs = new ArrayList();
         for (Iterator each = list(node.udfs()).iterator(); each.hasNext();) {
             PythonUDF udf = (PythonUDF) each.next();
             if (takesMarks(udf)) {
                 List arguments = new ArrayList(list(udf.children()));
-                arguments.add(mark);
+                arguments.add(keys == null && isAllGiven(udf, child) ? nothing(child) : mark);
                 udf = copy(udf, arguments);
                 udf.setTagValue(MARKED, Boolean.TRUE);
             }
@@ -245,16 +246,18 @@ public class RowMarks extends Rule {
         Changing changing = changing(keys.plan);
         List values = new ArrayList();
         StringBuilder shape = new StringBuilder("keys");
+        boolean partial = false;
         for (int i = 0; i < keys.columns.size(); i++) {
             Attribute column = (Attribute) keys.columns.get(i);
             DataType type = column.dataType();
-            if (!isHashed(type) || type instanceof ArrayType || type instanceof StructType || changing.has(column)) {
+            if (!isHashed(type) || changing.has(column)) {
                 return null;
             }
+            partial |= type instanceof ArrayType || type instanceof StructType;
             add(column, values);
             shape.append('\n').append(keys.names.get(i)).append('\t').append(type.json());
         }
-        return mark(values, shape, false);
+        return mark(values, shape, partial);
     }
 
     private Changing changing(LogicalPlan plan) {
@@ -269,16 +272,34 @@ public class RowMarks extends Rule {
 
     private static void add(Attribute column, List values) {
         values.add(column);
-        // Nulls leave a hash as it is, and so does where an array ends.
-        if (column.nullable()) {
-            values.add(new IsNull(column));
-        }
+        // Nulls leave a hash as it is, and so does where an array ends. Whether there can be any may depend on the query.
+        values.add(new IsNull(column));
     }
 
     private static Expression mark(List values, StringBuilder shape, boolean partial) {
-        long rest = (long) (shape.toString().hashCode() & COLUMNS) << 1 | (partial ? 1 : 0);
+        long rest = rest(shape) | (partial ? 1 : 0);
         Expression hash = values.isEmpty() ? number(HASH) : new XxHash64(seq(values), 42L);
         return new BitwiseOr(new BitwiseAnd(hash, number(HASH)), number(rest));
+    }
+
+    /** Of which columns a mark is; never 0. */
+    private static long rest(StringBuilder shape) {
+        return Math.max((long) (shape.toString().hashCode() & COLUMNS), 1L) << 1;
+    }
+
+    /** Whether nothing is read of a row but what a function is given: then the mark tells nothing. */
+    private static boolean isAllGiven(PythonUDF udf, LogicalPlan plan) {
+        Set given = new HashSet();
+        for (Iterator each = list(udf.children()).iterator(); each.hasNext();) {
+            Object argument = each.next();
+            given.add(argument instanceof Attribute ? ((Attribute) argument).exprId() : argument);
+        }
+        for (Iterator each = list(plan.output()).iterator(); each.hasNext();) {
+            if (!given.contains(((Attribute) each.next()).exprId())) {
+                return false;
+            }
+        }
+        return true;
     }
 
     /** The mark of a row of this plan, of all of its columns. */
@@ -299,6 +320,13 @@ public class RowMarks extends Rule {
         StringBuilder shape = new StringBuilder();
         describe(plan, shape);
         return mark(values, shape, partial);
+    }
+
+    /** The mark of rows of which nothing is read but what their function is given. */
+    private static Expression nothing(LogicalPlan plan) {
+        StringBuilder shape = new StringBuilder();
+        describe(plan, shape);
+        return number(rest(shape));
     }
 
     private static Expression number(long value) {

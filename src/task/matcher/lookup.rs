@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::task::divergence::misuse;
 use crate::task::marks::{self, Likeness};
 use crate::task::matching::Found;
+use crate::task::order;
 use crate::task::plan::{Plan, Run};
 use crate::task::told::ToldApart;
 
@@ -46,8 +47,30 @@ impl Matcher {
             Some(Likeness::Nothing) if !self.has_others => {}
             _ => {
                 self.keys = Keys::Arguments;
+                self.doubt_order(marks);
                 self.recorded.forget_marks();
             }
+        }
+    }
+
+    /// Rows that are marked, and known by their arguments alone, need not be those that came in their places before: with other
+    /// columns Spark may compute them in another order. Not so where the stage gives them theirs, or arguments tell.
+    fn doubt_order(&mut self, marks: &[u64]) {
+        let are_marked = self.recorded.are_marked() || marks.iter().any(|mark| *mark != marks::NONE);
+        if self.in_order || !are_marked || !self.checks_ambiguity {
+            return;
+        }
+        let is_anybodys =
+            marks.first().is_some_and(|mark| *mark != marks::NONE && marks::tells_nothing(*mark));
+        if is_anybodys {
+            // Whoever reads these rows cannot tell them apart either.
+            self.checks_ambiguity = self.has_others || self.others_may_take;
+            return;
+        }
+        self.doubts_order = !order::tells_rows(self.recorded.fingerprints(0..self.recorded.own()));
+        if self.doubts_order {
+            self.give_up_order();
+            self.keep_order_given_up();
         }
     }
 
@@ -61,11 +84,12 @@ impl Matcher {
         let like = marks.iter().copied().find(|mark| *mark != marks::NONE).unwrap_or_default();
         let are_alike = self.recorded.are_all_like(like);
         self.are_alike &= are_alike;
-        self.keys = Keys::Marks(ToldApart::new(self.recorded.tell_apart(like), marks::columns(like)));
+        let arguments = self.recorded.tell_apart(like);
         if !are_alike {
             let own = self.recorded.fingerprints(0..self.recorded.own());
             self.known_keys = Some(own.iter().map(|key| (*key, ())).collect());
         }
+        self.keys = Keys::Marks(ToldApart::new(arguments, marks::columns(like)));
         // No row was found yet, so none is used.
         if let Matching::Indexed(_) = std::mem::replace(&mut self.matching, Matching::of(&self.recorded)) {
             self.give_up_order();

@@ -29,9 +29,17 @@ fn after_failures(log: Vec<Bytes>) -> Attempt {
 
 /// The log of an attempt that took this batch.
 fn recorded_marked(batch: &[&str], marks: Vec<u64>) -> Vec<Bytes> {
-    let mut first = Attempt::new(Vec::new(), 1);
+    recorded_by(Attempt::new(Vec::new(), 1), batch, marks)
+}
+
+fn recorded_by(mut first: Attempt, batch: &[&str], marks: Vec<u64>) -> Vec<Bytes> {
     first.run_marked(batch, marks).unwrap();
     first.log
+}
+
+/// An attempt of a stage that reads no shuffle.
+fn in_order(log: Vec<Bytes>, first: i64) -> Attempt {
+    Attempt::with(TaskOptions { in_order: true, ..result_options() }, log, first)
 }
 
 #[test]
@@ -157,6 +165,50 @@ fn a_query_that_shows_other_columns_finds_rows_by_arguments() {
 }
 
 #[test]
+fn in_an_order_that_tells_nothing_they_are_refused() {
+    let rows = ["a", "a", "b", "b"];
+    let log = recorded_marked(&rows, marks(1, &[10, 20, 30, 40]));
+    for seen in [marks(2, &[11, 21, 31, 41]), Vec::new()] {
+        let mut sorted = Attempt::new(log.clone(), 100);
+        assert_diverged(sorted.run_marked(&rows, seen.clone()), Kind::AmbiguousRows, Some(0));
+        let any = TaskOptions { on_ambiguous: OnAmbiguous::Any, ..result_options() };
+        assert_eq!(Attempt::with(any, log.clone(), 100).run_marked(&rows, seen).unwrap(), [1, 2, 3, 4]);
+    }
+    let unmarked = recorded(&[&rows]);
+    let mut marked = Attempt::new(unmarked, 100);
+    assert_diverged(marked.run_marked(&rows, marks(1, &[10, 20, 30, 40])), Kind::AmbiguousRows, Some(0));
+    // The same columns as then, of which one is another in each run.
+    let mut changed = Attempt::new(log, 100);
+    assert_diverged(changed.run_marked(&rows, marks(1, &[11, 21, 31, 41])), Kind::AmbiguousRows, Some(0));
+}
+
+#[test]
+fn a_stage_that_reads_no_shuffle_has_its_rows_in_their_order_if_the_one_that_recorded_had() {
+    let rows = ["a", "a", "b", "b"];
+    let of = |attempt| recorded_by(attempt, &rows, marks(1, &[10, 20, 30, 40]));
+    let (ordered, shuffled) = (of(in_order(Vec::new(), 1)), of(Attempt::new(Vec::new(), 1)));
+    let seen = || marks(2, &[11, 21, 31, 41]);
+    assert_eq!(in_order(ordered.clone(), 100).run_marked(&rows, seen()).unwrap(), [1, 2, 3, 4]);
+    for mut other in [Attempt::new(ordered, 100), in_order(shuffled, 100)] {
+        assert_diverged(other.run_marked(&rows, seen()), Kind::AmbiguousRows, Some(0));
+    }
+}
+
+#[test]
+fn rows_of_which_nothing_but_the_arguments_is_read_are_anybodys() {
+    let log = recorded_marked(&["a", "a", "b"], marks(1, &[10, 20, 30]));
+    let nothing = || vec![2 << 1; 3];
+    let mut second = Attempt::new(log.clone(), 100);
+    assert_eq!(second.run_marked(&["a", "a", "b"], nothing()).unwrap(), [1, 2, 3]);
+    let mut other_order = Attempt::new(log.clone(), 100);
+    assert_eq!(other_order.run_marked(&["a", "b", "a"], nothing()).unwrap(), [1, 3, 2]);
+    // A column that may be another by itself is read, too.
+    let mut in_part = Attempt::new(log, 100);
+    let seen = vec![2 << 1 | 1; 3];
+    assert_diverged(in_part.run_marked(&["a", "a", "b"], seen), Kind::AmbiguousRows, Some(0));
+}
+
+#[test]
 fn answers_of_a_query_that_shows_other_columns_are_found_beside_those_of_the_first() {
     let mut first = Attempt::new(recorded_marked(&["a", "b"], marks(1, &[10, 20])), 100);
     assert_eq!(first.run_marked(&["a", "b", "c"], marks(2, &[11, 21, 31])).unwrap(), [1, 2, 100]);
@@ -168,7 +220,8 @@ fn answers_of_a_query_that_shows_other_columns_are_found_beside_those_of_the_fir
 #[test]
 fn rows_that_two_queries_recorded_with_marks_of_other_columns_come_in_their_places() {
     let (few, all) = (["a", "a"], ["a", "a", "a", "b", "a"]);
-    let mut first = Attempt::new(recorded_marked(&few, marks(1, &[10, 20])), 100);
+    let taken = recorded_by(in_order(Vec::new(), 1), &few, marks(1, &[10, 20]));
+    let mut first = in_order(taken, 100);
     let answers = [1, 2, 100, 101, 102];
     assert_eq!(first.run_marked(&all, marks(2, &[11, 21, 31, 41, 51])).unwrap(), answers);
     for seen in [marks(1, &[10, 20, 30, 40, 50]), marks(2, &[11, 21, 31, 41, 51])] {
@@ -193,7 +246,7 @@ fn a_row_that_is_known_elsewhere_by_its_mark_is_not_the_one_whose_place_it_has()
 
 #[test]
 fn that_no_mark_of_a_batch_is_known_says_nothing_of_the_next_where_some_have_marks_of_other_columns() {
-    let mut first = Attempt::new(recorded_marked(&["a", "a"], marks(1, &[10, 20])), 100);
+    let mut first = in_order(recorded_by(in_order(Vec::new(), 1), &["a", "a"], marks(1, &[10, 20])), 100);
     assert_eq!(first.run_marked(&["a", "a"], marks(2, &[11, 21])).unwrap(), [1, 2]);
     assert_eq!(first.run_marked(&["a", "a"], marks(2, &[31, 41])).unwrap(), [100, 101]);
     let mut swapped = Attempt::new(first.log, 500);
