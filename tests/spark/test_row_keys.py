@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,6 +132,13 @@ FRAMES: dict[str, Callable[[Any], Any]] = {
     "groups of groups": lambda spark: (
         totals(spark).dropDuplicates(["name", "country", "note"]).orderBy("country")
     ),
+    "groups of as many groups": lambda spark: (
+        totals(spark)
+        .groupBy(functions.col("name").alias("called"), "country")
+        .agg(functions.max("note").alias("note"))
+        .withColumnRenamed("called", "name")
+        .orderBy("country")
+    ),
     "beside a total": lambda spark: totals(spark).crossJoin(
         totals(spark).agg(functions.max("note").alias("most"))
     ),
@@ -149,6 +157,49 @@ FRAMES: dict[str, Callable[[Any], Any]] = {
         .groupBy(functions.struct("name", "country").alias("s"))
         .agg(functions.max("note").alias("note"))
         .select("s.name", "s.country", "note")
+        .orderBy("country")
+    ),
+    "hours": lambda spark: (
+        sales(spark)
+        .withColumn(
+            "hour", functions.expr("timestamp_seconds(3600 * cast(substr(name, 6) as int))")
+        )
+        .groupBy(functions.window("hour", "1 hour").alias("w"))
+        .agg(functions.max("country").alias("country"), functions.max("note").alias("note"))
+        .withColumn("name", functions.expr("cast(w.start as string)"))
+        .orderBy("country")
+    ),
+    "texts of any case": lambda spark: (
+        sales(spark)
+        .withColumn("name", functions.expr("if(note < '8', upper(name), name) collate utf8_lcase"))
+        .groupBy("name")
+        .agg(functions.max("country").alias("country"), functions.max("note").alias("note"))
+        .orderBy("country")
+    ),
+    "exploded": lambda spark: totals(spark).withColumn(
+        "side", functions.expr("explode(array(1, 2))")
+    ),
+    "exploded sums": lambda spark: (
+        sales(spark)
+        .groupBy("name")
+        .agg(
+            functions.max("note").alias("note"),
+            functions.max("country").alias("country"),
+            functions.avg(functions.length("note") / 3.0).alias("mean"),
+        )
+        .selectExpr("*", "stack(2, 1, mean, 2, mean) as (side, value)")
+        .drop("mean")
+    ),
+    "turned": lambda spark: (
+        totals(spark)
+        .withColumn("other_note", functions.reverse("note"))
+        .unpivot(["name", "country"], ["note", "other_note"], "side", "value")
+        .orderBy("country")
+    ),
+    "one above the other": lambda spark: (
+        totals(spark)
+        .withColumn("side", functions.lit("a"))
+        .unionByName(totals(spark).where("country < 4").withColumn("side", functions.lit("b")))
         .orderBy("country")
     ),
     "a list": lambda spark: (
@@ -170,8 +221,11 @@ ASKED: dict[str, Callable[[], Any]] = {
 }
 
 
+KEYS = ("name", "other", "side")
+
+
 def by_key(df: Any) -> dict[Any, Any]:
-    key = ["name", "other"] if "other" in df.columns else ["name"]
+    key = [one for one in KEYS if one in df.columns]
     found = {tuple(row[one] for one in key): row.v for row in df.collect()}
     assert found
     return found
@@ -185,7 +239,7 @@ def test_few_columns_of_a_frame_have_the_answers_that_all_had(
         df = FRAMES[frame](spark).withColumn("v", asked())
         with session.epoch(f"{frame} {name}"):
             first = by_key(df)
-            few = df.select(*(one for one in ("name", "other") if one in df.columns), "v")
+            few = df.select(*(one for one in KEYS if one in df.columns), "v")
             assert by_key(few) == first
             assert by_key(few.where("v is not null")) == first
 
@@ -212,3 +266,22 @@ def test_marks_are_of_the_keys_alone(spark: Any, session: Any) -> None:
 def test_keys_that_are_drawn_are_none(spark: Any, session: Any) -> None:
     groups = sales(spark).withColumn("k", functions.rand()).groupBy("k").agg(functions.max("name"))
     assert "k#" not in hashed(groups.withColumn("v", drawn_from_nothing()))
+
+
+def test_a_stream_whose_batch_function_makes_the_first_column_has_them(
+    spark: Any, session: Any, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "sales")
+    sales(spark).write.parquet(folder)
+    found = []
+
+    def run(batch: Any, _number: int) -> None:
+        groups = batch.groupBy("name").agg(functions.max("note"), functions.max("country"))
+        df = groups.withColumn("v", drawn_from_nothing())
+        found.extend([by_key(df), by_key(df.select("name", "v"))])
+
+    stream = spark.readStream.schema("name string, country long, note string").parquet(folder)
+    writer = stream.writeStream.foreachBatch(run).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    assert len(found) == 2
+    assert found[0] == found[1]

@@ -327,7 +327,8 @@ def test_floats_are_in_a_mark_unless_they_are_sums_or_inexact(
             functions.count("*").alias("rows"),
         )
         # Of groups alone the keys are: see test_row_keys.py.
-        names = hashed(summed.union(summed).withColumn("answer", ask("text")))
+        others = rows.selectExpr("id", "text", "price", "text", "1L")
+        names = hashed(summed.union(others).withColumn("answer", ask("text")))
         assert all(f"{name}#" in names for name in ("id", "text", "rows"))
         assert not any(f"{name}#" in names for name in ("total", "shown"))
     cached = read.groupBy("id", "text").agg(functions.sum("price").alias("total")).cache()

@@ -12,14 +12,18 @@ import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.PythonUDF;
+import org.apache.spark.sql.catalyst.expressions.Stack;
 import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.catalyst.plans.logical.BaseEvalPython;
+import org.apache.spark.sql.catalyst.plans.logical.Expand;
 import org.apache.spark.sql.catalyst.plans.logical.Filter;
+import org.apache.spark.sql.catalyst.plans.logical.Generate;
 import org.apache.spark.sql.catalyst.plans.logical.Join;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.Union;
 import org.apache.spark.sql.catalyst.plans.logical.Window;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.execution.LogicalRDD;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataType;
@@ -52,7 +56,7 @@ public class Changing {
         "HiveTableRelation"
     }));
     /** Nodes that make something of one row at a time, and always the same. */
-    private static final Set BY_ROW = new HashSet(Arrays.asList(new String[] {"Generate", "Expand"}));
+    private static final Set BY_ROW = new HashSet(Arrays.asList(new String[] {"Generate"}));
 
     /** Nodes that keep one of several rows, any of them, or do not show what is below. */
     private static final Set CHANGES = new HashSet(Arrays.asList(new String[] {
@@ -113,6 +117,18 @@ public class Changing {
                     }
                 }
             }
+        } else if (plan instanceof Expand) {
+            for (Iterator each = list(((Expand) plan).projections()).iterator(); each.hasNext();) {
+                Iterator outputs = list(plan.output()).iterator();
+                for (Iterator of = list((scala.collection.Seq) each.next()).iterator(); of.hasNext();) {
+                    Attribute column = (Attribute) outputs.next();
+                    if (isAnother((Expression) of.next())) {
+                        columns.add(column.exprId());
+                    }
+                }
+            }
+        } else if (plan instanceof Generate && ((Generate) plan).generator() instanceof Stack) {
+            findStacked((Generate) plan);
         } else if (CHANGES.contains(plan.getClass().getSimpleName()) || choosesOther(plan)) {
             addAll(plan.output(), false);
         } else {
@@ -120,6 +136,17 @@ public class Changing {
             boolean all = plan instanceof Window || readsOneOf(plan.expressions());
             if (all || !BY_ROW.contains(plan.getClass().getSimpleName())) {
                 addAll(plan.producedAttributes().toSeq(), !all);
+            }
+        }
+    }
+
+    /** Looks at each column of what {@code stack(n, ...)} makes, which is given row by row. */
+    private void findStacked(Generate plan) {
+        List made = list(plan.generatorOutput());
+        List given = list(((TreeNode) plan.generator()).children());
+        for (int i = 1; i < given.size(); i++) {
+            if (isAnother((Expression) given.get(i))) {
+                columns.add(((Attribute) made.get((i - 1) % made.size())).exprId());
             }
         }
     }

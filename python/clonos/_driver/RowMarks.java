@@ -17,7 +17,6 @@ import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.BitwiseAnd;
 import org.apache.spark.sql.catalyst.expressions.BitwiseOr;
 import org.apache.spark.sql.catalyst.expressions.Expression;
-import org.apache.spark.sql.catalyst.expressions.IsNull;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
 import org.apache.spark.sql.catalyst.expressions.PythonUDF;
@@ -32,28 +31,10 @@ import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.trees.TreeNodeTag;
 import org.apache.spark.sql.execution.LogicalRDD;
-import org.apache.spark.sql.types.ArrayType;
-import org.apache.spark.sql.types.BinaryType;
-import org.apache.spark.sql.types.BooleanType;
-import org.apache.spark.sql.types.ByteType;
 import org.apache.spark.sql.types.DataType;
-import org.apache.spark.sql.types.DateType;
-import org.apache.spark.sql.types.DayTimeIntervalType;
-import org.apache.spark.sql.types.DecimalType;
-import org.apache.spark.sql.types.DoubleType;
-import org.apache.spark.sql.types.FloatType;
-import org.apache.spark.sql.types.IntegerType;
-import org.apache.spark.sql.types.LongType;
 import org.apache.spark.sql.types.LongType$;
 import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.NullType;
-import org.apache.spark.sql.types.ShortType;
-import org.apache.spark.sql.types.StringType;
-import org.apache.spark.sql.types.StructField;
-import org.apache.spark.sql.types.StructType;
-import org.apache.spark.sql.types.TimestampNTZType;
-import org.apache.spark.sql.types.TimestampType;
-import org.apache.spark.sql.types.YearMonthIntervalType;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import scala.jdk.javaapi.CollectionConverters;
@@ -249,13 +230,16 @@ public class RowMarks extends Rule {
         boolean partial = false;
         for (int i = 0; i < keys.columns.size(); i++) {
             Attribute column = (Attribute) keys.columns.get(i);
-            DataType type = column.dataType();
-            if (!isHashed(type) || changing.has(column)) {
-                return null;
+            if (!Keys.isHashed(column.dataType()) || changing.has(column)) {
+                if (!keys.isMadeOfOneRow(column)) {
+                    return null;
+                }
+                // Rows that were made of one come in the order in which they were made.
+                partial = true;
+                continue;
             }
-            partial |= type instanceof ArrayType || type instanceof StructType;
-            add(column, values);
-            shape.append('\n').append(keys.names.get(i)).append('\t').append(type.json());
+            partial |= Keys.addHashed(column, values);
+            shape.append('\n').append(keys.names.get(i)).append('\t').append(column.dataType().json());
         }
         return mark(values, shape, partial);
     }
@@ -268,12 +252,6 @@ public class RowMarks extends Rule {
         });
         changing.find(plan);
         return changing;
-    }
-
-    private static void add(Attribute column, List values) {
-        values.add(column);
-        // Nulls leave a hash as it is, and so does where an array ends. Whether there can be any may depend on the query.
-        values.add(new IsNull(column));
     }
 
     private static Expression mark(List values, StringBuilder shape, boolean partial) {
@@ -310,12 +288,11 @@ public class RowMarks extends Rule {
         for (Iterator each = list(plan.output()).iterator(); each.hasNext();) {
             Attribute column = (Attribute) each.next();
             DataType type = column.dataType();
-            if (!isHashed(type) || changing.has(column)) {
+            if (!Keys.isHashed(type) || changing.has(column)) {
                 partial |= !(type instanceof NullType);
                 continue;
             }
-            add(column, values);
-            partial |= type instanceof ArrayType || type instanceof StructType;
+            partial |= Keys.addPlain(column, values);
         }
         StringBuilder shape = new StringBuilder();
         describe(plan, shape);
@@ -378,28 +355,6 @@ public class RowMarks extends Rule {
             }
         }
         return false;
-    }
-
-    /** Types that Spark hashes. */
-    private static boolean isHashed(DataType type) {
-        if (type instanceof ArrayType) {
-            return isHashed(((ArrayType) type).elementType());
-        }
-        if (type instanceof StructType) {
-            StructField[] fields = ((StructType) type).fields();
-            for (int i = 0; i < fields.length; i++) {
-                if (!isHashed(fields[i].dataType())) {
-                    return false;
-                }
-            }
-            return true;
-        }
-        return type instanceof StringType || type instanceof LongType || type instanceof IntegerType
-            || type instanceof ShortType || type instanceof ByteType || type instanceof BooleanType
-            || type instanceof DoubleType || type instanceof FloatType || type instanceof DecimalType
-            || type instanceof BinaryType || type instanceof DateType
-            || type instanceof TimestampType || type instanceof TimestampNTZType
-            || type instanceof DayTimeIntervalType || type instanceof YearMonthIntervalType;
     }
 
     private static List list(scala.collection.Seq elements) {

@@ -24,7 +24,10 @@ _log = logging.getLogger("clonos")
 
 
 class RowMarks:
-    """The rule of one application, compiled when the first function needs it.
+    """The rule of one application.
+
+    It stands in the attached session from the beginning: a stream runs in a copy of the session
+    that it was started in, and may make its first causal column in a batch function.
 
     Parameters
     ----------
@@ -34,12 +37,19 @@ class RowMarks:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._attached: list[SparkSession] = []
         self._lock = threading.Lock()
         self._rule: Any = None
-        self._failed = False
+        self._failed: Exception | None = None
+        self._is_told = False
         # Sessions that have the rule, by what tells them apart.
         self._in: dict[str, SparkSession] = {}
+        try:
+            self._rule = compiled.made(spark, "RowMarks", uses=("Changing", "Keys"))
+            self._stand_in(spark)
+        except Exception as error:
+            if not spark_private.is_running(spark):
+                raise
+            self._failed = error
 
     def add(self, function: UserDefinedFunction, *, takes_marks: bool) -> None:
         """Note what a causal function is, before a column is made of it.
@@ -48,32 +58,28 @@ class RowMarks:
         warning says so, once.
         """
         with self._lock:
-            if self._failed or (self._rule is None and not takes_marks):
-                return
-            # Pickled here for the first time: what cannot be is no fault of Spark's.
-            judf: Any = function._judf
-            try:
-                if self._rule is None:
-                    helpers = ("Changing", "Keys")
-                    self._rule = compiled.made(self._spark, "RowMarks", uses=helpers)
-                for spark in (*self._attached, self._active()):
-                    self._stand_in(spark)
-                self._rule.add(judf.func(), takes_marks)
-            except Exception as error:
-                if not spark_private.is_running(self._spark):
-                    raise
-                self._failed = True
+            if self._failed is None:
+                # Pickled here for the first time: what cannot be is no fault of Spark's.
+                judf: Any = function._judf
+                try:
+                    self._stand_in(self._active())
+                    self._rule.add(judf.func(), takes_marks)
+                except Exception as error:
+                    if not spark_private.is_running(self._spark):
+                        raise
+                    self._failed = error
+            if self._failed is not None and takes_marks and not self._is_told:
+                self._is_told = True
                 _log.warning(
                     "this Spark takes no rule for its optimizer, so rows with equal arguments are "
                     "not told apart behind a shuffle: give row_key= where answers differ (%s)",
-                    error,
+                    self._failed,
                 )
 
     def join(self, spark: SparkSession) -> None:
-        """Let another session of the application have the rule, as soon as there is one."""
+        """Let another session of the application have the rule."""
         with self._lock:
-            self._attached.append(spark)
-            if self._rule is not None and not self._failed:
+            if self._failed is None:
                 self._stand_in(spark)
 
     def _active(self) -> SparkSession:
