@@ -40,18 +40,27 @@ QUICK_KILLS = {
     "test_lost_senders_are_replayed_and_only_they",
     "test_an_epoch_that_fails_goes_on_with_what_it_has_recorded",
 }
-# Files of tests/spark that look closer at what others, above all test_features.py, try once.
+# Files that look closer at what others, above all test_features.py, try once.
 LONG_FILES = {
     "test_async_progress.py",
     "test_borders.py",
+    "test_borders_told.py",
     "test_call_options.py",
+    "test_dealt.py",
     "test_groups.py",
+    "test_initial_state.py",
     "test_kinds.py",
     "test_like_plain.py",
+    "test_memory.py",
     "test_ordinary.py",
     "test_ordinary_functions.py",
     "test_pieces.py",
+    "test_relaid_rows.py",
+    "test_row_keys.py",
+    "test_row_order.py",
+    "test_savepoints.py",
     "test_sources.py",
+    "test_stage_borders.py",
     "test_steps.py",
     "test_udtf.py",
 }
