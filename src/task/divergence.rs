@@ -17,9 +17,9 @@ pub(super) const CODE_ADVICE: &str = "finish this epoch with the code it was rec
 pub(super) const KEY_ADVICE: &str =
     "give row_key= columns that tell the rows apart, or set on_ambiguous=\"any\"";
 const COLUMNS_ADVICE: &str = "behind a shuffle rows with equal arguments are told apart by the columns that are read of \
-     them. This query reads others than the one that recorded, and equal arguments come side by side, so that their rows \
-     may have traded places: give row_key= columns that tell the rows apart, read the frame once and cache it, or set \
-     on_ambiguous=\"any\"";
+     them. This query reads others than the one that recorded, or one that is another in each run, and equal arguments come \
+     side by side, so that their rows may have traded places: give row_key= columns that tell the rows apart, read the frame \
+     once and cache it, or set on_ambiguous=\"any\"";
 const PARTITIONS_ADVICE: &str = "Spark has cut the rows into another number of partitions than was recorded, or into \
      as many with other borders, as spark.sql.adaptive.enabled lets it do by itself; or this query reads other columns of \
      the frame, as a count does, by which repartition(n) deals its rows otherwise; or a union (exceptAll, intersectAll) of a frame with itself has \

@@ -45,8 +45,8 @@ pub(super) struct RecordedRows {
     /// Numbers stated for the next results.
     stated: Option<Vec<u64>>,
     marks: Marks,
-    /// Results that did not come in the order of their source, or of which that is not known.
-    out_of_order: usize,
+    /// Some results did not come in the order of their source, or it is not known that they did.
+    out_of_order: bool,
     /// Whether the next do.
     in_order: bool,
     /// Marks stated for the next results.
@@ -138,7 +138,7 @@ impl RecordedRows {
                             let arrow = block.slice_ref(arrow);
                             self.entries.push(Entry { start, rows, arrow, values: None, compared: None });
                         }
-                        self.out_of_order += usize::from(!self.in_order);
+                        self.out_of_order |= !self.in_order;
                         self.number(start, rows)?;
                         let (copied, of_uses) = (self.copied.take(), self.of_uses_stated.take());
                         for (places, known) in [(copied, &mut self.copies), (of_uses, &mut self.of_uses)] {
@@ -199,7 +199,7 @@ impl RecordedRows {
 
     /// Whether the rows come in the order of their source, each time.
     pub(super) const fn are_in_order(&self) -> bool {
-        self.out_of_order == 0
+        !self.out_of_order
     }
 
     /// Whether rows have marks.

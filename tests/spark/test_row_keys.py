@@ -266,6 +266,17 @@ def test_marks_are_of_the_keys_alone(spark: Any, session: Any) -> None:
     assert "note#" in hashed(several.withColumn("v", drawn("country")))
 
 
+def test_rows_that_are_made_of_drawn_values_have_no_keys(spark: Any, session: Any) -> None:
+    groups = totals(spark).withColumn("drawn", functions.rand())
+    made = groups.selectExpr("*", "explode(array(drawn, 2 * drawn)) as value")
+    assert "note#" in hashed(made.withColumn("v", drawn("country")))
+    named = groups.selectExpr("*", "stack(2, 1, drawn, 2, drawn) as (side, value)")
+    marks = hashed(named.withColumn("v", drawn("country")))
+    assert "side#" in marks
+    assert "value#" not in marks
+    assert "note#" not in marks
+
+
 def test_keys_that_are_drawn_are_none(spark: Any, session: Any) -> None:
     groups = sales(spark).withColumn("k", functions.rand()).groupBy("k").agg(functions.max("name"))
     assert "k#" not in hashed(groups.withColumn("v", drawn_from_nothing()))

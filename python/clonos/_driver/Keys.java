@@ -68,7 +68,7 @@ public class Keys {
     public final List columns;
     /** What they were called where rows were grouped: later names depend on what is read. */
     public final List names;
-    /** Numbers of those that a generator has made of one row: without them rows are known by the others and their order. */
+    /** Numbers of those that a generator has made, of which some may do. */
     private final Set made;
 
     private Keys(LogicalPlan plan, List columns, List names, Set made) {
@@ -78,8 +78,8 @@ public class Keys {
         this.made = made;
     }
 
-    /** Whether a key tells nothing but which of the rows it is that were made of one. */
-    public boolean isMadeOfOneRow(Attribute column) {
+    /** Whether a key tells nothing but which it is of the rows that were made of one. */
+    public boolean isMade(Attribute column) {
         return made.contains(number(column));
     }
 
@@ -256,7 +256,7 @@ public class Keys {
     private static Set madeAs(Keys keys, List columns) {
         Set made = new HashSet();
         for (int i = 0; i < columns.size(); i++) {
-            if (keys.isMadeOfOneRow((Attribute) keys.columns.get(i))) {
+            if (keys.isMade((Attribute) keys.columns.get(i))) {
                 made.add(number((Attribute) columns.get(i)));
             }
         }

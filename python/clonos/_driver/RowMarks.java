@@ -228,20 +228,24 @@ public class RowMarks extends Rule {
         List values = new ArrayList();
         StringBuilder shape = new StringBuilder("keys");
         boolean partial = false;
+        boolean leavesMade = false;
+        boolean tellsMade = false;
         for (int i = 0; i < keys.columns.size(); i++) {
             Attribute column = (Attribute) keys.columns.get(i);
+            boolean isMade = keys.isMade(column);
             if (!Keys.isHashed(column.dataType()) || changing.has(column)) {
-                if (!keys.isMadeOfOneRow(column)) {
+                if (!isMade) {
                     return null;
                 }
-                // Rows that were made of one come in the order in which they were made.
-                partial = true;
+                leavesMade = true;
                 continue;
             }
+            tellsMade |= isMade;
             partial |= Keys.addHashed(column, values);
             shape.append('\n').append(keys.names.get(i)).append('\t').append(column.dataType().json());
         }
-        return mark(values, shape, partial);
+        // What was made of one row is told apart by something of it, if not by all.
+        return leavesMade && !tellsMade ? null : mark(values, shape, partial || leavesMade);
     }
 
     private Changing changing(LogicalPlan plan) {

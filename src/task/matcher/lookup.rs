@@ -84,12 +84,11 @@ impl Matcher {
         let like = marks.iter().copied().find(|mark| *mark != marks::NONE).unwrap_or_default();
         let are_alike = self.recorded.are_all_like(like);
         self.are_alike &= are_alike;
-        let arguments = self.recorded.tell_apart(like);
+        self.keys = Keys::Marks(ToldApart::new(self.recorded.tell_apart(like), marks::columns(like)));
         if !are_alike {
             let own = self.recorded.fingerprints(0..self.recorded.own());
             self.known_keys = Some(own.iter().map(|key| (*key, ())).collect());
         }
-        self.keys = Keys::Marks(ToldApart::new(arguments, marks::columns(like)));
         // No row was found yet, so none is used.
         if let Matching::Indexed(_) = std::mem::replace(&mut self.matching, Matching::of(&self.recorded)) {
             self.give_up_order();
