@@ -131,7 +131,7 @@ lint: $(VENV)/.packages ## Formatting, clippy, ruff, mypy: no warning is left.
 	@.ci/check-rust
 	cargo fmt --check
 	cargo clippy --locked --all-targets --all-features -- -D warnings
-	$(PY) -m ruff check .
+	$(PY) -m ruff check --no-cache .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy python
 

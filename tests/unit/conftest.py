@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from local_agent import make_config, start_agent
 
 from clonos import _core
+from local_agent import make_config, start_agent
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from local_agent import make_config, open_task
 
 from clonos import _core, _processes
+from local_agent import make_config, open_task
 
 KEYS = pa.schema([("user", pa.int64())])
 VALUES = pa.schema([("count", pa.int64()), ("text", pa.string())])

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from local_agent import SECRET, make_config, open_task, start_agent
 
 import clonos
 from clonos import _config, _core, _services, errors
 from clonos.errors import AgentError, AuthRefused, ConfigError, Fenced, ForkedProcess
+from local_agent import SECRET, make_config, open_task, start_agent
 
 _operators = itertools.count(1)
 

@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from keyed import Operator
-from local_agent import make_config
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 from clonos import _core
 from clonos.errors import ResourceExhausted
+from local_agent import make_config
 
 SCHEMA, OUTPUT = "id string, n long", "id string, what string"
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from local_agent import make_config, open_task, start_agent
 
 from clonos import _core
+from local_agent import make_config, open_task, start_agent
 
 NUMBER = pa.schema([("n", pa.int64())])
 VARIABLES = [

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from local_agent import open_task
 
 from clonos import _core
 from clonos.errors import ClonosError
+from local_agent import open_task
 
 PUT, DELETE, CLEAR = 0, 1, 2
 KEYS = pa.schema([("user", pa.string())])
