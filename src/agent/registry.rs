@@ -349,7 +349,7 @@ impl Registry {
             pooled: !entry.pooled.is_empty() || moved,
             moved,
             dealt,
-            in_order: layout.borders.in_order(),
+            choice: layout.borders.choice(),
             uncertain: entry.uncertain,
             any_part: entry.changed
                 || entry.came_back.is_some_and(|at| at.run == run && !at.layout.same_stage(&layout)),

@@ -66,7 +66,10 @@ impl BlockBuilder {
         let out = &mut self.buffer;
         match *determinant {
             Determinant::Header { .. } => put_header(out, determinant),
-            Determinant::InOrder => out.push(19),
+            Determinant::Choice { choice } => {
+                out.push(19);
+                put_varint(out, choice.into());
+            }
             // Handled above.
             Determinant::Time { .. } => return Ok(()),
             Determinant::TimeAgain { count } => put_again(out, count),
@@ -327,7 +330,7 @@ impl<'a> BlockReader<'a> {
             16 => Determinant::Marks { marks: fields.bytes()? },
             17 => Determinant::Copies { places: fields.bytes()? },
             18 => Determinant::OfOtherUses { places: fields.bytes()? },
-            19 => Determinant::InOrder,
+            19 => Determinant::Choice { choice: fields.small()? },
             12 => Determinant::Resume { segment: fields.small()? },
             kind => return Err(corrupt(&format!("kind {kind} of determinant is unknown"))),
         })

@@ -56,8 +56,11 @@ pub enum Determinant<'a> {
         /// Hash of the application id.
         app: u64,
     },
-    /// What this generation records comes in the order of its source, which is the same each time.
-    InOrder,
+    /// By what the rows are chosen that this generation records.
+    Choice {
+        /// As [`Choice`](crate::task::Choice) has it.
+        choice: u16,
+    },
     /// A reading of the clock.
     Time {
         /// Nanoseconds since 1970.

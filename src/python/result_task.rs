@@ -78,7 +78,7 @@ impl PyResultTask {
         opening.options.layout_changed = layout_changed;
         opening.options.pooled = pooled;
         opening.options.dealt = opened.recording.dealt;
-        opening.options.in_order = opened.recording.in_order;
+        opening.options.choice = opened.recording.choice;
         opening.options.uncertain = uncertain;
         (opening.options.any_part, opening.options.ended) = (any_part, ended);
         opening.options.app = opening.in_run(run);

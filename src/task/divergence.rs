@@ -16,10 +16,11 @@ pub(super) const CODE_ADVICE: &str = "finish this epoch with the code it was rec
      the others get the new code's. A function that is new, beside the one that recorded, gets a name of its own: uid=";
 pub(super) const KEY_ADVICE: &str =
     "give row_key= columns that tell the rows apart, or set on_ambiguous=\"any\"";
-const COLUMNS_ADVICE: &str = "behind a shuffle rows with equal arguments are told apart by the columns that are read of \
-     them. This query reads others than the one that recorded, or one that is another in each run, and equal arguments come \
-     side by side, so that their rows may have traded places: give row_key= columns that tell the rows apart, read the frame \
-     once and cache it, or set on_ambiguous=\"any\"";
+const ORDER_ADVICE: &str = "rows with equal arguments are told apart by the columns that are read of them, or by their \
+     order. This query reads other columns than the one that recorded, or one that is another in each run, and equal \
+     arguments come side by side, so that their rows may have traded places; or a filter, a join or a limit below the \
+     function has it see other rows: give row_key= columns that tell the rows apart, call the function below the filter, \
+     read the frame once and cache it, or set on_ambiguous=\"any\"";
 const PARTITIONS_ADVICE: &str = "Spark has cut the rows into another number of partitions than was recorded, or into \
      as many with other borders, as spark.sql.adaptive.enabled lets it do by itself; or this query reads other columns of \
      the frame, as a count does, by which repartition(n) deals its rows otherwise; or a union (exceptAll, intersectAll) of a frame with itself has \
@@ -58,7 +59,7 @@ pub(super) fn ambiguous_rows(found: Ambiguous, options: &TaskOptions, doubts_ord
             ("of other partitions, or of another use", PARTITIONS_ADVICE)
         }
         _ if doubts_order => {
-            ("of which other columns are read now, in an order that does not tell", COLUMNS_ADVICE)
+            ("in a query of other columns or rows, in an order that does not tell", ORDER_ADVICE)
         }
         _ => ("in another order", KEY_ADVICE),
     };

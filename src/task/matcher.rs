@@ -6,6 +6,7 @@ mod unrecorded;
 
 use arrow_array::{Array, ArrayRef};
 
+use super::choice::Chosen;
 use super::header;
 use super::matching::Index;
 use super::plan::{Plan, Run, Runs};
@@ -89,8 +90,8 @@ pub(super) struct Matcher {
     pub(super) has_others: bool,
     /// Others may have rows that are recorded here.
     pub(super) others_may_take: bool,
-    /// Rows come in the order of their source, here and where they were recorded.
-    pub(super) in_order: bool,
+    /// How the rows are chosen that come here, beside those that were recorded.
+    pub(super) chosen: Chosen,
     /// That arguments come in the recorded order says nothing of rows with equal ones.
     pub(super) doubts_order: bool,
     /// A row was met again with its mark.
@@ -120,7 +121,6 @@ impl Matcher {
     ) -> Self {
         let (before, asked) = (Before::default(), Asked::default());
         let (keys, matching) = (Keys::Open, Matching::of(&recorded));
-        let in_order = recorded.are_in_order();
         let mut matcher = Self {
             recorded,
             keys,
@@ -131,7 +131,7 @@ impl Matcher {
             may_lack_rows,
             has_others,
             others_may_take: has_others,
-            in_order,
+            chosen: Chosen::Unknown,
             doubts_order: false,
             knows_marks: false,
             are_alike: true,

@@ -13,6 +13,7 @@
 //! [`Error::Divergence`](crate::error::Error::Divergence): it never mixes.
 
 mod assemble;
+mod choice;
 mod divergence;
 mod header;
 mod key;
@@ -32,6 +33,7 @@ mod summary;
 mod told;
 mod value;
 
+pub use choice::Choice;
 pub use header::{check_values_header, recorded_by_other_code, values_header};
 pub use key::{CallPosition, Caller, idempotency_key, place_of_batch};
 pub(crate) use marks::{columns as columns_of_mark, key as marked_key};

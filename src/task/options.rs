@@ -2,6 +2,7 @@
 
 use arrow_schema::DataType;
 
+use super::choice::Choice;
 use super::summary::Ended;
 use crate::config::OnAmbiguous;
 use crate::id::TaskId;
@@ -71,8 +72,8 @@ pub struct TaskOptions {
     pub pooled: bool,
     /// Rows may be in logs of as many other partitions, and rows that were there may have come here.
     pub dealt: bool,
-    /// Rows come in the order of what they were read from, each time: the stage reads no shuffle.
-    pub in_order: bool,
+    /// Which rows come, and whether they do in the order of what they were read from.
+    pub choice: Choice,
     /// Any of those may as well be the log that is meant.
     pub uncertain: bool,
     /// Any part of the recorded rows may come: another stage of this run has asked for all, or the query has
@@ -109,7 +110,7 @@ impl TaskOptions {
             layout_changed: false,
             pooled: false,
             dealt: false,
-            in_order: false,
+            choice: Choice::UNKNOWN,
             uncertain: false,
             any_part: false,
             replaces: None,

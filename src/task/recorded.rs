@@ -7,6 +7,7 @@ use arrow_array::{Array, ArrayRef};
 use arrow_schema::DataType;
 use bytes::Bytes;
 
+use super::choice::{Choice, Chosen};
 use super::header;
 use super::marks::{Likeness, Marks};
 use super::matching::POSITIONS_MAX;
@@ -45,10 +46,10 @@ pub(super) struct RecordedRows {
     /// Numbers stated for the next results.
     stated: Option<Vec<u64>>,
     marks: Marks,
-    /// Some results did not come in the order of their source, or it is not known that they did.
-    out_of_order: bool,
-    /// Whether the next do.
-    in_order: bool,
+    /// By what the rows are chosen, one behind the other.
+    choices: Vec<Choice>,
+    /// By what the next ones are.
+    choice: Choice,
     /// Marks stated for the next results.
     marked: Option<Vec<u64>>,
     /// Rows that other tasks have recorded: of the own log, those that were copied there; of the pool, those that are
@@ -107,7 +108,7 @@ impl RecordedRows {
             for determinant in BlockReader::new(block)? {
                 match determinant? {
                     Determinant::Header { mode, code, python, label, stage, app, .. } => {
-                        self.in_order = false;
+                        self.choice = Choice::UNKNOWN;
                         headers.push(header::Recorded {
                             mode,
                             code,
@@ -138,7 +139,9 @@ impl RecordedRows {
                             let arrow = block.slice_ref(arrow);
                             self.entries.push(Entry { start, rows, arrow, values: None, compared: None });
                         }
-                        self.out_of_order |= !self.in_order;
+                        if self.choices.last() != Some(&self.choice) {
+                            self.choices.push(self.choice);
+                        }
                         self.number(start, rows)?;
                         let (copied, of_uses) = (self.copied.take(), self.of_uses_stated.take());
                         for (places, known) in [(copied, &mut self.copies), (of_uses, &mut self.of_uses)] {
@@ -158,7 +161,7 @@ impl RecordedRows {
                     Determinant::Marks { marks } => self.marked = Some(read_marks(marks)?),
                     Determinant::Copies { places } => self.copied = Some(row_numbers(places)?),
                     Determinant::OfOtherUses { places } => self.of_uses_stated = Some(row_numbers(places)?),
-                    Determinant::InOrder => self.in_order = true,
+                    Determinant::Choice { choice } => self.choice = Choice(choice),
                     Determinant::EpochMark => {}
                     other => {
                         let what = format!("{other:?} in a log of results");
@@ -197,9 +200,9 @@ impl RecordedRows {
         self.numbers.as_deref()
     }
 
-    /// Whether the rows come in the order of their source, each time.
-    pub(super) const fn are_in_order(&self) -> bool {
-        !self.out_of_order
+    /// How the rows were chosen, beside those of another choice.
+    pub(super) fn chosen(&self, beside: Choice) -> Chosen {
+        self.choices.iter().map(|choice| choice.compare(beside)).min().unwrap_or(Chosen::Unknown)
     }
 
     /// Whether rows have marks.

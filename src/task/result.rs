@@ -9,6 +9,7 @@ use arrow_select::take::take;
 use bytes::Bytes;
 
 use super::assemble::{AssembleError, assemble};
+use super::choice::Choice;
 use super::divergence::{Claim, ROWS_ADVICE, Standing, ambiguous_rows, misuse, row_name, type_changed};
 use super::header;
 use super::matcher::{Ambiguous, Matcher};
@@ -86,7 +87,7 @@ impl ResultTask {
             options.layout_changed || has_others || options.uncertain,
         );
         matcher.others_may_take |= options.dealt;
-        matcher.in_order &= options.in_order;
+        matcher.chosen = matcher.recorded.chosen(options.choice);
         Ok(Self {
             next_number,
             matcher,
@@ -415,8 +416,8 @@ impl ResultTask {
         let arrow = encode_results(values)?;
         if !self.has_header {
             self.builder.push(&header::ours(&self.options))?;
-            if self.options.in_order {
-                self.builder.push(&Determinant::InOrder)?;
+            if self.options.choice != Choice::UNKNOWN {
+                self.builder.push(&Determinant::Choice { choice: self.options.choice.0 })?;
             }
             self.has_header = true;
         }

@@ -67,7 +67,12 @@ def borders(session: Any, told: list[int | None]) -> Callable[[Any], int]:
 
 def named(borders: int) -> int:
     """What is left without the places of columns."""
-    return borders % 2**32 // 2
+    return borders % 2**32 >> 17
+
+
+def cut(borders: int) -> int:
+    """What is left without the choice of rows: some may be left out below the function."""
+    return borders & ~(2**17 - 2)
 
 
 def placed(borders: int) -> int:
@@ -124,19 +129,21 @@ SAME: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("cut", SAME)
+@pytest.mark.parametrize("by", SAME)
 def test_borders_are_the_same_whichever_columns_are_read(
-    spark: Any, borders: Callable[[Any], int], cut: str
+    spark: Any, borders: Callable[[Any], int], by: str
 ) -> None:
     df = facts(spark, ROWS)
     # Which partitions are read together depends on their bytes.
     with settings(spark, spark__sql__adaptive__coalescePartitions__enabled="false"):
-        first = borders(asked(SAME[cut](df)))
+        first = borders(asked(SAME[by](df)))
         assert first & 1 == 0
         assert placed(first)
-        assert borders(asked(SAME[cut](df)).select("id", "v")) == first
-        again = SAME[cut](facts(spark, ROWS)).where("id >= 0").withColumn("v", drawn("id"))
-        assert borders(again.selectExpr("v + 1")) == first
+        assert borders(asked(SAME[by](df)).select("id", "v")) == first
+        again = SAME[by](facts(spark, ROWS)).where("id >= 0").withColumn("v", drawn("id"))
+        filtered = borders(again.selectExpr("v + 1"))
+        assert filtered != first
+        assert cut(filtered) == cut(first)
 
 
 def wide(df: Any, last: str) -> list[Any]:
@@ -179,6 +186,76 @@ OTHER: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def sql(df: Any, query: str) -> Any:
+    df.createOrReplaceTempView("facts_of_a_query")
+    return df.sparkSession.sql(query.replace("facts", "facts_of_a_query"))
+
+
+# Frames of which the function sees other rows each.
+CHOSEN: dict[str, Callable[[Any], Any]] = {
+    "all": lambda df: df,
+    "a filter": lambda df: df.where("id > 1000"),
+    "another filter": lambda df: df.where("id > 1001"),
+    "a filter of another column": lambda df: df.where("k > 1000"),
+    "two filters": lambda df: df.where("id > 1000").where("k > 3"),
+    "a list": lambda df: df.where(functions.col("k").isin(*range(20))),
+    "a plain function": lambda df: df.where(plain("k") > 3),
+    "a limit": lambda df: df.limit(100),
+    "a longer limit": lambda df: df.limit(101),
+    "first in order": lambda df: df.orderBy("k").limit(100),
+    "groups": lambda df: df.groupBy("k").agg(functions.max("id").alias("id")),
+    "groups by two": lambda df: df.groupBy("k", "id").count(),
+    "distinct": lambda df: df.select("id", "k").distinct(),
+    "distinct of another": lambda df: df.selectExpr("id", "id % 7 as m").distinct(),
+    "a join": lambda df: df.join(df.selectExpr("id as i", "k as j"), functions.expr("id = j")),
+    "a left join": lambda df: df.join(
+        df.selectExpr("id as i", "k as j"), functions.expr("id = j"), "left"
+    ),
+    "a join by another": lambda df: df.join(
+        df.selectExpr("id as i", "k as j"), functions.expr("id = i")
+    ),
+    "a sample": lambda df: df.sample(0.5, 7),
+    "another sample": lambda df: df.sample(0.5, 8),
+    "a table twice": lambda df: df.union(df),
+    "an array": lambda df: df.selectExpr("*", "explode(array(k, k + 1)) as e"),
+    "a shorter array": lambda df: df.selectExpr("*", "explode(array(k)) as e"),
+    "in a query": lambda df: sql(
+        df, "select * from facts where id in (select k from facts where k > 9)"
+    ),
+    "in another": lambda df: sql(
+        df, "select * from facts where id in (select k from facts where k > 8)"
+    ),
+    "a common table": lambda df: sql(
+        df, "with c as (select * from facts where k > 1) select * from c where id > 5"
+    ),
+    "another common table": lambda df: sql(
+        df, "with c as (select * from facts where k > 2) select * from c where id > 5"
+    ),
+    "two of a common table": lambda df: sql(
+        df,
+        "with c as (select * from facts where k > 1) select c.* from c join c d on c.id = d.k",
+    ),
+}
+
+
+def choice(borders: int) -> int:
+    """Which rows come."""
+    return borders >> 2 & 2**15 - 1
+
+
+def test_which_rows_come_is_told_by_what_is_below_the_function(
+    spark: Any, borders: Callable[[Any], int]
+) -> None:
+    found = {}
+    for name, frame in CHOSEN.items():
+        first = choice(borders(asked(frame(facts(spark, ROWS)))))
+        again = choice(borders(asked(frame(facts(spark, ROWS))).selectExpr("v + 1 as v")))
+        assert first, name
+        assert again == first, name
+        assert first not in found, (name, found.get(first))
+        found[first] = name
+
+
 def test_thirty_joins_by_one_key_take_no_longer_than_their_number(
     spark: Any, borders: Callable[[Any], int]
 ) -> None:
@@ -188,7 +265,7 @@ def test_thirty_joins_by_one_key_take_no_longer_than_their_number(
         value = functions.max("id").alias(f"value{number}")
         df = df.join(facts(spark, ROWS).groupBy("k").agg(value).hint("merge"), "k")
     with settings(spark, spark__sql__adaptive__coalescePartitions__enabled="false"):
-        assert borders(asked(df)) == borders(asked(groups))
+        assert cut(borders(asked(df))) == cut(borders(asked(groups)))
 
 
 def test_subqueries_in_one_another_are_looked_at_once(
@@ -215,7 +292,7 @@ def test_borders_are_others_where_rows_are_cut_otherwise(
     spark: Any, borders: Callable[[Any], int]
 ) -> None:
     df = facts(spark, ROWS)
-    found = [borders(asked(cut(df))) for cut in (SAME["hash"], *OTHER.values())]
+    found = [borders(asked(by(df))) for by in (SAME["hash"], *OTHER.values())]
     assert len({placed(one) for one in found}) == len(found)
     # All but those by another column of the same name, which each function has.
     assert len({named(one) for one in found}) == len(found) - 2

@@ -196,12 +196,6 @@ FRAMES: dict[str, Callable[[Any], Any]] = {
         .unpivot(["name", "country"], ["note", "other_note"], "side", "value")
         .orderBy("country")
     ),
-    "one above the other": lambda spark: (
-        totals(spark)
-        .withColumn("side", functions.lit("a"))
-        .unionByName(totals(spark).where("country < 4").withColumn("side", functions.lit("b")))
-        .orderBy("country")
-    ),
     "a list": lambda spark: (
         sales(spark)
         .withColumn("l", functions.array("name", functions.col("country").cast("string")))

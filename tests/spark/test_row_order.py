@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cuts import settings
 from epochs import drawn
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
@@ -84,6 +86,24 @@ def test_a_key_tells_them_apart(spark: Any, session: Any) -> None:
             assert by_id(df.select("id", "v")) == by_id(df)
 
 
+def test_what_is_drawn_by_a_key_is_found_in_whichever_task_it_is(spark: Any, session: Any) -> None:
+    merged = joined(spark, "merge")
+    # How many partitions of a shuffle are read together depends on how wide its rows are.
+    cut = {"parallelismFirst": "false", "minPartitionSize": "1"}
+    names = {f"spark__sql__adaptive__coalescePartitions__{one}": cut[one] for one in cut}
+    names["spark__sql__adaptive__advisoryPartitionSizeInBytes"] = "100k"
+    with settings(spark, **names, spark__sql__shuffle__partitions="9"):
+        few, whole = merged.select("id", "customer"), merged
+        assert few.toDF(*few.columns).rdd.getNumPartitions() < whole.rdd.getNumPartitions()
+        for name, v in {
+            "uuid": clonos.functions.uuid(row_key="id"),
+            "rand": clonos.functions.rand(row_key="id"),
+        }.items():
+            df = merged.withColumn("v", v)
+            with session.epoch(f"moved {name}"):
+                assert by_id(df.select("id", "v")) == by_id(df)
+
+
 def test_arguments_that_come_mixed_tell_rows(spark: Any, session: Any) -> None:
     df = orders(spark).repartition(3, "customer").withColumn("v", drawn("country"))
     with session.epoch("mixed"):
@@ -116,6 +136,105 @@ def test_a_query_that_reads_nothing_but_the_arguments_gets_their_answers(
             first = Counter(tuple(row[one] for one in read) for row in df.collect())
             assert Counter(map(tuple, df.select(*read).collect())) == first
             assert df.agg(functions.sum("v")).first()[0] > 0
+
+
+def test_of_two_broadcast_joins_one_may_stream_the_other_side(spark: Any, session: Any) -> None:
+    """Which of two sides Spark broadcasts depends on how wide it is, and so on what is read."""
+    left = spark.range(0, 300, 1, 2).selectExpr("id a", "id % 10 k", "id n1", "-id n2")
+    right = spark.range(0, 300, 1, 2).selectExpr("id b", "id % 10 k", "id * 2 m1")
+    df = left.join(right, "k").withColumn("v", drawn_from_nothing())
+    built = [physical(df.select(*read)) for read in (["*"], ["a", "b", "m1", "v"])]
+    assert "BuildRight" in built[0]
+    assert "BuildLeft" in built[1]
+    assert_refused_or_same(session, "streamed", df, df.select("a", "b", "m1", "v"), ["a", "b"])
+
+
+def test_a_broadcast_side_that_comes_by_a_shuffle_has_no_order(spark: Any, session: Any) -> None:
+    grouped = orders(spark).groupBy("country", functions.expr("id % 3 as t"))
+    of_each = grouped.agg(functions.max("note").alias("most"), functions.count("*").alias("n"))
+    df = orders(spark).join(of_each, "country").withColumn("v", drawn("country"))
+    assert "BuildRight" in physical(df)
+    assert_refused_or_same(session, "of groups", df, df.select("id", "t", "v"), ["id", "t"])
+
+
+def physical(df: Any) -> str:
+    return str(df._jdf.queryExecution().executedPlan().toString())
+
+
+def assert_refused_or_same(session: Any, name: str, df: Any, few: Any, key: list[str]) -> None:
+    with session.epoch(name):
+        first = {tuple(row[one] for one in key): row.v for row in df.collect()}
+        try:
+            again = {tuple(row[one] for one in key): row.v for row in few.collect()}
+            first = {key: v for key, v in first.items() if key in again}
+        except PySparkException as error:
+            assert isinstance(errors.find(error), errors.ReplayDivergence)  # noqa: PT017
+        else:
+            assert again == first
+
+
+def test_sides_of_a_union_that_the_optimizer_drops_are_not_others(spark: Any, session: Any) -> None:
+    def side(kind: str) -> Any:
+        grouped = spark.range(0, 200, 1, 2).selectExpr("id % 100 as id", "id % 5 as x")
+        named = functions.lit(kind).alias("kind")
+        return grouped.groupBy("id").agg(functions.max("x").alias("x")).select("*", named)
+
+    all_sides = side("a").unionByName(side("b")).unionByName(side("c"))
+    v = drawn("x")
+    one, other = (all_sides.where(f"kind <> '{kind}'").withColumn("v", v) for kind in "ac")
+    assert_refused_or_same(session, "sides", one, other.where("kind = 'b'"), ["id", "kind"])
+
+
+@pytest.mark.parametrize("frame", ["table", "broadcast", "shuffled"])
+def test_of_a_filter_below_the_function_rows_are_not_known_by_their_places(
+    spark: Any, session: Any, frame: str
+) -> None:
+    df = {
+        "table": orders,
+        "broadcast": lambda spark: joined(spark, "broadcast"),
+        "shuffled": lambda spark: orders(spark).repartition(3, "customer"),
+    }[frame](spark)
+    score = drawn("country")
+    read = ["*"] if frame == "table" else ["id", "v"]
+    whole = df.withColumn("v", score)
+    half = df.where(f"id >= {ROWS // 2}").withColumn("v", score).select(*read)
+    above = whole.where(f"id >= {ROWS // 2}").select("id", "v")
+    with session.epoch(f"filtered {frame}"):
+        first = by_id(whole)
+        assert all(first[row.id] == row.v for row in above.collect())
+        with pytest.raises(PySparkException) as refused:
+            half.collect()
+    error = errors.find(refused.value)
+    assert isinstance(error, errors.ReplayDivergence)
+    assert "filter" in str(error)
+    with session.epoch(f"filtered {frame}, told apart"):
+        keyed = drawn("country", row_key="id")
+        first = by_id(df.withColumn("v", keyed))
+        rows = df.where(f"id >= {ROWS // 2}").withColumn("v", keyed).collect()
+        assert all(first[row.id] == row.v for row in rows)
+
+
+def test_one_frame_has_its_order_however_it_is_read(
+    spark: Any, session: Any, tmp_path: Path
+) -> None:
+    """Written, counted, joined with itself, or read in a subquery: rows stay where they are."""
+    rows = orders(spark).where("id % 3 = 0").withColumn("v", drawn("country"))
+    with session.epoch("one frame"):
+        first = {row.id: row.v for row in rows.collect()}
+        rows.write.parquet(str(tmp_path / "written"))
+        assert {
+            row.id: row.v for row in spark.read.parquet(str(tmp_path / "written")).collect()
+        } == (first)
+        assert rows.agg(functions.sum("v")).first()[0] == pytest.approx(sum(first.values()))
+        rows.createOrReplaceTempView("one_frame")
+        for query in (
+            "select id, v from one_frame where v >= 0",
+            "with t as (select id, v, note from one_frame) select id, v from t limit 100000",
+            "select a.id, a.v from one_frame a join one_frame b on a.id = b.id and a.v = b.v",
+        ):
+            assert {row.id: row.v for row in spark.sql(query).collect()} == first
+        found = spark.sql("select id from one_frame where v = (select max(v) from one_frame)")
+        assert first[found.first().id] == max(first.values())
 
 
 def test_a_filter_reads_what_tells_rows_apart(spark: Any, session: Any) -> None:

@@ -22,7 +22,6 @@ import org.apache.spark.rdd.CoalescedRDDPartition;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Expression;
-import org.apache.spark.sql.catalyst.expressions.PythonFuncExpression;
 import org.apache.spark.sql.catalyst.plans.logical.CTERelationDef;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.physical.HashPartitioning;
@@ -32,7 +31,6 @@ import org.apache.spark.sql.execution.CoalescedPartitionSpec;
 import org.apache.spark.sql.execution.LogicalRDD;
 import org.apache.spark.sql.execution.ShuffledRowRDD;
 import org.apache.spark.sql.execution.ShuffledRowRDDPartition;
-import org.apache.spark.sql.execution.columnar.InMemoryRelation;
 import org.apache.spark.sql.execution.datasources.FilePartition;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
 import scala.Product;
@@ -61,6 +59,7 @@ public class Borders {
     /** What {@link #cut} has found, by RDD. */
     private final Map cuts = new IdentityHashMap();
     private final Columns columns = new Columns();
+    private final Choice choice = new Choice(columns);
     /** Checkpoints that a plan reads. */
     private final Map kept = new IdentityHashMap();
     private final String token;
@@ -72,66 +71,21 @@ public class Borders {
      * Of the RDD of a stage, of a function by the token of its use, and of the queries in whose plans it may be: this one,
      * and the one that it is a part of. A job over a frame's RDD is of none.
      */
-    public Borders(Object rdd, Object token, Object plan, Object optimized, Object root)
+    public Borders(Object rdd, Object token, Object plan, Object optimized, Object physical, Object root)
         throws NoSuchAlgorithmException, IllegalAccessException {
         named = MessageDigest.getInstance("SHA-256");
         placed = MessageDigest.getInstance("SHA-256");
         this.token = token.toString();
         findShared((LogicalPlan) plan);
         findShared((LogicalPlan) root);
-        find((LogicalPlan) plan);
-        find((LogicalPlan) root);
+        find((LogicalPlan) plan, true);
+        // What a command writes stands in its own plan, too, as it was planned there.
+        find((LogicalPlan) root, !isFound);
         if (optimized != null) {
             columns.addOptimized((LogicalPlan) optimized);
         }
         describe((RDD) rdd);
-        Map read = new IdentityHashMap();
-        if (optimized != null) {
-            addRead((LogicalPlan) optimized, false, read);
-        }
-        isInOrder = isInOrder((RDD) rdd, read);
-    }
-
-    /**
-     * Whether rows come to the function in the order of what they were read from, each time: on their way there is no
-     * shuffle, or they were kept behind it.
-     */
-    private static boolean isInOrder(RDD last, Map below) {
-        Map seen = new IdentityHashMap();
-        List left = new ArrayList();
-        left.add(last);
-        while (!left.isEmpty()) {
-            RDD rdd = (RDD) left.remove(left.size() - 1);
-            boolean isBelow = below.containsKey(rdd);
-            if (seen.put(rdd, rdd) != null || isBelow && (rdd.getStorageLevel().isValid() || rdd.isCheckpointed())) {
-                continue;
-            }
-            for (Iterator each = list(rdd.dependencies()).iterator(); each.hasNext();) {
-                Dependency dependency = (Dependency) each.next();
-                if (dependency instanceof ShuffleDependency) {
-                    return false;
-                }
-                left.add(dependency.rdd());
-                if (isBelow) {
-                    below.put(dependency.rdd(), rdd);
-                }
-            }
-        }
-        return true;
-    }
-
-    /** Adds what is read below the function, by the plan that Spark computes. */
-    private void addRead(LogicalPlan plan, boolean isBelow, Map read) {
-        if (isBelow && plan instanceof InMemoryRelation) {
-            RDD kept = ((InMemoryRelation) plan).cacheBuilder().cachedColumnBuffers();
-            read.put(kept, plan);
-        } else if (isBelow && plan instanceof LogicalRDD) {
-            read.put(((LogicalRDD) plan).rdd(), plan);
-        }
-        boolean areBelow = isBelow || isIn(plan);
-        for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
-            addRead((LogicalPlan) each.next(), areBelow, read);
-        }
+        isInOrder = new Order(this.token, physical).holds();
     }
 
     /** Looks at what a plan reads that it does not say how to compute, or says elsewhere. */
@@ -141,6 +95,7 @@ public class Borders {
         }
         if (plan instanceof CTERelationDef) {
             columns.addCommon((CTERelationDef) plan);
+            choice.addCommon((CTERelationDef) plan);
         } else if (plan instanceof LogicalRDD && ((LogicalRDD) plan).rdd().checkpointData().isDefined()) {
             kept.put(((LogicalRDD) plan).rdd(), plan);
         }
@@ -162,48 +117,33 @@ public class Borders {
     }
 
     /** Looks at the columns below the function, wherever in a plan it is. */
-    private void find(LogicalPlan plan) {
+    private void find(LogicalPlan plan, boolean isOwn) {
         if (plan == null) {
             return;
         }
-        if (isIn(plan)) {
+        if (Columns.areOf(token, plan)) {
             columns.addBelow(list(plan.children()));
+            if (isOwn) {
+                choice.addBelow(list(plan.children()));
+            }
             isFound = true;
         }
         for (Iterator each = plans(plan).iterator(); each.hasNext();) {
-            find((LogicalPlan) each.next());
+            find((LogicalPlan) each.next(), isOwn);
         }
-    }
-
-    /** Whether the function is in an expression of a node. */
-    private boolean isIn(LogicalPlan node) {
-        boolean isIn = false;
-        for (Iterator each = list(node.expressions()).iterator(); each.hasNext();) {
-            isIn |= isIn((Expression) each.next());
-        }
-        return isIn;
-    }
-
-    private boolean isIn(Expression expression) {
-        boolean isIn = expression instanceof PythonFuncExpression
-            && token.equals(Columns.mark((PythonFuncExpression) expression));
-        for (Iterator each = list(expression.children()).iterator(); each.hasNext();) {
-            isIn |= isIn((Expression) each.next());
-        }
-        return isIn;
     }
 
     /**
      * In the lowest bit whether rows may be elsewhere though all hashes are the same, in the next whether they come in the
-     * order of their source. The 30 bits above are a hash in which columns have their names alone, as in each query over
-     * the frame; the upper half is one in which they have what they are made of, or 0 if that is not known of some: it is
-     * of an RDD that this plan reads.
+     * order of their source. The 15 bits above are of the rows' choice, the next 15 a hash in which columns have their names
+     * alone, as in each query over the frame; the upper half is one in which they have what they are made of, or 0 if that is
+     * not known of some: it is of an RDD that this plan reads.
      */
-    public long hash() {
-        long names = Math.max(first(named) >>> 2, 1L);
+    public long hash() throws NoSuchAlgorithmException {
+        long names = Math.max(first(named) >>> 17, 1L);
         long places = columns.areAllPlaced() ? Math.max(first(placed), 1L) : 0L;
         long bits = (isInOrder ? 2L : 0L) | (deals || !columns.areAllPlaced() ? 1L : 0L);
-        return places << 32 | names << 2 | bits;
+        return places << 32 | names << 17 | choice.hash(15) << 2 | bits;
     }
 
     /** The first 32 bits. */

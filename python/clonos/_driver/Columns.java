@@ -18,6 +18,7 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedLambdaVariable;
 import org.apache.spark.sql.catalyst.expressions.PythonFuncExpression;
+import org.apache.spark.sql.catalyst.plans.QueryPlan;
 import org.apache.spark.sql.catalyst.plans.logical.BaseEvalPython;
 import org.apache.spark.sql.catalyst.plans.logical.CTERelationDef;
 import org.apache.spark.sql.catalyst.plans.logical.CTERelationRef;
@@ -213,7 +214,7 @@ public class Columns {
     }
 
     /** Of what an expression has besides others, what is the same in each process. */
-    private static void sayPart(Object part, StringBuilder text) {
+    public static void sayPart(Object part, StringBuilder text) {
         if (part instanceof Option && ((Option) part).isDefined()) {
             sayPart(((Option) part).get(), text);
         } else if (part instanceof scala.collection.Set) {
@@ -229,6 +230,28 @@ public class Columns {
             || part instanceof DataType) {
             text.append(part);
         }
+    }
+
+    /** Whether some expression of a node is of a function, which is known by its token. */
+    public static boolean areOf(String token, QueryPlan node) {
+        for (Iterator each = list(node.expressions()).iterator(); each.hasNext();) {
+            if (isOf(token, (Expression) each.next())) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private static boolean isOf(String token, Expression expression) {
+        if (expression instanceof PythonFuncExpression && token.equals(mark((PythonFuncExpression) expression))) {
+            return true;
+        }
+        for (Iterator each = list(expression.children()).iterator(); each.hasNext();) {
+            if (isOf(token, (Expression) each.next())) {
+                return true;
+            }
+        }
+        return false;
     }
 
     private static boolean isUnsteadyItself(Expression expression) {

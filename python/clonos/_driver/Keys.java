@@ -17,14 +17,12 @@ import org.apache.spark.sql.catalyst.expressions.IsNull;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
-import org.apache.spark.sql.catalyst.expressions.XxHash64;
 import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.catalyst.plans.logical.Expand;
 import org.apache.spark.sql.catalyst.plans.logical.Generate;
 import org.apache.spark.sql.catalyst.plans.logical.Join;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
-import org.apache.spark.sql.catalyst.plans.logical.Union;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.BinaryType;
 import org.apache.spark.sql.types.BooleanType;
@@ -96,9 +94,6 @@ public class Keys {
         }
         if (plan instanceof Expand) {
             return ofExpanded((Expand) plan);
-        }
-        if (plan instanceof Union) {
-            return ofUnion((Union) plan);
         }
         boolean isProject = plan instanceof Project;
         if (!isProject && !LEAVE_ROWS.contains(plan.getClass().getSimpleName())) {
@@ -203,38 +198,6 @@ public class Keys {
         LogicalPlan with = copy(plan, new Object[] {
             plan.projections(), seq(projections), plan.output(), seq(output), plan.child(), below.plan});
         return new Keys(with, columns, names, made);
-    }
-
-    /** Rows of all sides are known by their side and the keys that they have there, in one hash. */
-    private static Keys ofUnion(Union plan) {
-        List children = new ArrayList();
-        StringBuilder name = new StringBuilder("union");
-        for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
-            LogicalPlan child = (LogicalPlan) each.next();
-            Keys below = of(child);
-            if (below == null) {
-                return null;
-            }
-            List values = new ArrayList();
-            for (int i = 0; i < below.columns.size(); i++) {
-                Attribute column = (Attribute) below.columns.get(i);
-                if (!isHashed(column.dataType()) || addHashed(column, values)) {
-                    return null;
-                }
-                name.append('\n').append(below.names.get(i)).append('\t').append(column.dataType().json());
-            }
-            values.add(new Literal(Integer.valueOf(children.size()), IntegerType$.MODULE$));
-            name.append("\n|");
-            List output = new ArrayList(list(child.output()));
-            output.add(named(new XxHash64(seq(values), 42L), "keys"));
-            children.add(new Project(seq(output), below.plan));
-        }
-        LogicalPlan with = (LogicalPlan) plan.withNewChildren(seq(children));
-        List columns = new ArrayList();
-        columns.add(with.output().last());
-        List names = new ArrayList();
-        names.add(name);
-        return new Keys(with, columns, names, new HashSet());
     }
 
     /** A node with some of its parts replaced, each by the one behind it. */

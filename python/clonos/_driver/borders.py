@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # Borders by a stage's number, a use's token, and an execution with its root, where there is one.
 Borders = Callable[[int, int, int | None, int | None], int | None]
 _log = logging.getLogger("clonos")
+USES = ("Changing", "Columns", "Choice", "Order")
 
 
 def stage_borders(spark: SparkSession, ended: Callable[[int], Any]) -> Borders:
@@ -45,10 +46,11 @@ def stage_borders(spark: SparkSession, ended: Callable[[int], Any]) -> Borders:
             plans = [
                 None if own is None else own.analyzed(),
                 None if own is None else own.optimizedPlan(),
+                None if own is None else own.executedPlan(),
                 None if whole is None else whole.analyzed(),
             ]
             arguments = (found.get().rdd(), f"{token:016x}", *plans)
-            described = compiled.made(spark, "Borders", *arguments, uses=("Columns",))
+            described = compiled.made(spark, "Borders", *arguments, uses=USES)
             return int(described.hash()) % 2**64
         except Exception as error:  # noqa: BLE001, whatever another Spark has otherwise
             if not failed and spark_private.is_running(spark):

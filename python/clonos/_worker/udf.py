@@ -39,7 +39,7 @@ class UdfSpec:
     `keywords`; columns after them identify the row: those of `row_key`, if it is `keyed`, else a
     mark that the optimizer may add. `types` are Spark's, as JSON, of arguments that
     Arrow does not tell all of; `return_type` is Spark's too, ``None`` where Spark keeps it itself.
-    What only draws (`draws`) has its results recorded where rows may trade places.
+    What only draws (`draws`) has its results recorded where rows may trade places, or have a key.
     `pickled` says which coercions a row function's results get, `conf` is the session's.
     `config` is ``None`` where nothing is recorded.
     """
@@ -150,7 +150,7 @@ def _recorded(
         message = f"{spec.uid} is called with nothing, and has one answer for equal arguments"
         raise ConfigError(message, "CONFIG")
     is_marked = bool(first) and len(first[0]) > (spec.marks_at or len(first[0]))
-    if spec.record == "services" and not (spec.draws and is_marked):
+    if spec.record == "services" and not (spec.draws and (spec.keyed or is_marked)):
         return _services(function, columns, config, place)
     if spec.per == "value":
         return _values(function, columns, config, place)

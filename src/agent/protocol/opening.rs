@@ -9,7 +9,7 @@ use super::Commit;
 use crate::agent::borders::Borders;
 use crate::agent::code::{Code, Execution, Plan, Use};
 use crate::id::{AgentId, Generation, LogOffset, TaskId};
-use crate::task::Ended;
+use crate::task::{Choice, Ended};
 
 /// A worker opens a task's log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -76,8 +76,8 @@ pub struct Recording {
     /// Whether rows that it does not have may be in logs of as many other partitions: as these had other borders, or though
     /// nothing says that.
     pub dealt: bool,
-    /// Whether the rows of the stage that opens come in the order of what they were read from, each time.
-    pub in_order: bool,
+    /// Which rows come in the stage that opens, and whether they do in the order of what they were read from.
+    pub choice: Choice,
     /// Whether any of those may as well be the one that is meant.
     pub uncertain: bool,
     /// Whether any part of what is recorded may be asked for: an earlier stage of this run asked for all, or the

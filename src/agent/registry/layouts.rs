@@ -376,7 +376,7 @@ mod tests {
         let mut registry = Registry::new();
         let (addr, host) = ("1".to_owned(), "1".to_owned());
         registry.register(AgentInfo { id: AgentId(1), addr, host, driver: false }, "", 0);
-        let mut recording = |stage: u32, borders| {
+        let mut recording = |stage: u32, borders: u64| {
             let (used, attempt) = (Use { token: u64::from(stage), ..Use::default() }, u64::from(stage));
             let execution = Some(Execution { id: attempt, root: attempt });
             let (app, worker, inside, stamp) = (1, attempt, false, 0);
@@ -387,7 +387,7 @@ mod tests {
             registry.planned(&open, Some(vec![Placed { operator, used, over: 1, tables: 1, plan }]));
             let (sent, cut) = (
                 Sent { by: AgentId(1), number: attempt },
-                StageCut { tasks: Some(2), borders: Borders(borders) },
+                StageCut { tasks: Some(2), borders: Borders(borders << 17) },
             );
             let Granted::Yes(grant) = registry.grant(&open, sent, 0, cut, 0) else {
                 panic!("nobody is in the way")
@@ -410,7 +410,8 @@ mod tests {
         let (used, execution) = (Use::default(), None);
         let (app, stage, attempt, worker, inside, stamp) = (1, 2, 3, 3, false, 0);
         let open = OpenTask { task: task(0), used, execution, app, stage, attempt, worker, inside, stamp };
-        let of = |borders| StageCut { tasks: Some(4), borders: Borders(borders) }.layout(&open, None);
+        let of =
+            |borders: u64| StageCut { tasks: Some(4), borders: Borders(borders << 17) }.layout(&open, None);
         assert!(of(4).is_cut_alike(&of(4)) && !of(4).has_other_borders(&of(4)));
         assert!(!of(4).is_cut_alike(&of(8)) && of(4).has_other_borders(&of(8)));
         assert!(!of(4).is_cut_alike(&of(0)) && !of(4).has_other_borders(&of(0)));

@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::{Ambiguous, Keys, Matcher, Matching, index_u32};
 use crate::determinant::FingerprintMap;
 use crate::error::Result;
+use crate::task::choice::Chosen;
 use crate::task::divergence::misuse;
 use crate::task::marks::{self, Likeness};
 use crate::task::matching::Found;
@@ -53,21 +54,27 @@ impl Matcher {
         }
     }
 
-    /// Rows that are marked, and known by their arguments alone, need not be those that came in their places before: with other
-    /// columns Spark may compute them in another order. Not so where the stage gives them theirs, or arguments tell.
+    /// Rows that are known by their arguments alone need not be those that came in their places before: with other columns
+    /// Spark may compute them in another order, and of another frame they are others. Not so where the stage gives them
+    /// theirs, or arguments tell.
     fn doubt_order(&mut self, marks: &[u64]) {
         let are_marked = self.recorded.are_marked() || marks.iter().any(|mark| *mark != marks::NONE);
-        if self.in_order || !are_marked || !self.checks_ambiguity {
+        let may_differ = match self.chosen {
+            Chosen::InOrder => false,
+            Chosen::Otherwise => true,
+            Chosen::Alike | Chosen::Unknown => are_marked,
+        };
+        if !may_differ || !self.checks_ambiguity {
             return;
         }
-        let is_anybodys =
-            marks.first().is_some_and(|mark| *mark != marks::NONE && marks::tells_nothing(*mark));
-        if is_anybodys {
-            // Whoever reads these rows cannot tell them apart either.
+        let tells_nothing = |mark: &u64| *mark != marks::NONE && marks::tells_nothing(*mark);
+        if self.chosen == Chosen::Alike && marks.first().is_some_and(tells_nothing) {
+            // Whoever reads these rows, which are all of the frame's, cannot tell them apart either.
             self.checks_ambiguity = self.has_others || self.others_may_take;
             return;
         }
-        self.doubts_order = !order::tells_rows(self.recorded.fingerprints(0..self.recorded.own()));
+        let own = self.recorded.fingerprints(0..self.recorded.own());
+        self.doubts_order = self.chosen == Chosen::Otherwise || !order::tells_rows(own);
         if self.doubts_order {
             self.give_up_order();
             self.keep_order_given_up();

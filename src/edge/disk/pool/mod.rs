@@ -218,7 +218,7 @@ impl Builder {
                 Determinant::Copies { places } => copies = row_numbers(places)?,
                 Determinant::OfOtherUses { places } => of_uses = row_numbers(places)?,
                 // Where rows came in their partition tells a task nothing that reads another.
-                Determinant::Rows { .. } | Determinant::InOrder | Determinant::EpochMark => {}
+                Determinant::Rows { .. } | Determinant::Choice { .. } | Determinant::EpochMark => {}
                 other => return Err(Error::CorruptLog { what: format!("{other:?} in a log of results") }),
             }
         }

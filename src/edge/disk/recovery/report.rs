@@ -148,7 +148,7 @@ fn count(block: &bytes::Bytes, into: &mut BTreeMap<&'static str, u64>) -> Result
 const fn name(determinant: &Determinant<'_>) -> &'static str {
     match determinant {
         Determinant::Header { .. } => "header",
-        Determinant::InOrder => "in order of source",
+        Determinant::Choice { .. } => "choice",
         Determinant::Time { .. } => "time",
         Determinant::Seed { .. } => "seed",
         Determinant::Results { .. } => "results",

@@ -37,9 +37,17 @@ fn recorded_by(mut first: Attempt, batch: &[&str], marks: Vec<u64>) -> Vec<Bytes
     first.log
 }
 
+fn of_choice(choice: u16) -> TaskOptions {
+    TaskOptions { choice: Choice(choice), ..result_options() }
+}
+
+fn chosen(choice: u16, log: Vec<Bytes>, first: i64) -> Attempt {
+    Attempt::with(of_choice(choice), log, first)
+}
+
 /// An attempt of a stage that reads no shuffle.
 fn in_order(log: Vec<Bytes>, first: i64) -> Attempt {
-    Attempt::with(TaskOptions { in_order: true, ..result_options() }, log, first)
+    chosen(5, log, first)
 }
 
 #[test]
@@ -196,16 +204,42 @@ fn a_stage_that_reads_no_shuffle_has_its_rows_in_their_order_if_the_one_that_rec
 
 #[test]
 fn rows_of_which_nothing_but_the_arguments_is_read_are_anybodys() {
-    let log = recorded_marked(&["a", "a", "b"], marks(1, &[10, 20, 30]));
+    let log = recorded_by(chosen(4, Vec::new(), 1), &["a", "a", "b"], marks(1, &[10, 20, 30]));
     let nothing = || vec![2 << 1; 3];
-    let mut second = Attempt::new(log.clone(), 100);
+    let mut second = chosen(4, log.clone(), 100);
     assert_eq!(second.run_marked(&["a", "a", "b"], nothing()).unwrap(), [1, 2, 3]);
-    let mut other_order = Attempt::new(log.clone(), 100);
+    let mut other_order = chosen(4, log.clone(), 100);
     assert_eq!(other_order.run_marked(&["a", "b", "a"], nothing()).unwrap(), [1, 3, 2]);
     // A column that may be another by itself is read, too.
-    let mut in_part = Attempt::new(log, 100);
+    let mut in_part = chosen(4, log.clone(), 100);
     let seen = vec![2 << 1 | 1; 3];
     assert_diverged(in_part.run_marked(&["a", "a", "b"], seen), Kind::AmbiguousRows, Some(0));
+    // Of another frame rows are told apart by which of them come.
+    for choice in [6, 0] {
+        let mut other = chosen(choice, log.clone(), 100);
+        assert_diverged(other.run_marked(&["a", "a", "b"], nothing()), Kind::AmbiguousRows, Some(0));
+    }
+}
+
+#[test]
+fn of_other_rows_none_is_known_by_its_place() {
+    let rows = ["a", "b", "a", "b", "c"];
+    // A filter below the function lets the second of each pair through.
+    let few = ["a", "b"];
+    let recorded = recorded_by(chosen(5, Vec::new(), 1), &rows, marks(1, &[10, 20, 30, 40, 50]));
+    let mut filtered = chosen(7, recorded, 100);
+    assert_diverged(filtered.run_marked(&few, marks(2, &[31, 41])), Kind::AmbiguousRows, Some(0));
+    // So also where rows have no marks.
+    let unmarked = recorded_by(chosen(5, Vec::new(), 1), &rows, Vec::new());
+    assert_diverged(chosen(7, unmarked.clone(), 100).run(&words(&few)), Kind::AmbiguousRows, Some(0));
+    for choice in [5, 4, 0] {
+        assert_eq!(chosen(choice, unmarked.clone(), 100).run(&words(&few)).unwrap(), [1, 2]);
+    }
+    // What has no arguments of another is known by these, and others are new.
+    assert_eq!(chosen(7, unmarked.clone(), 100).run(&words(&["c", "d"])).unwrap(), [5, 100]);
+    let mut any =
+        Attempt::with(TaskOptions { on_ambiguous: OnAmbiguous::Any, ..of_choice(7) }, unmarked, 100);
+    assert_eq!(any.run(&words(&few)).unwrap(), [1, 2]);
 }
 
 #[test]
