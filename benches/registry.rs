@@ -101,7 +101,7 @@ impl Cluster {
         let agent = self.agent_of(number);
         match self.registry.grant(&open, Sent { by: agent, number: run }, 0, Some(10_000), self.now_ms) {
             Granted::Yes(grant) => grant.generation,
-            Granted::Busy | Granted::Crossed | Granted::Left => unreachable!("nobody else has it open"),
+            _ => unreachable!("nobody else has it open"),
         }
     }
 

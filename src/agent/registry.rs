@@ -11,6 +11,7 @@ mod figures;
 mod layouts;
 mod moved;
 mod parts;
+mod refused;
 mod repair;
 mod state;
 mod uses;
@@ -30,7 +31,7 @@ use super::protocol::{
     Beginning, Commit, Ending, Grant, Layout, Left, OpenTask, Placed, Recording, Recovery, Sent, Totals,
 };
 use super::state::registry::States;
-use crate::error::{Error, Result};
+use crate::error::{Divergence, Error, Result};
 use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::{Ended, Summary};
 pub(crate) use parts::first_part;
@@ -137,6 +138,8 @@ struct Entry {
     ran_live: u64,
     ran_replayed: u64,
     resent: u64,
+    /// Why an attempt was refused, and of which stage.
+    refused: Option<(Layout, Box<Divergence>)>,
 }
 
 /// Executions of one streaming query, which Spark numbers in their order.
@@ -177,6 +180,8 @@ pub enum Granted {
     Busy,
     /// The same, and that stage waits for what this attempt has open.
     Crossed,
+    /// An attempt of the same stage was refused.
+    Refused(Box<Divergence>),
     /// The task is of a run of the epoch that is over, its opener has asked again since or has been and gone, or its agent
     /// was declared dead.
     Left,
@@ -266,6 +271,9 @@ impl Registry {
             return Granted::Left;
         }
         let task = part_of(&first, part);
+        if let Some(divergence) = self.refused_in(&task, &layout) {
+            return Granted::Refused(divergence);
+        }
         if let Some(waits) = self.waits_for_others(&task, &layout, open.attempt, now_ms) {
             return waits;
         }
@@ -435,6 +443,7 @@ impl Registry {
             self.totals.ran_replayed += u64::from(ending.recovery == Recovery::Replayed);
             self.totals.resent += u64::from(ending.recovery == Recovery::Resent);
         }
+        self.note_refused(task, generation, &ending);
         let opener = self.opener_is_over(task, generation);
         // Others may have gone on without an agent that was declared dead, and the attempt is told that it has failed.
         let standing = if ending.done { self.is_not_dead(left.by) } else { Ok(()) };
@@ -483,11 +492,5 @@ impl Registry {
         let Some(uses) = self.uses.get(&task.epoch_key()) else { return Ok(()) };
         // Also if the end is told again, as its answer was lost.
         if ending_done { uses.moved.check(task) } else { Ok(()) }
-    }
-
-    /// Sums since the start.
-    #[must_use]
-    pub const fn totals(&self) -> Totals {
-        self.totals
     }
 }

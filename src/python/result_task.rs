@@ -231,8 +231,10 @@ impl PyResultTask {
     fn close(&self, py: Python<'_>) {
         // The attempt is over whatever this answers; what it published stays.
         let _ = enter(py, || {
-            let summary = lock(&self.task).summary();
-            self.publisher.close(&summary, Ending::default())
+            let task = lock(&self.task);
+            let (summary, refused) = (task.summary(), task.refused());
+            drop(task);
+            self.publisher.close(&summary, Ending { refused, ..Ending::default() })
         });
     }
 }

@@ -108,6 +108,11 @@ impl Standing {
         Ok(())
     }
 
+    /// The divergence, if there was one.
+    pub(super) fn failed(&self) -> Option<&Divergence> {
+        self.failed.as_deref()
+    }
+
     /// No more calls are expected.
     pub(super) const fn finish(&mut self) {
         self.finished = true;

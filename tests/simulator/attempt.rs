@@ -310,7 +310,7 @@ impl Attempt {
         self.service.finish()?;
         let recovery = if self.recorded { Recovery::Replayed } else { Recovery::Live };
         let used = self.inputs_used.take().into_iter().collect();
-        cluster.close(&self.session, Ending { done: true, has_frames: false, recovery, used })?;
+        cluster.close(&self.session, Ending { done: true, recovery, used, ..Ending::default() })?;
         Ok(Step::Done(std::mem::take(&mut self.frames)))
     }
 }

@@ -18,7 +18,14 @@ from hypothesis import strategies as st
 
 import clonos
 from clonos import _config, _core, _services, errors
-from clonos.errors import AgentError, AuthRefused, ConfigError, Fenced, ForkedProcess
+from clonos.errors import (
+    AgentError,
+    AuthRefused,
+    ConfigError,
+    Fenced,
+    ForkedProcess,
+    ReplayDivergence,
+)
 from local_agent import SECRET, make_config, open_task, start_agent
 
 _operators = itertools.count(1)
@@ -364,3 +371,23 @@ def test_a_failed_service_is_asked_again_unless_something_depends_on_it(config: 
 def test_a_checkpoint_folder_that_nobody_can_mean_is_refused(path: str | Path, why: str) -> None:
     with pytest.raises(ConfigError, match=f"checkpoint_dir.*{why}"):
         _config.parse_checkpoint_dir(path)
+
+
+def test_what_nothing_tells_apart_is_refused_by_each_attempt_of_its_stage(config: Any) -> None:
+    """Spark tries it again, and the order in which rows come may be the recorded one by chance."""
+    first = open_task(config, _core.ResultTask, "refused")
+    plan = first.offer([pa.array(["a", "b", "a"])])
+    first.complete(plan, pa.array([1, 2, 3]))
+    first.publish()
+    first.finish()
+    second = open_task(config, _core.ResultTask, "refused", stage=1)
+    with pytest.raises(ReplayDivergence, match="equal rows with different values") as refused:
+        second.offer([pa.array(["b", "a", "a"])])
+    second.close()
+    with pytest.raises(ReplayDivergence) as again:
+        open_task(config, _core.ResultTask, "refused", stage=1)
+    assert str(again.value) == str(refused.value)
+    other_stage = open_task(config, _core.ResultTask, "refused", stage=2)
+    plan = other_stage.offer([pa.array(["a", "b", "a"])])
+    assert other_stage.complete(plan, None).to_pylist() == [1, 2, 3]
+    other_stage.finish()

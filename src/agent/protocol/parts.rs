@@ -4,6 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::{AgentInfo, Layout, Recovery};
+use crate::error::Divergence;
 use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 
 /// Spark has committed an epoch.
@@ -88,6 +89,8 @@ pub struct Ending {
     pub recovery: Recovery,
     /// Each operator that sent to it, and a hash over the versions of all its logs.
     pub used: Vec<(String, u64)>,
+    /// Why no attempt of its stage may go on: equal rows had other answers, and which is which is not known.
+    pub refused: Option<Box<Divergence>>,
 }
 
 /// What an attempt leaves at its agent.

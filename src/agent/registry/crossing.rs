@@ -271,7 +271,7 @@ mod tests {
                 Granted::Yes(grant) => Told::Yes(grant.generation),
                 Granted::Busy => Told::Busy,
                 Granted::Crossed => Told::Crossed,
-                Granted::Left => panic!("nothing has ended"),
+                Granted::Left | Granted::Refused(_) => panic!("nothing has ended"),
             }
         }
 

@@ -116,6 +116,7 @@ impl Entry {
             ran_live: 0,
             ran_replayed: 0,
             resent: 0,
+            refused: None,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Registry;
-use crate::agent::protocol::{OperatorStats, TaskStats};
+use crate::agent::protocol::{OperatorStats, TaskStats, Totals};
 use crate::id::TaskId;
 use crate::task::Summary;
 
@@ -45,6 +45,12 @@ impl Figures {
 }
 
 impl Registry {
+    /// Sums since the start.
+    #[must_use]
+    pub const fn totals(&self) -> Totals {
+        self.totals
+    }
+
     /// Sums since the start, by operator.
     #[must_use]
     pub fn operator_stats(&self) -> Vec<OperatorStats> {

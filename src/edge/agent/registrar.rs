@@ -213,6 +213,7 @@ impl LocalRegistry {
         let mut grant = match registry.grant(open, sent, commits_seen, cut, now_ms) {
             Granted::Yes(grant) => grant,
             Granted::Busy => return Ok(Reply::Busy),
+            Granted::Refused(divergence) => return Err(Error::Divergence(divergence)),
             Granted::Crossed => return Err(Error::OperatorUsedTwice { task: open.task.clone() }),
             Granted::Left => {
                 let (task, none) = (open.task.clone(), Generation::NONE);

@@ -1,12 +1,19 @@
 //! Rows that other tasks recorded.
 
 use super::ResultTask;
-use crate::error::Result;
+use crate::error::{Divergence, DivergenceKind, Result};
 use crate::task::header;
 use crate::task::plan::{Plan, Run};
 use crate::task::pool::{PoolQuestion, PoolRows};
 
 impl ResultTask {
+    /// Why no attempt of this stage may go on, if this one has met rows that nothing tells apart.
+    #[must_use]
+    pub fn refused(&self) -> Option<Box<Divergence>> {
+        let failed = self.standing.failed()?;
+        (failed.kind == DivergenceKind::AmbiguousRows).then(|| Box::new(failed.clone()))
+    }
+
     /// Asks how many rows others have recorded, once, where an attempt before has taken some of them: else this one, which
     /// finds those in its own log, would not hear of it.
     pub(super) fn ask_count(

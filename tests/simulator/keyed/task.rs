@@ -174,7 +174,7 @@ impl World {
                 Ok(())
             }
             Granted::Busy | Granted::Crossed => Ok(()),
-            Granted::Left => Err(task.fenced()),
+            Granted::Left | Granted::Refused(_) => Err(task.fenced()),
         }
     }
 
