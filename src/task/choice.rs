@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 /// What is known of how rows are chosen that come to a function, and of their order.
 ///
 /// The lowest bit says that they come in the order of their source, each time. Those above are a hash of what is below the
-/// function: the filters, joins and limits that choose rows, not the columns that are read of them. A hash of 0 is not known.
+/// function: the filters, joins and limits that choose rows, not the columns that are read of them. A hash of 0 is not known,
+/// the greatest that of a function that stands in several places of its query, to which other rows come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Choice(pub u16);
 
@@ -25,15 +26,19 @@ pub(super) enum Chosen {
 impl Choice {
     /// Of a query that does not tell.
     pub const UNKNOWN: Self = Self(0);
+    /// The hash of one of several places.
+    const SEVERAL: u16 = u16::MAX >> 1;
 
     const fn hash(self) -> u16 {
         self.0 >> 1
     }
 
-    pub(super) const fn compare(self, with: Self) -> Chosen {
+    /// `same_stage`: both are of one, so of one place.
+    pub(super) const fn compare(self, with: Self, same_stage: bool) -> Chosen {
         match (self.hash(), with.hash()) {
             (0, _) | (_, 0) => Chosen::Unknown,
             (ours, theirs) if ours != theirs => Chosen::Otherwise,
+            (Self::SEVERAL, _) if !same_stage => Chosen::Otherwise,
             _ if self.0 & with.0 & 1 == 1 => Chosen::InOrder,
             _ => Chosen::Alike,
         }
@@ -56,8 +61,14 @@ mod tests {
             (1, 5, Chosen::Unknown),
             (1, 1, Chosen::Unknown),
         ] {
-            assert_eq!(Choice(one).compare(Choice(other)), chosen);
-            assert_eq!(Choice(other).compare(Choice(one)), chosen);
+            for same_stage in [false, true] {
+                assert_eq!(Choice(one).compare(Choice(other), same_stage), chosen);
+                assert_eq!(Choice(other).compare(Choice(one), same_stage), chosen);
+            }
         }
+        let several = Choice(u16::MAX);
+        assert_eq!(several.compare(several, true), Chosen::InOrder);
+        assert_eq!(several.compare(several, false), Chosen::Otherwise);
+        assert_eq!(several.compare(Choice(5), true), Chosen::Otherwise);
     }
 }

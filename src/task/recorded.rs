@@ -33,6 +33,9 @@ struct Entry {
     compared: Option<Option<Vec<u64>>>,
 }
 
+/// A stage of an application, as headers name both.
+type Stage = (u64, u32);
+
 /// Recorded rows in log order. Positions count from the first row of the task's own log; the rows
 /// of other partitions (the pool) follow after them.
 #[derive(Debug, Default)]
@@ -47,9 +50,9 @@ pub(super) struct RecordedRows {
     stated: Option<Vec<u64>>,
     marks: Marks,
     /// By what the rows are chosen, one behind the other.
-    choices: Vec<Choice>,
+    choices: Vec<(Choice, Stage)>,
     /// By what the next ones are.
-    choice: Choice,
+    choice: (Choice, Stage),
     /// Marks stated for the next results.
     marked: Option<Vec<u64>>,
     /// Rows that other tasks have recorded: of the own log, those that were copied there; of the pool, those that are
@@ -108,7 +111,7 @@ impl RecordedRows {
             for determinant in BlockReader::new(block)? {
                 match determinant? {
                     Determinant::Header { mode, code, python, label, stage, app, .. } => {
-                        self.choice = Choice::UNKNOWN;
+                        self.choice = (Choice::UNKNOWN, (app, stage));
                         headers.push(header::Recorded {
                             mode,
                             code,
@@ -161,7 +164,7 @@ impl RecordedRows {
                     Determinant::Marks { marks } => self.marked = Some(read_marks(marks)?),
                     Determinant::Copies { places } => self.copied = Some(row_numbers(places)?),
                     Determinant::OfOtherUses { places } => self.of_uses_stated = Some(row_numbers(places)?),
-                    Determinant::Choice { choice } => self.choice = Choice(choice),
+                    Determinant::Choice { choice } => self.choice.0 = Choice(choice),
                     Determinant::EpochMark => {}
                     other => {
                         let what = format!("{other:?} in a log of results");
@@ -200,9 +203,10 @@ impl RecordedRows {
         self.numbers.as_deref()
     }
 
-    /// How the rows were chosen, beside those of another choice.
-    pub(super) fn chosen(&self, beside: Choice) -> Chosen {
-        self.choices.iter().map(|choice| choice.compare(beside)).min().unwrap_or(Chosen::Unknown)
+    /// How the rows were chosen, beside those of another choice, in this stage.
+    pub(super) fn chosen(&self, beside: Choice, stage: Stage) -> Chosen {
+        let compared = self.choices.iter().map(|(choice, of)| choice.compare(beside, *of == stage));
+        compared.min().unwrap_or(Chosen::Unknown)
     }
 
     /// Whether rows have marks.

@@ -87,7 +87,7 @@ impl ResultTask {
             options.layout_changed || has_others || options.uncertain,
         );
         matcher.others_may_take |= options.dealt;
-        matcher.chosen = matcher.recorded.chosen(options.choice);
+        matcher.chosen = matcher.recorded.chosen(options.choice, (options.app, options.stage));
         Ok(Self {
             next_number,
             matcher,

@@ -238,6 +238,52 @@ CHOSEN: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def only(rest: int) -> Any:
+    return functions.udf(lambda k: k % 2 == rest, "boolean")("k")
+
+
+def of_two(df: Any) -> Any:
+    other = functions.broadcast(df.selectExpr("id as i", "k + 1 as k").alias("b"))
+    return df.alias("a").join(other, functions.expr("id = i"))
+
+
+# Of each two what a filter looks at is called the same, and is not.
+ALIKE: dict[str, Callable[[Any, int], Any]] = {
+    "a function's closure": lambda df, n: df.where(only(n)),
+    "patterns": lambda df, n: df.where(f"text like any ('%{n}', '%{n}2')"),
+    "a column of either side": lambda df, n: of_two(df).where(f"{'ab'[n]}.k > 5"),
+    "a column that is computed": lambda df, n: df.withColumn(
+        "flag", functions.expr(f"id % 2 = {n}")
+    ).where("flag"),
+    "a query's table": lambda df, n: sql(
+        df, f"select * from facts where id in (select * from values ({n}L), (7L))"
+    ),
+    "a query's column": lambda df, n: sql(
+        df, f"select * from facts where id in (select id * 2 + {n} from range(300))"
+    ),
+    "a query's sum": lambda df, n: sql(
+        df, f"select * from facts where k = (select {('min', 'max')[n]}(k) from facts)"
+    ),
+    "having": lambda df, n: (
+        df.groupBy("id").agg(functions.expr(f"{('min', 'max')[n]}(k) as k")).where("k > 3")
+    ),
+    "a side of a union": lambda df, n: (
+        df.select("id", "k").union(df.selectExpr("id", f"k + {n} as k")).where("k > 5")
+    ),
+    "distinct": lambda df, n: df.selectExpr("id", f"k % {n + 2} as k").distinct(),
+    "an order": lambda df, n: df.orderBy(("k", functions.desc("k"))[n]).limit(9),
+    "rows of a window": lambda df, n: df.withColumn(
+        "s", functions.expr(f"sum(k) over (order by id rows {n + 1} preceding)")
+    ).where("s > 9"),
+    "a batch function": lambda df, n: df.select("id", "k").mapInArrow(
+        lambda batches: (batch.slice(n) for batch in batches), "id long, k long"
+    ),
+    "what a batch function is given": lambda df, n: df.selectExpr("id", f"k + {n} as k").mapInArrow(
+        lambda batches: batches, "id long, k long"
+    ),
+}
+
+
 def choice(borders: int) -> int:
     """Which rows come."""
     return borders >> 2 & 2**15 - 1
@@ -254,6 +300,40 @@ def test_which_rows_come_is_told_by_what_is_below_the_function(
         assert again == first, name
         assert first not in found, (name, found.get(first))
         found[first] = name
+
+
+@pytest.mark.parametrize("frame", ALIKE)
+def test_which_rows_come_is_told_by_what_columns_are_made_of(
+    spark: Any, borders: Callable[[Any], int], frame: str
+) -> None:
+    first, again, other = (
+        choice(borders(asked(ALIKE[frame](facts(spark, ROWS), number)))) for number in (0, 0, 1)
+    )
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize("kind", ["parquet", "table"])
+def test_which_rows_come_is_told_by_the_tables_that_a_filter_reads(
+    spark: Any, borders: Callable[[Any], int], tmp_path: Path, kind: str
+) -> None:
+    df = facts(spark, ROWS)
+    for name in ("one", "other"):
+        path = str(tmp_path / name)
+        df.limit(5).select("id").write.parquet(path)
+        if kind == "table":
+            spark.sql(f"create table {name} using parquet location '{path}'")
+        else:
+            spark.read.parquet(path).createOrReplaceTempView(name)
+    found = [
+        choice(borders(asked(sql(df, f"select * from facts where id in (table {name})"))))
+        for name in ("one", "one", "other")
+    ]
+    assert found[0] == found[1]
+    assert found[0] != found[2]
+    if kind == "table":
+        spark.sql("drop table one")
+        spark.sql("drop table other")
 
 
 def test_thirty_joins_by_one_key_take_no_longer_than_their_number(

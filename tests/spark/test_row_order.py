@@ -173,6 +173,70 @@ def assert_refused_or_same(session: Any, name: str, df: Any, few: Any, key: list
             assert again == first
 
 
+def test_the_side_of_a_join_that_must_be_streamed_has_its_order(spark: Any, session: Any) -> None:
+    few = customers(spark).select("customer", "level")
+    of_all = few.join(orders(spark), "customer", "right")
+    pairs = spark.range(0, 3, 1, 1).selectExpr("id as pair").hint("shuffle_replicate_nl")
+    kept = spark.createDataFrame(
+        orders(spark)
+        .rdd.map(lambda row: (row.id % 7, row))
+        .groupByKey(2)
+        .flatMapValues(list)
+        .map(lambda pair: (pair[1].id, pair[1].note))
+        .cache(),
+        "id long, note string",
+    )
+    sums = functions.expr("count(*) as n"), functions.expr("max(note) as most")
+    grouped = orders(spark).groupBy("country").agg(*sums)
+    some = functions.broadcast(orders(spark).where("id % 3 = 0").select("country").distinct())
+    for name, frame in {
+        "groups": orders(spark).join(functions.broadcast(grouped), "country"),
+        "some": orders(spark).join(some, "country", "left_semi"),
+        "a total": orders(spark).crossJoin(orders(spark).agg(*sums)),
+        "right": of_all,
+        "pairs": orders(spark).where("id < 99").crossJoin(pairs),
+        "kept below": kept,
+    }.items():
+        df = frame.withColumn("v", clonos.functions.uuid())
+        with session.epoch(name):
+            first = Counter((row.id, row.v) for row in df.collect())
+            assert Counter(map(tuple, df.select("id", "v").collect())) == first
+
+
+def test_of_two_places_of_a_query_each_has_its_rows_answers_or_it_is_refused(
+    spark: Any, session: Any
+) -> None:
+    rows = orders(spark)
+    v = drawn("country")
+    even, odd = (rows.where(f"id % 2 = {n}").select("id", v.alias("v")) for n in (0, 1))
+    pairs = even.alias("a").join(
+        functions.broadcast(odd).alias("b"), functions.expr("a.id + 1 = b.id")
+    )
+    with session.epoch("two places"):
+        try:
+            found = pairs.selectExpr("a.v as one", "b.v as other").collect()
+        except PySparkException as error:
+            assert isinstance(errors.find(error), errors.ReplayDivergence)  # noqa: PT017
+        else:
+            assert len({row.one for row in found} & {row.other for row in found}) == 0
+
+
+def test_a_frame_has_its_order_in_whatever_asks(spark: Any, session: Any) -> None:
+    """Where Spark keeps the function's plan apart from the query's."""
+    df = joined(spark, "broadcast").withColumn("v", clonos.functions.uuid())
+    few = df.select("note", "v")
+    few.createOrReplaceTempView("in_order")
+    with session.epoch("asked otherwise"):
+        first = Counter((row.note, row.v) for row in df.collect())
+        assert Counter(map(tuple, few.toLocalIterator())) == first
+        greatest = spark.sql("select (select max(struct(note, v)) from in_order) as m").first()
+        assert tuple(greatest.m) == max(first)
+        kept = few.cache()
+        assert Counter(map(tuple, kept.collect())) == first
+        assert Counter(map(tuple, kept.orderBy("v").collect())) == first
+        kept.unpersist()
+
+
 def test_sides_of_a_union_that_the_optimizer_drops_are_not_others(spark: Any, session: Any) -> None:
     def side(kind: str) -> Any:
         grouped = spark.range(0, 200, 1, 2).selectExpr("id % 100 as id", "id % 5 as x")

@@ -11,7 +11,7 @@ import java.util.IdentityHashMap;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
-import java.util.regex.Pattern;
+import java.util.Set;
 import org.apache.spark.Dependency;
 import org.apache.spark.OneToOneDependency;
 import org.apache.spark.Partition;
@@ -46,8 +46,6 @@ import scala.jdk.javaapi.CollectionConverters;
  * meant, by what they are made of below the function, which is the same whatever else a query has: see {@code Columns}.
  */
 public class Borders {
-    /** What writers put into the names of files. */
-    private static final Pattern RANDOM = Pattern.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}");
     /** How many closures may lie in one another. */
     private static final int DEPTH_MAX = 4;
 
@@ -58,8 +56,8 @@ public class Borders {
     private final Map known = new IdentityHashMap();
     /** What {@link #cut} has found, by RDD. */
     private final Map cuts = new IdentityHashMap();
-    private final Columns columns = new Columns();
-    private final Choice choice = new Choice(columns);
+    private final Columns columns = new Columns(false);
+    private final Choice choice = new Choice();
     /** Checkpoints that a plan reads. */
     private final Map kept = new IdentityHashMap();
     private final String token;
@@ -69,7 +67,8 @@ public class Borders {
 
     /**
      * Of the RDD of a stage, of a function by the token of its use, and of the queries in whose plans it may be: this one,
-     * and the one that it is a part of. A job over a frame's RDD is of none.
+     * and the one that it is a part of. A job over a frame's RDD is of none. Of a query that is over there is no physical
+     * plan, but what {@link Order} says of it.
      */
     public Borders(Object rdd, Object token, Object plan, Object optimized, Object physical, Object root)
         throws NoSuchAlgorithmException, IllegalAccessException {
@@ -85,7 +84,7 @@ public class Borders {
             columns.addOptimized((LogicalPlan) optimized);
         }
         describe((RDD) rdd);
-        isInOrder = new Order(this.token, physical).holds();
+        isInOrder = (physical instanceof Set ? (Set) physical : Order.of(physical)).contains(this.token);
     }
 
     /** Looks at what a plan reads that it does not say how to compute, or says elsewhere. */
@@ -121,7 +120,7 @@ public class Borders {
         if (plan == null) {
             return;
         }
-        if (Columns.areOf(token, plan)) {
+        if (Columns.uses(plan).contains(token)) {
             columns.addBelow(list(plan.children()));
             if (isOwn) {
                 choice.addBelow(list(plan.children()));
@@ -313,7 +312,7 @@ public class Borders {
         for (int i = first; i < parts.length; i++) {
             name.append('/').append(parts[i]);
         }
-        return RANDOM.matcher(name).replaceAll("");
+        return Columns.RANDOM.matcher(name).replaceAll("");
     }
 
     private void describe(ShuffleDependency shuffle, boolean isOfRows, boolean isOfMaps)

@@ -3,6 +3,7 @@ package io.clonos;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -11,7 +12,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
-import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
 import org.apache.spark.sql.catalyst.plans.JoinType;
@@ -20,28 +21,36 @@ import org.apache.spark.sql.catalyst.plans.logical.CTERelationDef;
 import org.apache.spark.sql.catalyst.plans.logical.CTERelationRef;
 import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Range;
 import org.apache.spark.sql.catalyst.plans.logical.WithCTE;
+import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
+import org.apache.spark.sql.execution.datasources.LogicalRelation;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import scala.Product;
 import scala.collection.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * Which rows come to a function, by what the query says below it: the same in each query over one frame, whichever columns it
- * reads of its rows, and in each process. Of what a source has, its borders are told.
+ * reads of its rows, and in each process.
  */
 public class Choice {
     /** Nodes that neither choose rows nor make any. */
     private static final Set LEAVE = new HashSet(Arrays.asList(new String[] {
-        "Project", "SubqueryAlias", "View", "ResolvedHint", "UnresolvedHint", "Repartition", "RepartitionByExpression",
-        "RebalancePartitions", "CollectMetrics", "EventTimeWatermark"
+        "Project", "SubqueryAlias", "View", "ResolvedHint", "UnresolvedHint", "CollectMetrics", "EventTimeWatermark"
     }));
-    /** Nodes that choose rows by all of their columns, or have numbers that are others in each process. */
-    private static final Set BY_COLUMNS = new HashSet(Arrays.asList(new String[] {
-        "Distinct", "Except", "Intersect"
+    /** Nodes that choose rows by their expressions alone, whatever else there is to read. */
+    private static final Set BY_EXPRESSIONS = new HashSet(Arrays.asList(new String[] {
+        "Filter", "Join", "LateralJoin", "Aggregate", "Generate", "Deduplicate", "DeduplicateWithinWatermark", "Sample",
+        "Window", "Sort", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Repartition", "RepartitionByExpression",
+        "RebalancePartitions"
     }));
-    private static final Set NUMBERED = new HashSet(Arrays.asList(new String[] {"UnionLoop", "UnionLoopRef"}));
+    /** Nodes with numbers that are others in each process. */
+    private static final Set NUMBERED = new HashSet(Arrays.asList(new String[] {"UnionLoop"}));
+    /** Rows of a table that a program has, of which it is told what they hold. */
+    private static final int ROWS_MAX = 1_000;
 
-    private final Columns columns;
+    private final Columns columns = new Columns(true);
     /** Common tables, by their numbers. */
     private final Map commons = new HashMap();
     /** Those that were told, with the places where. */
@@ -49,17 +58,20 @@ public class Choice {
     /** What was told, once for each function of a query that stands in several places. */
     private final Set found = new TreeSet();
 
-    public Choice(Columns columns) {
-        this.columns = columns;
-    }
-
     /** A common table, which stands in the plan once, wherever it is used. */
     public void addCommon(CTERelationDef table) {
         commons.put(Long.valueOf(table.id()), table);
+        columns.addCommon(table);
     }
 
     /** What a plan says that stands below the function. */
     public void addBelow(List plans) {
+        List all = new ArrayList();
+        for (Iterator each = plans.iterator(); each.hasNext();) {
+            addQueries((LogicalPlan) each.next(), all);
+        }
+        all.addAll(0, plans);
+        columns.addBelow(all);
         told.clear();
         StringBuilder text = new StringBuilder();
         for (Iterator each = plans.iterator(); each.hasNext();) {
@@ -68,17 +80,33 @@ public class Choice {
         found.add(text.toString().replaceAll("_gen_alias_[0-9]+", "_gen_alias"));
     }
 
-    /** A hash of so many bits; 0 if nothing was found. */
+    /** Queries that stand in the expressions of a plan, wherever. */
+    private static void addQueries(LogicalPlan plan, List found) {
+        for (Iterator each = list(plan.subqueries()).iterator(); each.hasNext();) {
+            LogicalPlan query = (LogicalPlan) each.next();
+            found.add(query);
+            addQueries(query, found);
+        }
+        for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
+            addQueries((LogicalPlan) each.next(), found);
+        }
+    }
+
+    /**
+     * A hash of so many bits; 0 if nothing was found, and the greatest if the function stands in several places of the query,
+     * to which other rows come: which of them a stage has is not told.
+     */
     public long hash(int bits) throws NoSuchAlgorithmException {
-        if (found.isEmpty()) {
-            return 0;
+        long several = (1L << bits) - 1;
+        if (found.size() != 1) {
+            return found.isEmpty() ? 0L : several;
         }
         byte[] digest = MessageDigest.getInstance("SHA-256").digest(found.toString().getBytes(StandardCharsets.UTF_8));
         long first = 0;
         for (int i = 0; i < 4; i++) {
             first = first << 8 | (digest[i] & 0xff);
         }
-        return Math.max(first >>> (32 - bits), 1L);
+        return Math.min(Math.max(first >>> (32 - bits), 1L), several - 1);
     }
 
     private void say(LogicalPlan plan, StringBuilder text) {
@@ -90,26 +118,23 @@ public class Choice {
             sayCommon((CTERelationRef) plan, text);
             return;
         }
+        List children = list(plan.children());
         String name = plan.getClass().getSimpleName();
         if (!LEAVE.contains(name)) {
             text.append(name);
-            if (!NUMBERED.contains(name)) {
+            if (children.isEmpty()) {
+                saySource(plan, text);
+            } else if (!NUMBERED.contains(name)) {
                 sayParts(plan, text);
             }
-            if (BY_COLUMNS.contains(name)) {
-                sayNames(list(plan.output()), text);
-            }
-            if (plan instanceof LocalRelation) {
-                text.append(' ').append(((LocalRelation) plan).data().size());
-            }
             Seq by = plan instanceof Aggregate ? ((Aggregate) plan).groupingExpressions() : plan.expressions();
-            for (Iterator each = list(by).iterator(); each.hasNext();) {
-                text.append('\n');
-                say((Expression) each.next(), text);
+            say(list(by), text);
+            for (Iterator each = children.iterator(); !BY_EXPRESSIONS.contains(name) && each.hasNext();) {
+                say(list(((LogicalPlan) each.next()).output()), text);
             }
         }
         text.append('(');
-        for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
+        for (Iterator each = children.iterator(); each.hasNext();) {
             say((LogicalPlan) each.next(), text);
             text.append(',');
         }
@@ -129,16 +154,21 @@ public class Choice {
         say(table.child(), text);
     }
 
-    private void say(Expression expression, StringBuilder text) {
-        text.append(columns.named(expression));
-        sayQueries(expression, text);
+    private void say(List expressions, StringBuilder text) {
+        for (Iterator each = expressions.iterator(); each.hasNext();) {
+            Expression expression = (Expression) each.next();
+            text.append('\n').append(columns.placed(expression));
+            sayQueries(expression, text);
+        }
     }
 
     /** Queries that stand in an expression. */
     private void sayQueries(Expression expression, StringBuilder text) {
         if (expression instanceof SubqueryExpression) {
+            LogicalPlan query = (LogicalPlan) ((SubqueryExpression) expression).plan();
             text.append(" of ");
-            say((LogicalPlan) ((SubqueryExpression) expression).plan(), text);
+            say(list(query.output()), text);
+            say(query, text);
         }
         for (Iterator each = list(expression.children()).iterator(); each.hasNext();) {
             sayQueries((Expression) each.next(), text);
@@ -158,9 +188,28 @@ public class Choice {
         }
     }
 
-    private static void sayNames(List output, StringBuilder text) {
-        for (Iterator each = output.iterator(); each.hasNext();) {
-            text.append(' ').append(((Attribute) each.next()).name());
+    /** Of a source, what tells it from others and is not where it lies. */
+    private static void saySource(LogicalPlan plan, StringBuilder text) {
+        if (plan instanceof LocalRelation) {
+            List rows = list(((LocalRelation) plan).data());
+            text.append(' ').append(rows.size());
+            for (int i = 0; i < Math.min(rows.size(), ROWS_MAX); i++) {
+                text.append(' ').append(rows.get(i).hashCode());
+            }
+        } else if (plan instanceof Range) {
+            sayParts(plan, text);
+        } else if (plan instanceof DataSourceV2Relation) {
+            text.append(' ').append(((DataSourceV2Relation) plan).table().name());
+        } else if (plan instanceof LogicalRelation) {
+            Object relation = ((LogicalRelation) plan).relation();
+            text.append(' ').append(relation.toString().replaceAll("@[0-9a-f]+", ""));
+            if (relation instanceof HadoopFsRelation) {
+                text.append(' ').append(((HadoopFsRelation) relation).sizeInBytes());
+                Seq roots = ((HadoopFsRelation) relation).location().rootPaths();
+                for (Iterator each = list(roots).iterator(); each.hasNext();) {
+                    text.append(' ').append(Columns.RANDOM.matcher(((Path) each.next()).getName()).replaceAll(""));
+                }
+            }
         }
     }
 

@@ -12,6 +12,7 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.regex.Pattern;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Expression;
@@ -24,6 +25,7 @@ import org.apache.spark.sql.catalyst.plans.logical.CTERelationDef;
 import org.apache.spark.sql.catalyst.plans.logical.CTERelationRef;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.types.DataType;
+import org.apache.spark.unsafe.types.UTF8String;
 import scala.Option;
 import scala.Product;
 import scala.collection.Seq;
@@ -37,6 +39,8 @@ import scala.jdk.javaapi.CollectionConverters;
  */
 public class Columns {
     private static final String MARK = "clonos-use ";
+    /** What writers put into the names of files. */
+    public static final Pattern RANDOM = Pattern.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}");
 
     /** Nodes that bring columns in, by the numbers of these; of one that is said to be two, none. */
     private final Map sources = new HashMap();
@@ -48,8 +52,14 @@ public class Columns {
     private final Map commons = new HashMap();
     /** Those that were looked at below the function that is looked at. */
     private final Set entered = new HashSet();
+    /** Whether functions of one name are told apart by what they were pickled to. */
+    private final boolean tellsFunctions;
     private boolean areAllPlaced = true;
     private boolean isUnsteady;
+
+    public Columns(boolean tellsFunctions) {
+        this.tellsFunctions = tellsFunctions;
+    }
 
     /** What a plan says that stands below a function, from the leaves up. */
     public void addBelow(List plans) {
@@ -198,6 +208,10 @@ public class Columns {
             isUnsteady |= isUnsteadyItself(expression);
         }
         text.append(expression.getClass().getSimpleName());
+        if (tellsFunctions && expression instanceof PythonFuncExpression) {
+            PythonFuncExpression function = (PythonFuncExpression) expression;
+            text.append(mark(function) == null ? digest(command(function)) : "");
+        }
         if (expression instanceof Product) {
             Product parts = (Product) expression;
             for (int i = 0; i < parts.productArity(); i++) {
@@ -217,6 +231,16 @@ public class Columns {
     public static void sayPart(Object part, StringBuilder text) {
         if (part instanceof Option && ((Option) part).isDefined()) {
             sayPart(((Option) part).get(), text);
+        } else if (part instanceof Seq) {
+            for (Iterator each = list((Seq) part).iterator(); each.hasNext();) {
+                sayPart(each.next(), text);
+                text.append(' ');
+            }
+        } else if (part instanceof byte[]) {
+            text.append(Arrays.toString((byte[]) part));
+        } else if (part instanceof Product && ((Product) part).productArity() == 0) {
+            // Whether up or down, which rows of a window, and the like.
+            text.append(((Product) part).productPrefix());
         } else if (part instanceof scala.collection.Set) {
             // The values of a long IN, in no order.
             List values = new ArrayList();
@@ -226,32 +250,31 @@ public class Columns {
             }
             Collections.sort(values);
             text.append(values);
-        } else if (part instanceof String || part instanceof Number || part instanceof Boolean
+        } else if (part instanceof String || part instanceof UTF8String || part instanceof Number || part instanceof Boolean
             || part instanceof DataType) {
             text.append(part);
         }
     }
 
-    /** Whether some expression of a node is of a function, which is known by its token. */
-    public static boolean areOf(String token, QueryPlan node) {
+    /** The tokens of the uses of causal functions that are in the expressions of a node. */
+    public static Set uses(QueryPlan node) {
+        Set found = new HashSet();
         for (Iterator each = list(node.expressions()).iterator(); each.hasNext();) {
-            if (isOf(token, (Expression) each.next())) {
-                return true;
-            }
+            addUses((Expression) each.next(), found);
         }
-        return false;
+        return found;
     }
 
-    private static boolean isOf(String token, Expression expression) {
-        if (expression instanceof PythonFuncExpression && token.equals(mark((PythonFuncExpression) expression))) {
-            return true;
-        }
-        for (Iterator each = list(expression.children()).iterator(); each.hasNext();) {
-            if (isOf(token, (Expression) each.next())) {
-                return true;
+    private static void addUses(Expression expression, Set found) {
+        if (expression instanceof PythonFuncExpression) {
+            String token = mark((PythonFuncExpression) expression);
+            if (token != null) {
+                found.add(token);
             }
         }
-        return false;
+        for (Iterator each = list(expression.children()).iterator(); each.hasNext();) {
+            addUses((Expression) each.next(), found);
+        }
     }
 
     private static boolean isUnsteadyItself(Expression expression) {
@@ -297,11 +320,15 @@ public class Columns {
 
     /** The mark of the use that a function is, with its token; null of one that is not causal. */
     public static String mark(PythonFuncExpression expression) {
-        byte[] pickled = (byte[]) expression.func().command().toArray(scala.reflect.ClassTag$.MODULE$.Byte());
-        String text = new String(pickled, StandardCharsets.ISO_8859_1);
+        String text = command(expression);
         // Those before the last are of functions that this one refers to.
         int last = text.lastIndexOf(MARK);
         return last < 0 ? null : text.substring(last + MARK.length(), Math.min(text.length(), last + MARK.length() + 16));
+    }
+
+    private static String command(PythonFuncExpression expression) {
+        byte[] pickled = (byte[]) expression.func().command().toArray(scala.reflect.ClassTag$.MODULE$.Byte());
+        return new String(pickled, StandardCharsets.ISO_8859_1);
     }
 
     private static Object number(Attribute column) {

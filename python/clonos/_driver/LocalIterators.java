@@ -51,7 +51,7 @@ public class LocalIterators extends SparkListener {
     }
 
     private void keep(Long execution, QueryExecution query) {
-        ended.put(execution, new Ended(query.analyzed(), query.optimizedPlan()));
+        ended.put(execution, new Ended(query.analyzed(), query.optimizedPlan(), Order.of(query.executedPlan())));
         if (ended.size() > KEPT) {
             Iterator oldest = ended.keySet().iterator();
             oldest.next();
@@ -82,9 +82,12 @@ public class LocalIterators extends SparkListener {
         private final LogicalPlan analyzed;
         private final LogicalPlan optimized;
 
-        Ended(LogicalPlan analyzed, LogicalPlan optimized) {
+        private final Set inOrder;
+
+        Ended(LogicalPlan analyzed, LogicalPlan optimized, Set inOrder) {
             this.analyzed = analyzed;
             this.optimized = optimized;
+            this.inOrder = inOrder;
         }
 
         public LogicalPlan analyzed() {
@@ -93,6 +96,11 @@ public class LocalIterators extends SparkListener {
 
         public LogicalPlan optimizedPlan() {
             return optimized;
+        }
+
+        /** The tokens of the functions whose rows came in order. */
+        public Set inOrder() {
+            return inOrder;
         }
     }
 

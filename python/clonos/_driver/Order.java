@@ -3,15 +3,26 @@ package io.clonos;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashSet;
+import java.util.IdentityHashMap;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
+import org.apache.spark.Dependency;
+import org.apache.spark.ShuffleDependency;
 import org.apache.spark.rdd.RDD;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.ExpressionSet;
 import org.apache.spark.sql.catalyst.optimizer.BuildSide;
+import org.apache.spark.sql.catalyst.plans.JoinType;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.execution.RDDScanExec;
+import org.apache.spark.sql.execution.ReusedSubqueryExec;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec;
+import org.apache.spark.sql.execution.adaptive.LogicalQueryStage;
 import org.apache.spark.sql.execution.adaptive.QueryStageExec;
+import org.apache.spark.sql.execution.aggregate.BaseAggregateExec;
 import org.apache.spark.sql.execution.columnar.InMemoryTableScanExec;
 import org.apache.spark.sql.execution.exchange.ReusedExchangeExec;
 import org.apache.spark.sql.execution.joins.BroadcastHashJoinExec;
@@ -27,37 +38,38 @@ public class Order {
     private static final Set KEEP = new HashSet(Arrays.asList(new String[] {
         "WholeStageCodegenExec", "InputAdapter", "ColumnarToRowExec", "RowToColumnarExec", "AdaptiveSparkPlanExec",
         "BroadcastQueryStageExec", "TableCacheQueryStageExec", "ReusedExchangeExec", "BroadcastExchangeExec",
-        "BroadcastHashJoinExec", "BroadcastNestedLoopJoinExec", "ProjectExec", "FilterExec", "LocalLimitExec", "UnionExec",
+        "CartesianProductExec", "ProjectExec", "FilterExec", "LocalLimitExec", "UnionExec",
         "GenerateExec", "ExpandExec", "SampleExec", "CoalesceExec", "CollectMetricsExec", "EventTimeWatermarkExec",
-        "ArrowEvalPythonExec", "BatchEvalPythonExec", "MapInPandasExec", "MapInArrowExec", "PythonMapInArrowExec",
+        "ArrowEvalPythonExec", "BatchEvalPythonExec", "ArrowEvalPythonUDTFExec", "BatchEvalPythonUDTFExec", "MapInPandasExec", "MapInArrowExec", "PythonMapInArrowExec",
         "DeserializeToObjectExec", "SerializeFromObjectExec", "MapPartitionsExec", "MapElementsExec",
         "RangeExec", "LocalTableScanExec", "OneRowRelationExec", "FileSourceScanExec", "RowDataSourceScanExec",
         "BatchScanExec", "MicroBatchScanExec", "HiveTableScanExec"
     }));
 
-    private final String token;
-    private boolean isFound;
-    private boolean isLost;
+    /** Those in order, and those that are not, by the tokens of their uses. */
+    private final Set found = new HashSet();
+    private final Set lost = new HashSet();
 
-    /** Of the plan of a query, or null, and the token of a use. */
-    public Order(String token, Object plan) {
-        this.token = token;
+    /** The tokens of the functions of a plan whose rows come so, wherever they are in it; none of no plan. */
+    public static Set of(Object plan) {
+        Order order = new Order();
         if (plan != null) {
-            find((SparkPlan) plan);
+            order.find((SparkPlan) plan);
         }
-    }
-
-    /** Whether it is so, wherever in the plan the function is. */
-    public boolean holds() {
-        return isFound && !isLost;
+        order.found.removeAll(order.lost);
+        return order.found;
     }
 
     private void find(SparkPlan plan) {
         List below = below(plan);
-        if (Columns.areOf(token, plan)) {
-            isFound = true;
-            isLost |= !areKept(below);
+        Set uses = Columns.uses(plan);
+        if (!uses.isEmpty()) {
+            (areKept(below) ? found : lost).addAll(uses);
         }
+        if (plan instanceof InMemoryTableScanExec) {
+            below.add(((InMemoryTableScanExec) plan).relation().cacheBuilder().cachedPlan());
+        }
+        below.addAll(CollectionConverters.asJava(plan.subqueries()));
         for (Iterator each = below.iterator(); each.hasNext();) {
             find((SparkPlan) each.next());
         }
@@ -78,14 +90,93 @@ public class Order {
             return true;
         }
         if (plan instanceof RDDScanExec) {
-            RDD rdd = ((RDDScanExec) plan).rdd();
-            return rdd.getStorageLevel().isValid() || rdd.isCheckpointed() || !Changing.isShuffled(rdd);
+            return !isShuffled(((RDDScanExec) plan).rdd(), new IdentityHashMap());
         }
-        // Which side is broadcast depends on what is read of each; the rows of the other come in their order.
-        BuildSide built = plan instanceof BroadcastHashJoinExec ? ((BroadcastHashJoinExec) plan).buildSide()
-            : plan instanceof BroadcastNestedLoopJoinExec ? ((BroadcastNestedLoopJoinExec) plan).buildSide() : null;
-        return KEEP.contains(plan.getClass().getSimpleName())
-            && (built == null || built.toString().equals("BuildRight")) && areKept(below(plan));
+        if (plan instanceof BaseAggregateExec && ((BaseAggregateExec) plan).groupingExpressions().isEmpty()) {
+            // One row has no order.
+            return true;
+        }
+        if (plan instanceof BroadcastHashJoinExec) {
+            BroadcastHashJoinExec join = (BroadcastHashJoinExec) plan;
+            return streamsTheSame(join.buildSide(), join.joinType())
+                && (isAlone(join, false) || isKept(join.left())) && (isAlone(join, true) || isKept(join.right()));
+        }
+        if (plan instanceof BroadcastNestedLoopJoinExec) {
+            BroadcastNestedLoopJoinExec join = (BroadcastNestedLoopJoinExec) plan;
+            return streamsTheSame(join.buildSide(), join.joinType())
+                && isKept(join.left()) && (isLooked(join.joinType()) || isKept(join.right()));
+        }
+        return KEEP.contains(plan.getClass().getSimpleName()) && areKept(below(plan));
+    }
+
+    /** Which side of a join is broadcast depends on what is read of each, if it may be either. */
+    private static boolean streamsTheSame(BuildSide built, JoinType type) {
+        return built.toString().equals("BuildRight") || isOne(type, "RightOuter");
+    }
+
+    /** Whether a side is broadcast and each row meets one of it at most, or shows none: then their order is nothing. */
+    private static boolean isAlone(BroadcastHashJoinExec join, boolean isRight) {
+        if (isRight == isOne(join.joinType(), "RightOuter")) {
+            return false;
+        }
+        List keys = CollectionConverters.asJava(isRight ? join.rightKeys() : join.leftKeys());
+        return isLooked(join.joinType()) || isUnique(isRight ? join.right() : join.left(), keys);
+    }
+
+    private static boolean isLooked(JoinType type) {
+        return isOne(type, "LeftSemi") || isOne(type, "LeftAnti") || isOne(type, "ExistenceJoin");
+    }
+
+    private static boolean isOne(JoinType type, String name) {
+        return type.toString().startsWith(name);
+    }
+
+    /** Whether no two rows have the same keys. */
+    private static boolean isUnique(SparkPlan plan, List keys) {
+        while (plan.logicalLink().isEmpty() && below(plan).size() == 1) {
+            plan = (SparkPlan) below(plan).get(0);
+        }
+        if (plan.logicalLink().isEmpty()) {
+            return false;
+        }
+        LogicalPlan logical = (LogicalPlan) plan.logicalLink().get();
+        if (logical instanceof LogicalQueryStage) {
+            logical = ((LogicalQueryStage) logical).logicalPlan();
+        }
+        for (Iterator sets = CollectionConverters.asJava(logical.distinctKeys()).iterator(); sets.hasNext();) {
+            Iterator each = CollectionConverters.asJava(((ExpressionSet) sets.next()).iterator());
+            boolean areAll = true;
+            while (each.hasNext()) {
+                areAll &= isAmong((Expression) each.next(), keys);
+            }
+            if (areAll) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private static boolean isAmong(Expression expression, List keys) {
+        for (Iterator each = keys.iterator(); each.hasNext();) {
+            if (((Expression) each.next()).semanticEquals(expression)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** Whether rows come by a shuffle and were not kept behind it. */
+    private static boolean isShuffled(RDD rdd, Map seen) {
+        if (seen.put(rdd, rdd) != null || rdd.getStorageLevel().isValid() || rdd.isCheckpointed()) {
+            return false;
+        }
+        for (Iterator each = CollectionConverters.asJava(rdd.dependencies()).iterator(); each.hasNext();) {
+            Dependency dependency = (Dependency) each.next();
+            if (dependency instanceof ShuffleDependency || isShuffled(dependency.rdd(), seen)) {
+                return true;
+            }
+        }
+        return false;
     }
 
     /** What a node computes its rows of. */
@@ -97,6 +188,8 @@ public class Order {
             below.add(((QueryStageExec) plan).plan());
         } else if (plan instanceof ReusedExchangeExec) {
             below.add(((ReusedExchangeExec) plan).child());
+        } else if (plan instanceof ReusedSubqueryExec) {
+            below.add(((ReusedSubqueryExec) plan).child());
         } else {
             below.addAll(CollectionConverters.asJava(plan.children()));
         }

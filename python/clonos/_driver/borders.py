@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Borders by a stage's number, a use's token, and an execution with its root, where there is one.
 Borders = Callable[[int, int, int | None, int | None], int | None]
 _log = logging.getLogger("clonos")
-USES = ("Changing", "Columns", "Choice", "Order")
+USES = ("Columns", "Choice", "Order")
 
 
 def stage_borders(spark: SparkSession, ended: Callable[[int], Any]) -> Borders:
@@ -33,8 +33,19 @@ def stage_borders(spark: SparkSession, ended: Callable[[int], Any]) -> Borders:
     query: Any = context._jvm.org.apache.spark.sql.execution.SQLExecution.getQueryExecution
     failed = False
 
-    def query_of(execution: int | None) -> Any:
-        return None if execution is None else query(execution) or ended(execution)
+    def plans_of(execution: int | None) -> list[Any]:
+        if execution is None:
+            return [None] * 3
+        running = query(execution)
+        if running is not None:
+            return [running.analyzed(), running.optimizedPlan(), running.executedPlan()]
+        over = ended(execution)
+        return [over.analyzed(), over.optimizedPlan(), over.inOrder()] if over else [None] * 3
+
+    def analyzed(execution: int | None) -> Any:
+        # No more: of a command that runs, its thread holds the rest.
+        found = None if execution is None else query(execution) or ended(execution)
+        return None if found is None else found.analyzed()
 
     def of_use(stage: int, token: int, execution: int | None, root: int | None) -> int | None:
         nonlocal failed
@@ -42,14 +53,7 @@ def stage_borders(spark: SparkSession, ended: Callable[[int], Any]) -> Borders:
             found = stages.get(stage)
             if not found.isDefined():
                 return None
-            own, whole = query_of(execution), query_of(root)
-            plans = [
-                None if own is None else own.analyzed(),
-                None if own is None else own.optimizedPlan(),
-                None if own is None else own.executedPlan(),
-                None if whole is None else whole.analyzed(),
-            ]
-            arguments = (found.get().rdd(), f"{token:016x}", *plans)
+            arguments = (found.get().rdd(), f"{token:016x}", *plans_of(execution), analyzed(root))
             described = compiled.made(spark, "Borders", *arguments, uses=USES)
             return int(described.hash()) % 2**64
         except Exception as error:  # noqa: BLE001, whatever another Spark has otherwise

@@ -37,7 +37,8 @@ class LocalIterators:
         self._listener: Any = None
         try:
             bus = self._context.listenerBus()
-            self._listener = compiled.made(spark, "LocalIterators", bus)
+            uses = ("Columns", "Order")
+            self._listener = compiled.made(spark, "LocalIterators", bus, uses=uses)
             bus.addToQueue(self._listener, _QUEUE)
         except Exception as error:  # noqa: BLE001, whatever another Spark has otherwise
             self._listener = None
