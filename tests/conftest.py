@@ -46,6 +46,7 @@ LONG_FILES = {
     "test_borders.py",
     "test_borders_told.py",
     "test_call_options.py",
+    "test_chosen_rows.py",
     "test_dealt.py",
     "test_groups.py",
     "test_initial_state.py",
