@@ -40,7 +40,8 @@ public class Order {
         "BroadcastQueryStageExec", "TableCacheQueryStageExec", "ReusedExchangeExec", "BroadcastExchangeExec",
         "CartesianProductExec", "ProjectExec", "FilterExec", "LocalLimitExec", "UnionExec",
         "GenerateExec", "ExpandExec", "SampleExec", "CoalesceExec", "CollectMetricsExec", "EventTimeWatermarkExec",
-        "ArrowEvalPythonExec", "BatchEvalPythonExec", "ArrowEvalPythonUDTFExec", "BatchEvalPythonUDTFExec", "MapInPandasExec", "MapInArrowExec", "PythonMapInArrowExec",
+        "ArrowEvalPythonExec", "BatchEvalPythonExec", "ArrowEvalPythonUDTFExec", "BatchEvalPythonUDTFExec",
+        "MapInPandasExec", "MapInArrowExec", "PythonMapInArrowExec",
         "DeserializeToObjectExec", "SerializeFromObjectExec", "MapPartitionsExec", "MapElementsExec",
         "RangeExec", "LocalTableScanExec", "OneRowRelationExec", "FileSourceScanExec", "RowDataSourceScanExec",
         "BatchScanExec", "MicroBatchScanExec", "HiveTableScanExec"
