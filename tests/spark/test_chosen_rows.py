@@ -89,6 +89,9 @@ ALIKE: dict[str, Callable[[Any, int], Any]] = {
     "a column that is computed": lambda df, n: df.withColumn(
         "flag", functions.expr(f"id % 2 = {n}")
     ).where("flag"),
+    "a column that a query computes": lambda df, n: sql(
+        df, f"select *, id in (select id * 2 + {n} from range(300)) as flag from facts"
+    ).where("flag"),
     "a query's table": lambda df, n: sql(
         df, f"select * from facts where id in (select * from values ({n}L), (7L))"
     ),

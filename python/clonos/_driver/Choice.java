@@ -132,6 +132,11 @@ public class Choice {
             for (Iterator each = children.iterator(); !BY_EXPRESSIONS.contains(name) && each.hasNext();) {
                 say(list(((LogicalPlan) each.next()).output()), text);
             }
+        } else {
+            // Of a column that is computed by a query, what a filter above says of it does not tell which.
+            for (Iterator each = list(plan.expressions()).iterator(); each.hasNext();) {
+                sayQueries((Expression) each.next(), text);
+            }
         }
         text.append('(');
         for (Iterator each = children.iterator(); each.hasNext();) {
