@@ -488,7 +488,9 @@ class Agent:
         plan_uses: Callable[
             [int, int], list[tuple[str, int, str, int, bool, int, int, int, int, int]] | None
         ],
-        borders: Callable[[int, int, int | None, int | None], int | None],
+        borders: Callable[
+            [int, int, int | None, int | None, int], tuple[int, tuple[int, int] | None] | None
+        ],
         clocks: Callable[[str, int], tuple[int, int, int]],
         next_batches: Callable[[str], tuple[str, int, int] | None],
     ) -> Agent: ...

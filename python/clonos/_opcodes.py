@@ -11,10 +11,12 @@ from __future__ import annotations
 import hashlib
 import pickletools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Union
 
 Part = Union[bytes, "Node"]
+NO_BROADCASTS: Mapping[int, str] = MappingProxyType({})
 
 # Longer plain values count by their digests.
 _LEAF_MAX = 1_024
@@ -83,8 +85,14 @@ class Made(Node):
         self.changed = changed
 
 
-def evaluate(pickled: bytes) -> Made:
+def evaluate(pickled: bytes, broadcasts: Mapping[int, str] = NO_BROADCASTS) -> Made:
     """Return what a pickle would make.
+
+    Parameters
+    ----------
+    pickled : bytes
+    broadcasts : mapping of int to str, optional
+        What stands for Spark's broadcasts, by the numbers that they have in this process.
 
     Raises
     ------
@@ -93,7 +101,8 @@ def evaluate(pickled: bytes) -> Made:
     Exception
         Whatever comes of bytes that are no pickle.
     """
-    return _Machine().run(pickled)
+    named_so = {_leaf(number): content.encode() for number, content in broadcasts.items()}
+    return _Machine(named_so).run(pickled)
 
 
 def constant_of(part: Part) -> bytes | None:
@@ -140,6 +149,10 @@ _TRACKED = {
 }
 _SET_STATE = {named(module, "_class_setstate") for module in _CLOUDPICKLES}
 _BUILTIN_TYPES = {named(module, "_builtin_type") for module in _CLOUDPICKLES}
+# What PySpark finds broadcasts by.
+_BROADCASTS = {
+    named(module, "_from_id") for module in ("pyspark.core.broadcast", "pyspark.broadcast")
+}
 _CODE = {named("types", "CodeType"), named("builtins", "code")}
 # Calls whose only argument is a list that has no order.
 _OF_UNORDERED = {
@@ -158,7 +171,8 @@ _OF_UNORDERED = {
 class _Machine:
     """Runs the operations of one pickle: `_OPERATIONS` says which method does which."""
 
-    def __init__(self) -> None:
+    def __init__(self, broadcasts: Mapping[bytes, bytes]) -> None:
+        self.broadcasts = broadcasts
         self.stack: list[Part] = []
         self.marks: list[int] = []
         self.memo: dict[Any, Part] = {}
@@ -293,6 +307,8 @@ class _Machine:
                 node = Node(name, [function], held.parts)
                 self.sets.append(node)
                 return node
+        elif function in _BROADCASTS and len(parts) == 1 and isinstance(parts[0], bytes):
+            parts = [self.broadcasts.get(parts[0], parts[0])]
         elif function in _CODE:
             parts = [b"cell" if _is(_CELL, part) else part for part in parts]
         return Node(name, [function, *parts])

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from clonos._opcodes import Made, Node, Part, constant_of, digest_of, evaluate, named
+from clonos._opcodes import NO_BROADCASTS, Made, Node, Part, constant_of, digest_of, evaluate, named
 
 # Digests by those of the pickles; beyond, all are forgotten.
 _KNOWN_MAX = 4_096
@@ -28,15 +28,20 @@ _WITH_MARK = b"str _groups"
 _MARK = b"str clonos-use "
 
 
-def plain_identity(pickled: bytes) -> str:
-    """Return what is the same for a function that is pickled again, in another process too."""
-    as_it_is = hashlib.blake2b(pickled, digest_size=16).hexdigest()
+def plain_identity(pickled: bytes, broadcasts: Mapping[int, str] = NO_BROADCASTS) -> str:
+    """Return what is the same for a function that is pickled again, in another process too.
+
+    `broadcasts` says what the broadcasts are that it reads, by their numbers, which are of this
+    process.
+    """
+    contents = repr(sorted(broadcasts.items())).encode() if broadcasts else b""
+    as_it_is = hashlib.blake2b(pickled + contents, digest_size=16).hexdigest()
     known = _known.get(as_it_is)
     if known is None:
         if len(_known) >= _KNOWN_MAX:
             _known.clear()
         try:
-            known = _digest(evaluate(pickled)).hex()
+            known = _digest(evaluate(pickled, broadcasts)).hex()
         except Exception:  # noqa: BLE001, whatever is no pickle, or one of a later Python
             # All of its bytes count. Another process may then ask again, but no function is taken
             # for another one, whose answers would be wrong in silence.
@@ -46,7 +51,10 @@ def plain_identity(pickled: bytes) -> str:
 
 
 def identity_over_causal(
-    pickled: bytes, last: bytes, counted: Callable[[bytes], str]
+    pickled: bytes,
+    last: bytes,
+    counted: Callable[[bytes], str],
+    broadcasts: Mapping[int, str] = NO_BROADCASTS,
 ) -> str | None:
     """Return what `plain_identity` does for a plain function that refers to causal ones.
 
@@ -57,6 +65,8 @@ def identity_over_causal(
         The last mark in it.
     counted : callable
         What a causal function counts as, by its mark.
+    broadcasts : mapping of int to str, optional
+        As of `plain_identity`.
 
     Returns
     -------
@@ -64,7 +74,7 @@ def identity_over_causal(
         ``None`` if the function is causal itself, or that is not known.
     """
     try:
-        made = evaluate(pickled)
+        made = evaluate(pickled, broadcasts)
         below = _nodes_below([made])
         if not below.keys() >= set(map(id, made.changed)):
             return None

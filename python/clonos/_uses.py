@@ -14,10 +14,12 @@ from __future__ import annotations
 import itertools
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from clonos._code import PYTHON_VERSION
+from clonos._opcodes import NO_BROADCASTS
 from clonos._plain import identity_over_causal, plain_identity
 from clonos.errors import ConfigError
 
@@ -91,19 +93,19 @@ def find_mark(pickled: bytes) -> Placed | None:
     )
 
 
-def function_identity(pickled: bytes) -> str:
+def function_identity(pickled: bytes, broadcasts: Mapping[int, str] = NO_BROADCASTS) -> str:
     """Return what is the same for a function that is made again, of what Spark pickled.
 
     A causal one is its operator and its code: it has another mark each time. Plain ones that refer
-    to it are told apart by what else they do.
+    to it are told apart by what else they do. `broadcasts` are as of `plain_identity`.
     """
     found = list(_MARK.finditer(pickled))
     if not found:
-        return plain_identity(pickled)
+        return plain_identity(pickled, broadcasts)
     last = found[-1][0]
     plain = None
     if b"CausalUDF" in pickled:
-        plain = identity_over_causal(pickled, last, _counted)
+        plain = identity_over_causal(pickled, last, _counted, broadcasts)
     return plain or _counted(last)
 
 

@@ -13,10 +13,10 @@ use super::door::enter;
 use super::location::PyLocation;
 use super::stored::savepoint_report;
 use super::traces::{keep_traces, take_traces};
-use crate::agent::protocol::{Borders, Code, Execution, Placed, Plan, Use};
+use crate::agent::protocol::{Borders, Code, Execution, OpenTask, Placed, Plan, Use};
 use crate::agent::state::messages::Clock;
 use crate::config::SessionConfig;
-use crate::edge::agent::{Agent, AgentConfig, Clocks, NextBatch, NextBatches, Plans, Role, Stage};
+use crate::edge::agent::{Agent, AgentConfig, Clocks, Cut, NextBatch, NextBatches, Plans, Role, Side, Stage};
 use crate::error::Error;
 use crate::id::Partition;
 
@@ -176,13 +176,16 @@ impl PyAgent {
 
 /// What asks Spark's plans.
 fn asks_plans(plan_uses: Py<PyAny>, borders: Py<PyAny>) -> Plans {
-    let cut_by = move |stage: u32, token: u64, execution: Option<Execution>| -> Borders {
-        let (id, root) = execution.map(|Execution { id, root }| (id, root)).unzip();
-        let known: Option<u64> = Python::attach(|py| {
-            let borders = borders.call1(py, (stage, token, id, root));
+    let cut_by = move |open: &OpenTask| -> Cut {
+        let (id, root) = open.execution.map(|Execution { id, root }| (id, root)).unzip();
+        let known: Option<(u64, Option<(u32, u32)>)> = Python::attach(|py| {
+            let borders = borders.call1(py, (open.stage, open.used.token, id, root, open.stamp));
             borders.and_then(|borders| borders.extract(py)).ok().flatten()
         });
-        known.map_or(Borders::UNKNOWN, Borders)
+        known.map_or(Cut::default(), |(borders, side)| Cut {
+            borders: Borders(borders),
+            side: side.map(|(first, tasks)| Side { first, tasks }),
+        })
     };
     let plan = move |execution: Execution| -> Option<Vec<Placed>> {
         let uses: Vec<PlacedUse> = Python::attach(|py| {

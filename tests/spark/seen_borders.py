@@ -23,9 +23,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     def noted(*arguments: Any) -> Any:
         of_use = stage_borders(*arguments)
 
-        def of_noted(*use: Any) -> int | None:
-            found.append(of_use(*use))
-            return found[-1]
+        def of_noted(*use: Any) -> Any:
+            cut = of_use(*use)
+            found.append(None if cut is None else cut[0])
+            return cut
 
         return of_noted
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
 import pytest
 import seen_borders
 from cuts import facts
 from pyspark import cloudpickle
-from pyspark.sql import functions
+from pyspark.sql import Window, functions
+from pyspark.sql.types import DoubleType
 from seen_borders import asked, choice, plain
+
+from clonos import causal
 
 ROWS = 3_000
 pytestmark = pytest.mark.timeout(360)
@@ -81,9 +87,51 @@ def of_two(df: Any) -> Any:
     return df.alias("a").join(other, functions.expr("id = i"))
 
 
+def with_variable(df: Any, number: int) -> Any:
+    spark = df.sparkSession
+    spark.sql("declare or replace variable rest bigint default 0")
+    spark.sql(f"set var rest = {number}")
+    return df.where("id % 2 = rest")
+
+
+def by_frame(df: Any, other: Any) -> Any:
+    other.createOrReplaceTempView("other_frame")
+    return sql(df, "select * from facts where id in (select id from other_frame)")
+
+
+def local(df: Any, numbers: list[int]) -> Any:
+    """A frame of rows that the driver holds."""
+    return df.sparkSession.createDataFrame(pa.table({"id": numbers}))
+
+
+def of_class(number: int) -> Any:
+    class Limits:
+        low = number
+
+    return functions.udf(lambda k: k >= Limits.low, "boolean")("k")
+
+
+def of_broadcast(df: Any, number: int) -> Any:
+    names = df.sparkSession.sparkContext.broadcast({f"name {number}", "another", "one more"})
+    return functions.udf(lambda text: text in names.value, "boolean")("text")
+
+
+def of_large(number: int) -> Any:
+    table = bytes([number]) * 2_000_000
+    return functions.udf(lambda k: table[k] > 0, "boolean")("k")
+
+
+def in_some_order(*values: int) -> Any:
+    return functions.col("k").isin(*random.sample(values, len(values)))
+
+
 # Of each two what a filter looks at is called the same, and is not.
 ALIKE: dict[str, Callable[[Any, int], Any]] = {
     "a function's closure": lambda df, n: df.where(only(n)),
+    "a function's class": lambda df, n: df.where(of_class(n)),
+    "a function's broadcast": lambda df, n: df.where(of_broadcast(df, n)),
+    "a function's large table": lambda df, n: df.where(of_large(n)),
+    "values in any order": lambda df, n: df.where(in_some_order(n, *range(4, 9))),
     "patterns": lambda df, n: df.where(f"text like any ('%{n}', '%{n}2')"),
     "a column of either side": lambda df, n: of_two(df).where(f"{'ab'[n]}.k > 5"),
     "a column that is computed": lambda df, n: df.withColumn(
@@ -101,6 +149,24 @@ ALIKE: dict[str, Callable[[Any, int], Any]] = {
     "a query's sum": lambda df, n: sql(
         df, f"select * from facts where k = (select {('min', 'max')[n]}(k) from facts)"
     ),
+    "one of two columns that queries compute": lambda df, n: sql(
+        df, "select *, (select max(k) from facts) a, (select min(k) from facts) b from facts"
+    ).where(f"k = {'ab'[n]}"),
+    "a query's list": lambda df, n: by_frame(
+        df, df.sparkSession.createDataFrame([(n,), (7,)], "id long")
+    ),
+    "a query's rows": lambda df, n: by_frame(df, local(df, [*range(2_000), 2_000 + n])),
+    "a query's maps": lambda df, n: sql(
+        df, f"select * from facts where id in (select i from values (1L, map(1, {n})) t(i, m))"
+    ),
+    "a query's function": lambda df, n: by_frame(
+        df, local(df, [1, 2]).rdd.map(lambda row: (row.id + n,)).toDF(["id"])
+    ),
+    "a variable": with_variable,
+    "options": lambda df, n: df.where(
+        f"from_csv(text, 'a string', map('sep', '{'ab'[n]}')).a is not null"
+    ),
+    "an escape": lambda df, n: df.where(f"text like 'a/_' escape '{'/!'[n]}'"),
     "having": lambda df, n: (
         df.groupBy("id").agg(functions.expr(f"{('min', 'max')[n]}(k) as k")).where("k > 3")
     ),
@@ -143,6 +209,61 @@ def test_which_rows_come_is_told_by_what_columns_are_made_of(
     )
     assert first == again
     assert first != other
+
+
+@causal
+@functions.pandas_udf(DoubleType())
+def summed(numbers: pd.Series) -> float:
+    return float(numbers.sum())
+
+
+def test_a_filter_that_spark_asks_below_a_window_is_told(
+    spark: Any, borders: Callable[[Any], int]
+) -> None:
+    df = facts(spark, ROWS)
+    groups = df.withColumn("s", summed("id").over(Window.partitionBy("k")))
+    few = [groups.where("k = 3"), groups.where("k > 3"), groups.where("k > 3 and text > 'a'")]
+    found = [choice(borders(frame)) for frame in (groups, *few)]
+    assert len(set(found[:3])) == 3
+    assert found[2] == found[3]
+    assert choice(borders(groups.select("k", "s"))) == found[0]
+
+
+def test_frames_that_say_nothing_are_told_apart_as_the_program_meets_them(
+    spark: Any, session: Any, told: list[int | None]
+) -> None:
+    df = facts(spark, ROWS)
+
+    def run() -> list[int]:
+        """Which rows come of one frame, of it again, and of another."""
+        told.clear()
+        one, other = (df.where(f"id % 2 = {n}").localCheckpoint() for n in range(2))
+        with session.epoch("frames"):
+            for frame in (one, one, other):
+                asked(by_frame(df, frame)).collect()
+        return [choice(borders) for borders in dict.fromkeys(told) if borders is not None]
+
+    first = run()
+    assert len(first) == 2
+    assert run() == first
+
+
+def test_which_rows_come_is_told_by_the_files_that_are_read(
+    spark: Any, borders: Callable[[Any], int], tmp_path: Path
+) -> None:
+    def read(folder: str, **options: str) -> Any:
+        return spark.read.schema("id long, k long, text string").csv(
+            str(tmp_path / folder / "data"), **options
+        )
+
+    for name in ("one", "other"):
+        (tmp_path / name / "data").mkdir(parents=True)
+        for file in ("a.csv", "b.csv"):
+            (tmp_path / name / "data" / file).write_text("1,2,3\n")
+    first = choice(borders(asked(read("one"))))
+    assert choice(borders(asked(read("one")))) == first
+    others = [read("other"), read("one", pathGlobFilter="a*"), read("one", pathGlobFilter="b*")]
+    assert len({first} | {choice(borders(asked(frame))) for frame in others}) == 4
 
 
 @pytest.mark.parametrize("kind", ["parquet", "table"])

@@ -187,3 +187,13 @@ def test_deep_and_long_values_are_digested() -> None:
     assert plain_identity(b"\x80\x05" + deep) != plain_identity(b"\x80\x05]" + deep[:-1] + b"a.")
     many = [(n, str(n)) for n in range(50_000)]
     assert plain_identity(pickle.dumps(many)) != plain_identity(pickle.dumps(many[1:]))
+
+
+def test_broadcasts_count_by_what_they_hold() -> None:
+    # As PySpark pickles them: by their numbers in this process.
+    def reading(number: int) -> bytes:
+        return b"cpyspark.core.broadcast\n_from_id\n(I%d\ntR." % number
+
+    assert plain_identity(reading(1)) != plain_identity(reading(2))
+    assert plain_identity(reading(1), {1: "a"}) == plain_identity(reading(2), {2: "a", 1: "b"})
+    assert plain_identity(reading(1), {1: "a"}) != plain_identity(reading(1), {1: "b"})

@@ -18,7 +18,7 @@ def test_a_plan_that_breaks_off_is_not_known(monkeypatch: pytest.MonkeyPatch) ->
     def functions(_self: Any, execution: int) -> list[PlannedFunction]:
         if execution == 2 and breaks_off.pop(0):
             raise RuntimeError
-        return [PlannedFunction(use.mark.encode(), execution, 0, 0, 0, 0)]
+        return [PlannedFunction(use.mark.encode(), "f", execution, 0, 0, 0, 0)]
 
     monkeypatch.setattr(plans.Plans, "__init__", lambda *_: None)
     monkeypatch.setattr(plans.Plans, "functions", functions)

@@ -7,6 +7,7 @@ import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.IdentityHashMap;
 import java.util.Iterator;
 import java.util.List;
@@ -56,24 +57,30 @@ public class Borders {
     private final Map known = new IdentityHashMap();
     /** What {@link #cut} has found, by RDD. */
     private final Map cuts = new IdentityHashMap();
-    private final Columns columns = new Columns(false);
-    private final Choice choice = new Choice();
+    private final Columns columns = new Columns();
+    private final Functions functions;
+    private final Choice choice;
     /** Checkpoints that a plan reads. */
     private final Map kept = new IdentityHashMap();
     private final String token;
     private final boolean isInOrder;
+    private final Sides side;
     private boolean isFound;
     private boolean deals;
 
     /**
      * Of the RDD of a stage, of a function by the token of its use, and of the queries in whose plans it may be: this one,
      * and the one that it is a part of. A job over a frame's RDD is of none. Of a query that is over there is no physical
-     * plan, but what {@link Order} says of it.
+     * plan, but what {@link Order} says of it. Of `identities` and `met` say {@link Functions}
+     * and {@link Sources} what they are.
      */
-    public Borders(Object rdd, Object token, Object plan, Object optimized, Object physical, Object root)
+    public Borders(
+        Object rdd, Object token, Object plan, Object optimized, Object physical, Object root, Object identities, Object met)
         throws NoSuchAlgorithmException, IllegalAccessException {
         named = MessageDigest.getInstance("SHA-256");
         placed = MessageDigest.getInstance("SHA-256");
+        functions = new Functions((Map) identities);
+        choice = new Choice(functions, new Sources(functions, (Map) met));
         this.token = token.toString();
         findShared((LogicalPlan) plan);
         findShared((LogicalPlan) root);
@@ -82,9 +89,13 @@ public class Borders {
         find((LogicalPlan) root, !isFound);
         if (optimized != null) {
             columns.addOptimized((LogicalPlan) optimized);
+            choice.addOptimized((LogicalPlan) optimized, this.token);
         }
-        describe((RDD) rdd);
-        isInOrder = (physical instanceof Set ? (Set) physical : Order.of(physical)).contains(this.token);
+        List order = (List) (physical instanceof Map ? (Map) physical : Order.of(physical)).get(this.token);
+        Iterator known = (order == null ? Collections.EMPTY_LIST : order).iterator();
+        isInOrder = known.hasNext() && ((Boolean) known.next()).booleanValue();
+        side = new Sides((RDD) rdd, known);
+        describe(side.rdd());
     }
 
     /** Looks at what a plan reads that it does not say how to compute, or says elsewhere. */
@@ -123,7 +134,7 @@ public class Borders {
         if (Columns.uses(plan).contains(token)) {
             columns.addBelow(list(plan.children()));
             if (isOwn) {
-                choice.addBelow(list(plan.children()));
+                choice.addPlace(list(plan.children()));
             }
             isFound = true;
         }
@@ -145,6 +156,16 @@ public class Borders {
         return places << 32 | names << 17 | choice.hash(15) << 2 | bits;
     }
 
+    /** The first task of the stage that computes the side of a union that this is of, and how many do; null if it is of all. */
+    public int[] side() {
+        return side.isOne() ? new int[] {side.first(), side.rdd().partitions().length} : null;
+    }
+
+    /** Functions that Python is to be asked for, after which this is to be made again. */
+    public Map unknown() {
+        return functions.unknown();
+    }
+
     /** The first 32 bits. */
     private static long first(MessageDigest digest) {
         byte[] bytes = digest.digest();
@@ -157,7 +178,9 @@ public class Borders {
 
     private void describe(RDD rdd) throws IllegalAccessException {
         List dependencies = list(rdd.dependencies());
-        while (!isKept(rdd) && isOneToOne(dependencies) && (dependencies.size() == 1 || areOfOneCut(dependencies))) {
+        // A function in several sides of a union that a task computes together has the rows of all there.
+        while (!isKept(rdd) && !Sides.joinsTasks(rdd) && isOneToOne(dependencies)
+            && (dependencies.size() == 1 || areOfOneCut(dependencies))) {
             rdd = ((Dependency) dependencies.get(0)).rdd();
             dependencies = list(rdd.dependencies());
         }
@@ -312,7 +335,7 @@ public class Borders {
         for (int i = first; i < parts.length; i++) {
             name.append('/').append(parts[i]);
         }
-        return Columns.RANDOM.matcher(name).replaceAll("");
+        return Sources.RANDOM.matcher(name).replaceAll("");
     }
 
     private void describe(ShuffleDependency shuffle, boolean isOfRows, boolean isOfMaps)

@@ -12,29 +12,23 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
-import org.apache.hadoop.fs.Path;
+import org.apache.spark.api.python.PythonFunction;
 import org.apache.spark.sql.catalyst.expressions.Expression;
-import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
-import org.apache.spark.sql.catalyst.plans.JoinType;
 import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.catalyst.plans.logical.CTERelationDef;
 import org.apache.spark.sql.catalyst.plans.logical.CTERelationRef;
-import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
+import org.apache.spark.sql.catalyst.plans.logical.Filter;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
-import org.apache.spark.sql.catalyst.plans.logical.Range;
+import org.apache.spark.sql.catalyst.plans.logical.Window;
 import org.apache.spark.sql.catalyst.plans.logical.WithCTE;
-import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
-import org.apache.spark.sql.execution.datasources.LogicalRelation;
-import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import scala.Product;
 import scala.collection.Seq;
-import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * Which rows come to a function, by what the query says below it: the same in each query over one frame, whichever columns it
  * reads of its rows, and in each process.
  */
-public class Choice {
+public class Choice extends Columns {
     /** Nodes that neither choose rows nor make any. */
     private static final Set LEAVE = new HashSet(Arrays.asList(new String[] {
         "Project", "SubqueryAlias", "View", "ResolvedHint", "UnresolvedHint", "CollectMetrics", "EventTimeWatermark"
@@ -47,32 +41,29 @@ public class Choice {
     }));
     /** Nodes with numbers that are others in each process. */
     private static final Set NUMBERED = new HashSet(Arrays.asList(new String[] {"UnionLoop"}));
-    /** Rows of a table that a program has, of which it is told what they hold. */
-    private static final int ROWS_MAX = 1_000;
 
-    private final Columns columns = new Columns(true);
-    /** Common tables, by their numbers. */
-    private final Map commons = new HashMap();
-    /** Those that were told, with the places where. */
+    private final Functions functions;
+    private final Sources sources;
+    /** What was said of common tables: tables may be made of each other. */
     private final Map told = new HashMap();
-    /** What was told, once for each function of a query that stands in several places. */
+    /** What was said, once for each function of a query that stands in several places. */
     private final Set found = new TreeSet();
+    /** Filters below functions over windows, as they are when Spark runs the query. */
+    private final Set filters = new TreeSet();
 
-    /** A common table, which stands in the plan once, wherever it is used. */
-    public void addCommon(CTERelationDef table) {
-        commons.put(Long.valueOf(table.id()), table);
-        columns.addCommon(table);
+    public Choice(Functions functions, Sources sources) {
+        this.functions = functions;
+        this.sources = sources;
     }
 
     /** What a plan says that stands below the function. */
-    public void addBelow(List plans) {
-        List all = new ArrayList();
+    public void addPlace(List plans) {
+        List all = new ArrayList(plans);
+        Set entered = new HashSet();
         for (Iterator each = plans.iterator(); each.hasNext();) {
-            addQueries((LogicalPlan) each.next(), all);
+            addQueries((LogicalPlan) each.next(), all, entered);
         }
-        all.addAll(0, plans);
-        columns.addBelow(all);
-        told.clear();
+        addBelow(all);
         StringBuilder text = new StringBuilder();
         for (Iterator each = plans.iterator(); each.hasNext();) {
             say((LogicalPlan) each.next(), text);
@@ -80,16 +71,50 @@ public class Choice {
         found.add(text.toString().replaceAll("_gen_alias_[0-9]+", "_gen_alias"));
     }
 
+    /**
+     * What the optimizer lets through to a function over a window. It asks a filter on the columns that a window is partitioned
+     * by below it, so that whole groups do not come that come in a query without the filter.
+     */
+    public void addOptimized(LogicalPlan plan, String token) {
+        boolean isOver = plan instanceof Window && uses(plan).contains(token);
+        for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
+            LogicalPlan child = (LogicalPlan) each.next();
+            addOptimized(child, token);
+            if (isOver) {
+                addFilters(child);
+            }
+        }
+    }
+
+    private void addFilters(LogicalPlan plan) {
+        if (plan instanceof Filter) {
+            filters.add(named(((Filter) plan).condition()));
+        }
+        for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
+            addFilters((LogicalPlan) each.next());
+        }
+    }
+
     /** Queries that stand in the expressions of a plan, wherever. */
-    private static void addQueries(LogicalPlan plan, List found) {
+    private void addQueries(LogicalPlan plan, List found, Set entered) {
+        if (plan instanceof CTERelationRef) {
+            CTERelationDef table = common((CTERelationRef) plan);
+            if (table != null && entered.add(table)) {
+                addQueries(table.child(), found, entered);
+            }
+        }
         for (Iterator each = list(plan.subqueries()).iterator(); each.hasNext();) {
             LogicalPlan query = (LogicalPlan) each.next();
             found.add(query);
-            addQueries(query, found);
+            addQueries(query, found, entered);
         }
         for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
-            addQueries((LogicalPlan) each.next(), found);
+            addQueries((LogicalPlan) each.next(), found, entered);
         }
+    }
+
+    private CTERelationDef common(CTERelationRef reference) {
+        return (CTERelationDef) commons.get(Long.valueOf(reference.cteId()));
     }
 
     /**
@@ -101,7 +126,8 @@ public class Choice {
         if (found.size() != 1) {
             return found.isEmpty() ? 0L : several;
         }
-        byte[] digest = MessageDigest.getInstance("SHA-256").digest(found.toString().getBytes(StandardCharsets.UTF_8));
+        String all = found.toString() + filters;
+        byte[] digest = MessageDigest.getInstance("SHA-256").digest(all.getBytes(StandardCharsets.UTF_8));
         long first = 0;
         for (int i = 0; i < 4; i++) {
             first = first << 8 | (digest[i] & 0xff);
@@ -123,19 +149,14 @@ public class Choice {
         if (!LEAVE.contains(name)) {
             text.append(name);
             if (children.isEmpty()) {
-                saySource(plan, text);
+                sources.say(plan, text);
             } else if (!NUMBERED.contains(name)) {
-                sayParts(plan, text);
+                sayParts((Product) plan, text);
             }
             Seq by = plan instanceof Aggregate ? ((Aggregate) plan).groupingExpressions() : plan.expressions();
             say(list(by), text);
             for (Iterator each = children.iterator(); !BY_EXPRESSIONS.contains(name) && each.hasNext();) {
                 say(list(((LogicalPlan) each.next()).output()), text);
-            }
-        } else {
-            // Of a column that is computed by a query, what a filter above says of it does not tell which.
-            for (Iterator each = list(plan.expressions()).iterator(); each.hasNext();) {
-                sayQueries((Expression) each.next(), text);
             }
         }
         text.append('(');
@@ -146,79 +167,35 @@ public class Choice {
         text.append(')');
     }
 
-    /** A common table is told once, however often it is used: tables may be made of each other. */
     private void sayCommon(CTERelationRef reference, StringBuilder text) {
-        Long id = Long.valueOf(reference.cteId());
-        CTERelationDef table = (CTERelationDef) commons.get(id);
-        Object before = told.get(id);
-        if (table == null || before != null) {
-            text.append("common ").append(before);
+        CTERelationDef table = common(reference);
+        if (table == null) {
             return;
         }
-        told.put(id, Integer.valueOf(told.size()));
-        say(table.child(), text);
+        Object known = told.get(table);
+        if (known == null) {
+            told.put(table, "itself");
+            StringBuilder query = new StringBuilder();
+            say(table.child(), query);
+            known = digest(query.toString());
+            told.put(table, known);
+        }
+        text.append("common ").append(known);
     }
 
     private void say(List expressions, StringBuilder text) {
         for (Iterator each = expressions.iterator(); each.hasNext();) {
-            Expression expression = (Expression) each.next();
-            text.append('\n').append(columns.placed(expression));
-            sayQueries(expression, text);
+            text.append('\n').append(placed((Expression) each.next()));
         }
     }
 
-    /** Queries that stand in an expression. */
-    private void sayQueries(Expression expression, StringBuilder text) {
-        if (expression instanceof SubqueryExpression) {
-            LogicalPlan query = (LogicalPlan) ((SubqueryExpression) expression).plan();
-            text.append(" of ");
-            say(list(query.output()), text);
-            say(query, text);
-        }
-        for (Iterator each = list(expression.children()).iterator(); each.hasNext();) {
-            sayQueries((Expression) each.next(), text);
-        }
+    public void sayFunction(PythonFunction function, StringBuilder text) {
+        text.append(' ').append(functions.identity(function));
     }
 
-    private static void sayParts(LogicalPlan plan, StringBuilder text) {
-        Product parts = (Product) plan;
-        for (int i = 0; i < parts.productArity(); i++) {
-            Object part = parts.productElement(i);
-            text.append(' ');
-            if (part instanceof JoinType) {
-                text.append(part.getClass().getSimpleName());
-            } else {
-                Columns.sayPart(part, text);
-            }
-        }
-    }
-
-    /** Of a source, what tells it from others and is not where it lies. */
-    private static void saySource(LogicalPlan plan, StringBuilder text) {
-        if (plan instanceof LocalRelation) {
-            List rows = list(((LocalRelation) plan).data());
-            text.append(' ').append(rows.size());
-            for (int i = 0; i < Math.min(rows.size(), ROWS_MAX); i++) {
-                text.append(' ').append(rows.get(i).hashCode());
-            }
-        } else if (plan instanceof Range) {
-            sayParts(plan, text);
-        } else if (plan instanceof DataSourceV2Relation) {
-            text.append(' ').append(((DataSourceV2Relation) plan).table().name());
-        } else if (plan instanceof LogicalRelation) {
-            Object relation = ((LogicalRelation) plan).relation();
-            text.append(' ').append(relation.toString().replaceAll("@[0-9a-f]+", ""));
-            if (relation instanceof HadoopFsRelation) {
-                text.append(' ').append(((HadoopFsRelation) relation).sizeInBytes());
-                Seq roots = ((HadoopFsRelation) relation).location().rootPaths();
-                for (Iterator each = list(roots).iterator(); each.hasNext();) {
-                    text.append(' ').append(Columns.RANDOM.matcher(((Path) each.next()).getName()).replaceAll(""));
-                }
-            }
-        }
-    }
-
-    private static List list(Seq elements) {
-        return CollectionConverters.asJava(elements);
+    public void sayQuery(LogicalPlan query, StringBuilder text) {
+        text.append(" of ");
+        say(list(query.output()), text);
+        say(query, text);
     }
 }

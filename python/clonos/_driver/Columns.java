@@ -8,22 +8,28 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.HexFormat;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.regex.Pattern;
+import org.apache.spark.api.python.PythonFunction;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.In;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedLambdaVariable;
 import org.apache.spark.sql.catalyst.expressions.PythonFuncExpression;
+import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
 import org.apache.spark.sql.catalyst.plans.QueryPlan;
 import org.apache.spark.sql.catalyst.plans.logical.BaseEvalPython;
 import org.apache.spark.sql.catalyst.plans.logical.CTERelationDef;
 import org.apache.spark.sql.catalyst.plans.logical.CTERelationRef;
+import org.apache.spark.sql.catalyst.plans.logical.JoinHint;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.unsafe.types.UTF8String;
 import scala.Option;
@@ -39,8 +45,6 @@ import scala.jdk.javaapi.CollectionConverters;
  */
 public class Columns {
     private static final String MARK = "clonos-use ";
-    /** What writers put into the names of files. */
-    public static final Pattern RANDOM = Pattern.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}");
 
     /** Nodes that bring columns in, by the numbers of these; of one that is said to be two, none. */
     private final Map sources = new HashMap();
@@ -49,17 +53,11 @@ public class Columns {
     /** What was said of computed columns, by their numbers. */
     private final Map said = new HashMap();
     /** Common tables, by their numbers. */
-    private final Map commons = new HashMap();
+    protected final Map commons = new HashMap();
     /** Those that were looked at below the function that is looked at. */
     private final Set entered = new HashSet();
-    /** Whether functions of one name are told apart by what they were pickled to. */
-    private final boolean tellsFunctions;
     private boolean areAllPlaced = true;
     private boolean isUnsteady;
-
-    public Columns(boolean tellsFunctions) {
-        this.tellsFunctions = tellsFunctions;
-    }
 
     /** What a plan says that stands below a function, from the leaves up. */
     public void addBelow(List plans) {
@@ -208,29 +206,50 @@ public class Columns {
             isUnsteady |= isUnsteadyItself(expression);
         }
         text.append(expression.getClass().getSimpleName());
-        if (tellsFunctions && expression instanceof PythonFuncExpression) {
-            PythonFuncExpression function = (PythonFuncExpression) expression;
-            text.append(mark(function) == null ? digest(command(function)) : "");
+        if (isPlaced && expression instanceof PythonFuncExpression) {
+            sayFunction(((PythonFuncExpression) expression).func(), text);
         }
         if (expression instanceof Product) {
-            Product parts = (Product) expression;
-            for (int i = 0; i < parts.productArity(); i++) {
-                text.append(' ');
-                sayPart(parts.productElement(i), text);
-            }
+            sayParts((Product) expression, text);
         }
-        text.append('(');
+        if (isPlaced && expression instanceof SubqueryExpression) {
+            sayQuery((LogicalPlan) ((SubqueryExpression) expression).plan(), text);
+        }
+        List children = new ArrayList();
         for (Iterator each = list(expression.children()).iterator(); each.hasNext();) {
-            say((Expression) each.next(), isPlaced, text, variables);
-            text.append(',');
+            StringBuilder child = new StringBuilder();
+            say((Expression) each.next(), isPlaced, child, variables);
+            children.add(child.toString());
         }
-        text.append(')');
+        if (expression instanceof In) {
+            // Programs make such lists of sets.
+            Collections.sort(children.subList(1, children.size()));
+        }
+        text.append(children);
     }
 
-    /** Of what an expression has besides others, what is the same in each process. */
+    /** What a function is, for those who tell functions of one name apart. */
+    public void sayFunction(PythonFunction function, StringBuilder text) {}
+
+    /** What a query is that stands in an expression, for those who tell queries apart. */
+    public void sayQuery(LogicalPlan query, StringBuilder text) {}
+
+    /** Of what an expression or a plan has besides others, what is the same in each process. */
+    public static void sayParts(Product parts, StringBuilder text) {
+        for (int i = 0; i < parts.productArity(); i++) {
+            text.append(' ');
+            sayPart(parts.productElement(i), text);
+        }
+    }
+
     public static void sayPart(Object part, StringBuilder text) {
-        if (part instanceof Option && ((Option) part).isDefined()) {
-            sayPart(((Option) part).get(), text);
+        if (part instanceof String || part instanceof UTF8String || part instanceof Number || part instanceof Boolean
+            || part instanceof Character || part instanceof DataType || part instanceof scala.Enumeration.Value) {
+            text.append(part);
+        } else if (part instanceof Option) {
+            if (((Option) part).isDefined()) {
+                sayPart(((Option) part).get(), text);
+            }
         } else if (part instanceof Seq) {
             for (Iterator each = list((Seq) part).iterator(); each.hasNext();) {
                 sayPart(each.next(), text);
@@ -238,22 +257,40 @@ public class Columns {
             }
         } else if (part instanceof byte[]) {
             text.append(Arrays.toString((byte[]) part));
-        } else if (part instanceof Product && ((Product) part).productArity() == 0) {
-            // Whether up or down, which rows of a window, and the like.
-            text.append(((Product) part).productPrefix());
         } else if (part instanceof scala.collection.Set) {
             // The values of a long IN, in no order.
-            List values = new ArrayList();
-            for (Iterator each = CollectionConverters.asJava((scala.collection.Set) part).iterator(); each.hasNext();) {
-                Object value = each.next();
-                values.add(value instanceof byte[] ? Arrays.toString((byte[]) value) : String.valueOf(value));
+            sayAll(CollectionConverters.asJava((scala.collection.Set) part), text);
+        } else if (part instanceof scala.collection.Map) {
+            sayAll(CollectionConverters.asJava((scala.collection.Map) part).entrySet(), text);
+        } else if (part instanceof Map) {
+            sayAll(((Map) part).entrySet(), text);
+        } else if (part instanceof Product && !(part instanceof TreeNode) && !isLeftOut(part)) {
+            // Whether up or down, which rows of a window, the value of a variable, and the like.
+            Product parts = (Product) part;
+            text.append(parts.productPrefix());
+            for (int i = 0; i < parts.productArity(); i++) {
+                if (parts.productElement(i) instanceof Literal) {
+                    text.append(' ').append(parts.productElement(i));
+                }
             }
-            Collections.sort(values);
-            text.append(values);
-        } else if (part instanceof String || part instanceof UTF8String || part instanceof Number || part instanceof Boolean
-            || part instanceof DataType) {
-            text.append(part);
+            sayParts(parts, text);
         }
+    }
+
+    /** Whether a part is another each time, is said elsewhere, or says nothing of rows. */
+    private static boolean isLeftOut(Object part) {
+        return part instanceof ExprId || part instanceof PythonFunction || part instanceof JoinHint;
+    }
+
+    /** What is in no order. */
+    private static void sayAll(Iterable elements, StringBuilder text) {
+        List all = new ArrayList();
+        for (Iterator each = elements.iterator(); each.hasNext();) {
+            Object element = each.next();
+            all.add(element instanceof byte[] ? Arrays.toString((byte[]) element) : String.valueOf(element));
+        }
+        Collections.sort(all);
+        text.append(all);
     }
 
     /** The tokens of the uses of causal functions that are in the expressions of a node. */
@@ -309,10 +346,10 @@ public class Columns {
         return place;
     }
 
-    private static String digest(String text) {
+    public static String digest(String text) {
         try {
             byte[] bytes = MessageDigest.getInstance("SHA-256").digest(text.getBytes(StandardCharsets.UTF_8));
-            return new String(bytes, 0, 16, StandardCharsets.ISO_8859_1);
+            return HexFormat.of().formatHex(bytes, 0, 16);
         } catch (NoSuchAlgorithmException error) {
             throw new IllegalStateException(error);
         }
@@ -320,14 +357,15 @@ public class Columns {
 
     /** The mark of the use that a function is, with its token; null of one that is not causal. */
     public static String mark(PythonFuncExpression expression) {
-        String text = command(expression);
+        String text = pickled(expression.func());
         // Those before the last are of functions that this one refers to.
         int last = text.lastIndexOf(MARK);
         return last < 0 ? null : text.substring(last + MARK.length(), Math.min(text.length(), last + MARK.length() + 16));
     }
 
-    private static String command(PythonFuncExpression expression) {
-        byte[] pickled = (byte[]) expression.func().command().toArray(scala.reflect.ClassTag$.MODULE$.Byte());
+    /** What a function was pickled to, a character for each byte. */
+    public static String pickled(PythonFunction function) {
+        byte[] pickled = (byte[]) function.command().toArray(scala.reflect.ClassTag$.MODULE$.Byte());
         return new String(pickled, StandardCharsets.ISO_8859_1);
     }
 
@@ -335,7 +373,7 @@ public class Columns {
         return Long.valueOf(column.exprId().id());
     }
 
-    private static List list(Seq elements) {
+    protected static List list(Seq elements) {
         return CollectionConverters.asJava(elements);
     }
 }

@@ -81,13 +81,12 @@ public class LocalIterators extends SparkListener {
     public static class Ended {
         private final LogicalPlan analyzed;
         private final LogicalPlan optimized;
+        private final Map order;
 
-        private final Set inOrder;
-
-        Ended(LogicalPlan analyzed, LogicalPlan optimized, Set inOrder) {
+        Ended(LogicalPlan analyzed, LogicalPlan optimized, Map order) {
             this.analyzed = analyzed;
             this.optimized = optimized;
-            this.inOrder = inOrder;
+            this.order = order;
         }
 
         public LogicalPlan analyzed() {
@@ -98,9 +97,9 @@ public class LocalIterators extends SparkListener {
             return optimized;
         }
 
-        /** The tokens of the functions whose rows came in order. */
-        public Set inOrder() {
-            return inOrder;
+        /** What {@link Order} says of the plan that Spark has run. */
+        public Map order() {
+            return order;
         }
     }
 

@@ -2,6 +2,8 @@ package io.clonos;
 
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.IdentityHashMap;
 import java.util.Iterator;
@@ -19,11 +21,13 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.execution.RDDScanExec;
 import org.apache.spark.sql.execution.ReusedSubqueryExec;
 import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.execution.UnionExec;
 import org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec;
 import org.apache.spark.sql.execution.adaptive.LogicalQueryStage;
 import org.apache.spark.sql.execution.adaptive.QueryStageExec;
 import org.apache.spark.sql.execution.aggregate.BaseAggregateExec;
 import org.apache.spark.sql.execution.columnar.InMemoryTableScanExec;
+import org.apache.spark.sql.execution.exchange.Exchange;
 import org.apache.spark.sql.execution.exchange.ReusedExchangeExec;
 import org.apache.spark.sql.execution.joins.BroadcastHashJoinExec;
 import org.apache.spark.sql.execution.joins.BroadcastNestedLoopJoinExec;
@@ -31,7 +35,8 @@ import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * Whether rows come to a function in the order of what they are read from, whichever of their columns a query reads, as the plan
- * says that Spark runs: behind a shuffle they come in another one each time.
+ * says that Spark runs: behind a shuffle they come in another one each time. And the sides of unions in which the function
+ * stands.
  */
 public class Order {
     /** Nodes that leave rows in the order of their input, which is that of their first child. */
@@ -50,29 +55,57 @@ public class Order {
     /** Those in order, and those that are not, by the tokens of their uses. */
     private final Set found = new HashSet();
     private final Set lost = new HashSet();
+    /** In which sides of unions they stand, by the same; empty of those that stand in several. */
+    private final Map sides = new HashMap();
 
-    /** The tokens of the functions of a plan whose rows come so, wherever they are in it; none of no plan. */
-    public static Set of(Object plan) {
+    /**
+     * What is known of the functions of a plan, by the tokens of their uses: a list of whether their rows come in order,
+     * wherever they are in it, and of the unions between them and the end of their stage, for each of these, from there down,
+     * the number of the side and of all sides. Nothing of no plan.
+     */
+    public static Map of(Object plan) {
         Order order = new Order();
         if (plan != null) {
-            order.find((SparkPlan) plan);
+            order.find((SparkPlan) plan, Collections.EMPTY_LIST);
         }
-        order.found.removeAll(order.lost);
-        return order.found;
+        Map all = new HashMap();
+        for (Iterator each = order.sides.entrySet().iterator(); each.hasNext();) {
+            Map.Entry function = (Map.Entry) each.next();
+            List known = new ArrayList();
+            known.add(Boolean.valueOf(order.found.contains(function.getKey()) && !order.lost.contains(function.getKey())));
+            known.addAll((List) function.getValue());
+            all.put(function.getKey(), known);
+        }
+        return all;
     }
 
-    private void find(SparkPlan plan) {
+    private void find(SparkPlan plan, List unions) {
         List below = below(plan);
         Set uses = Columns.uses(plan);
         if (!uses.isEmpty()) {
             (areKept(below) ? found : lost).addAll(uses);
         }
+        for (Iterator each = uses.iterator(); each.hasNext();) {
+            Object token = each.next();
+            boolean isOne = !sides.containsKey(token) || unions.equals(sides.get(token));
+            sides.put(token, isOne ? unions : Collections.EMPTY_LIST);
+        }
         if (plan instanceof InMemoryTableScanExec) {
             below.add(((InMemoryTableScanExec) plan).relation().cacheBuilder().cachedPlan());
         }
-        below.addAll(CollectionConverters.asJava(plan.subqueries()));
-        for (Iterator each = below.iterator(); each.hasNext();) {
-            find((SparkPlan) each.next());
+        for (int i = 0; i < below.size(); i++) {
+            List own = new ArrayList();
+            if (!(plan instanceof Exchange)) {
+                own.addAll(unions);
+            }
+            if (plan instanceof UnionExec) {
+                own.add(Integer.valueOf(i));
+                own.add(Integer.valueOf(below.size()));
+            }
+            find((SparkPlan) below.get(i), own);
+        }
+        for (Iterator each = CollectionConverters.asJava(plan.subqueries()).iterator(); each.hasNext();) {
+            find((SparkPlan) each.next(), Collections.EMPTY_LIST);
         }
     }
 

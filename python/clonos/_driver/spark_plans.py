@@ -1,8 +1,8 @@
 """Python functions in Spark's plans, and what each is asked over.
 
 Private names of Spark, seen in 4.3: ``SQLExecution.getQueryExecution``, ``TreePattern``,
-``PythonUDF.func().command()``, ``InlineCTE``, ``EliminateView``, ``ColumnPruning`` and others,
-``TreeNode.treeString``, ``HadoopFsRelation.location().allFiles()``, ``IncrementalExecution.runId``,
+``InlineCTE``, ``EliminateView``, ``ColumnPruning`` and others, ``TreeNode.treeString``,
+``HadoopFsRelation.location().allFiles()``, ``IncrementalExecution.runId``,
 ``StreamExecution.logicalPlan``.
 """
 
@@ -15,8 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clonos._driver import spark_private
-from clonos._uses import function_identity
+from clonos._driver import functions, spark_private
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +57,8 @@ _RANDOM = re.compile(
 class PlannedFunction(NamedTuple):
     """A Python function in a plan.
 
-    `pickled` is what Spark sends to a worker, `over` a hash of its arguments and of the plan below
+    `pickled` is what Spark sends to a worker, `identity` what is the same of that if the function
+    is made again, `over` a hash of its arguments and of the plan below
     it, `tables` one of what the arguments are made of, whichever rows of that; both hashes are of
     use in this process only. A restarted program finds the function again by hashes of 32 bits:
     `exact` is one of the plan as each process has it, `shape` of that without numbers. `data` is
@@ -66,6 +66,7 @@ class PlannedFunction(NamedTuple):
     """
 
     pickled: bytes
+    identity: str
     over: int
     tables: int
     exact: int
@@ -180,7 +181,7 @@ class _Walk:
     def __init__(self, java: _Java) -> None:
         self.java = java
         # By what is equal for two mentions of one function.
-        self._pickled: dict[int, bytes] = {}
+        self._known: dict[int, tuple[bytes, str]] = {}
 
     def of_plan(self, plan: Any) -> list[PlannedFunction]:
         """Functions of a plan and of those below it."""
@@ -216,17 +217,15 @@ class _Walk:
             inside += self.of_plan(expression.plan())
         if name not in _FUNCTIONS:
             return inside
-        command = self._command(expression.func())
-        return [PlannedFunction(command, *node.below(expression, inside)), *inside]
+        told = self._told(expression.func())
+        return [PlannedFunction(*told, *node.below(expression, inside)), *inside]
 
-    def _command(self, function: Any) -> bytes:
-        identity = int(self.java.identity(function))
-        if identity not in self._pickled:
-            command = function.command()
-            if not isinstance(command, bytes):
-                command = bytes(command.toArray(self.java.byte))
-            self._pickled[identity] = command
-        return self._pickled[identity]
+    def _told(self, function: Any) -> tuple[bytes, str]:
+        number = int(self.java.identity(function))
+        if number not in self._known:
+            command = functions.pickled(function, self.java.byte)
+            self._known[number] = command, functions.identity(function, command)
+        return self._known[number]
 
 
 class _Node:
@@ -243,8 +242,8 @@ class _Node:
         `inside` are the functions in its arguments.
         """
         arguments = self._arguments(function)
-        all_of = _identities([*inside, *self._below.functions])
-        making = _identities([*inside, *self._below.making])
+        all_of = [each.identity for each in (*inside, *self._below.functions)]
+        making = [each.identity for each in (*inside, *self._below.making)]
         over = _digest(*arguments, *all_of, *self._leaves, *self._texts, *self._hashes)
         tables = _digest(*making, *self._leaves, *self._made_of(function))
         steady = [_without(_CUTS, text) for text in self._texts]
@@ -393,10 +392,6 @@ def _nodes(text: str) -> Iterator[str]:
 
 def _hashes(plans: list[Any]) -> list[str]:
     return [str(plan.semanticHash()) for plan in plans]
-
-
-def _identities(functions: list[PlannedFunction]) -> list[str]:
-    return [function_identity(function.pickled) for function in functions]
 
 
 def _digest(*parts: str) -> int:

@@ -39,15 +39,41 @@ pub type WasLost = Box<dyn Fn(u32, Partition) -> bool + Send + Sync>;
 pub struct Plans {
     /// The uses of causal functions in the plan of an execution, in their order there, if known.
     pub uses: Box<dyn Fn(Execution) -> Option<Vec<Placed>> + Send + Sync>,
-    /// By what the rows of a use, by its token, are cut into the tasks of a stage of an execution.
-    pub borders: Box<dyn Fn(u32, u64, Option<Execution>) -> Borders + Send + Sync>,
+    /// By what the rows of a use are cut into the tasks of its stage.
+    pub borders: Box<dyn Fn(&OpenTask) -> Cut + Send + Sync>,
+}
+
+/// How the rows of a use are cut into the tasks of a stage.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cut {
+    /// By what.
+    pub borders: Borders,
+    /// Which tasks they are, if the use stands in one side of a union.
+    pub side: Option<Side>,
+}
+
+/// Tasks of a stage that compute one side of a union: what they record is named as if the side stood alone, where
+/// other queries of the epoch find it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Side {
+    /// The first of them.
+    pub first: u32,
+    /// How many there are.
+    pub tasks: u32,
+}
+
+impl Side {
+    /// The place of a task of the stage in the side.
+    fn place(self, task: Partition) -> Option<Partition> {
+        task.0.checked_sub(self.first).filter(|place| *place < self.tasks).map(Partition)
+    }
 }
 
 impl Plans {
     /// Where no Spark can be asked.
     #[must_use]
     pub fn unknown() -> Self {
-        Self { uses: Box::new(|_| None), borders: Box::new(|_, _, _| Borders::UNKNOWN) }
+        Self { uses: Box::new(|_| None), borders: Box::new(|_| Cut::default()) }
     }
 }
 
@@ -55,7 +81,7 @@ impl Plans {
 const STAGES_MAX: usize = 4_096;
 
 /// Borders, once they were asked for.
-type Answer = OnceLock<Borders>;
+type Answer = OnceLock<Cut>;
 
 /// The registry's answer to an open.
 pub(in crate::edge) enum Asked {
@@ -160,11 +186,11 @@ impl LocalRegistry {
     }
 
     /// By what the rows are cut that a use is asked over.
-    fn borders(&self, open: &OpenTask) -> Borders {
+    fn cut(&self, open: &OpenTask) -> Cut {
         let (stage, token) = (open.stage, open.used.token);
         if token == 0 {
             // Such uses have answers wherever rows are.
-            return Borders::UNKNOWN;
+            return Cut::default();
         }
         let mut all = locked(&self.borders);
         let known = Arc::clone(all.entry((stage, token)).or_default());
@@ -173,7 +199,7 @@ impl LocalRegistry {
         }
         drop(all);
         // The first tasks of a stage come together, and wait for one answer.
-        *known.get_or_init(|| (self.plans.borders)(stage, token, open.execution))
+        *known.get_or_init(|| (self.plans.borders)(open))
     }
 
     /// Has the registry know the plan before one of its uses is given a log.
@@ -206,7 +232,14 @@ impl LocalRegistry {
         }
         let stage = self.stage(open.stage);
         self.look_at_plan(open);
-        let cut = StageCut { tasks: stage.map(|stage| stage.tasks), borders: self.borders(open) };
+        let Cut { borders, side } = self.cut(open);
+        let mut cut = StageCut { tasks: stage.map(|stage| stage.tasks), borders };
+        let place = side.and_then(|side| side.place(open.task.partition).map(|place| (place, side.tasks)));
+        let moved = place.map(|(partition, tasks)| {
+            cut.tasks = Some(tasks);
+            OpenTask { task: TaskId { partition, ..open.task.clone() }, ..open.clone() }
+        });
+        let (open, task_of_stage) = (moved.as_ref().unwrap_or(open), open.task.partition);
         let now_ms = self.now_ms();
         let mut registry = locked(&self.registry);
         registry.look_at_clock(now_ms);
@@ -221,7 +254,7 @@ impl LocalRegistry {
             }
         };
         drop(registry);
-        if !grant.reopened && (self.was_lost)(open.stage, open.task.partition) {
+        if !grant.reopened && (self.was_lost)(open.stage, task_of_stage) {
             // What an earlier job read of this task was recorded then, and its epoch is over: a loss.
             let lost = (grant.task.clone(), grant.generation, Beginning::default());
             locked(&self.registry).visible(&[lost], &[])?;

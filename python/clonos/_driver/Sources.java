@@ -1,0 +1,185 @@
+package io.clonos;
+
+import java.lang.reflect.Field;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.regex.Pattern;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.Dependency;
+import org.apache.spark.Partition;
+import org.apache.spark.api.python.PythonFunction;
+import org.apache.spark.api.python.PythonRDD;
+import org.apache.spark.rdd.MapPartitionsRDD;
+import org.apache.spark.rdd.ParallelCollectionPartition;
+import org.apache.spark.rdd.ParallelCollectionRDD;
+import org.apache.spark.rdd.RDD;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
+import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Range;
+import org.apache.spark.sql.execution.LogicalRDD;
+import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
+import org.apache.spark.sql.execution.datasources.LogicalRelation;
+import org.apache.spark.sql.execution.datasources.jdbc.JDBCRelation;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import scala.Product;
+import scala.collection.Seq;
+import scala.jdk.javaapi.CollectionConverters;
+
+/** Of sources of rows, what tells one from others and is the same in each process. */
+public class Sources {
+    /** What writers put into the names of files. */
+    public static final Pattern RANDOM = Pattern.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}");
+
+    private final Functions functions;
+    /** What is told apart by the order in which it was met alone, by what is told of it. */
+    private final Map met;
+
+    /** `met` is of one run of an epoch: a program that runs again meets its frames in the same order. */
+    public Sources(Functions functions, Map met) {
+        this.functions = functions;
+        this.met = met;
+    }
+
+    /** What a leaf of a plan says of itself. */
+    public void say(LogicalPlan leaf, StringBuilder text) {
+        if (leaf instanceof LocalRelation) {
+            sayRows((LocalRelation) leaf, text);
+        } else if (leaf instanceof Range) {
+            Columns.sayParts((Product) leaf, text);
+        } else if (leaf instanceof DataSourceV2Relation) {
+            DataSourceV2Relation relation = (DataSourceV2Relation) leaf;
+            text.append(' ').append(relation.table().name());
+            Columns.sayPart(relation.options(), text);
+            Columns.sayPart(relation.timeTravelSpec(), text);
+        } else if (leaf instanceof LogicalRelation) {
+            sayRelation(((LogicalRelation) leaf).relation(), text);
+        } else if (leaf instanceof LogicalRDD) {
+            sayFrame(((LogicalRDD) leaf).rdd(), text);
+        }
+    }
+
+    private static void sayRows(LocalRelation leaf, StringBuilder text) {
+        UnsafeProjection bytes = UnsafeProjection.create(leaf.schema());
+        List rows = list(leaf.data());
+        long all = rows.size();
+        for (Iterator each = rows.iterator(); each.hasNext();) {
+            all = 31 * all + bytes.apply((InternalRow) each.next()).hashCode();
+        }
+        text.append(' ').append(all);
+    }
+
+    private void sayRelation(Object relation, StringBuilder text) {
+        text.append(' ').append(relation.toString().replaceAll("@[0-9a-f]+", ""));
+        if (relation instanceof HadoopFsRelation) {
+            HadoopFsRelation files = (HadoopFsRelation) relation;
+            StringBuilder folders = new StringBuilder();
+            Columns.sayPart(files.options(), folders);
+            for (Iterator each = list(files.location().rootPaths()).iterator(); each.hasNext();) {
+                folders.append(' ').append(RANDOM.matcher(((Path) each.next()).toString()).replaceAll(""));
+            }
+            text.append(folders);
+            // A table that is written between two queries is another; one that has grown until the program runs again is not.
+            text.append(" size ").append(place(folders.toString(), Long.valueOf(files.sizeInBytes())));
+        } else if (relation instanceof JDBCRelation) {
+            Columns.sayPart(((JDBCRelation) relation).jdbcOptions().parameters(), text);
+        }
+    }
+
+    private void sayFrame(RDD rdd, StringBuilder text) {
+        StringBuilder lineage = new StringBuilder();
+        boolean isTold = sayLineage(rdd, lineage, new ArrayList());
+        text.append(lineage);
+        if (isTold) {
+            return;
+        }
+        text.append(" frame ").append(place(lineage.toString(), Integer.valueOf(rdd.id())));
+    }
+
+    /** How many others were met before of which the same is told. */
+    private int place(String told, Object key) {
+        String digest = Columns.digest(told);
+        synchronized (met) {
+            List known = (List) met.get(digest);
+            if (known == null) {
+                known = new ArrayList();
+                met.put(digest, known);
+            }
+            if (!known.contains(key)) {
+                known.add(key);
+            }
+            return known.indexOf(key);
+        }
+    }
+
+    /** By what an RDD is computed, as far as that can be told; returns whether that is all. */
+    private boolean sayLineage(RDD rdd, StringBuilder text, List seen) {
+        if (seen.contains(Integer.valueOf(rdd.id()))) {
+            text.append(" again ").append(seen.indexOf(Integer.valueOf(rdd.id())));
+            return true;
+        }
+        seen.add(Integer.valueOf(rdd.id()));
+        if (rdd.checkpointData().isDefined()) {
+            // Once its rows are kept, nothing says any more how they were computed.
+            text.append(" kept");
+            return false;
+        }
+        text.append(' ').append(rdd.getClass().getSimpleName());
+        if (rdd instanceof ParallelCollectionRDD) {
+            return sayElements(rdd, text);
+        }
+        List dependencies = list(rdd.dependencies());
+        boolean isTold = rdd instanceof MapPartitionsRDD && dependencies.size() == 1;
+        if (rdd instanceof PythonRDD) {
+            isTold = sayFunction((PythonRDD) rdd, text);
+        }
+        for (Iterator each = dependencies.iterator(); each.hasNext();) {
+            isTold &= sayLineage(((Dependency) each.next()).rdd(), text, seen);
+        }
+        return isTold;
+    }
+
+    /** Of what Python has handed over; what Spark makes such RDDs for itself of says nothing of their rows. */
+    private static boolean sayElements(RDD rdd, StringBuilder text) {
+        boolean isTold = false;
+        Partition[] partitions = rdd.partitions();
+        long all = 0;
+        for (int i = 0; i < partitions.length; i++) {
+            Seq values = ((ParallelCollectionPartition) partitions[i]).values();
+            for (Iterator each = list(values).iterator(); each.hasNext();) {
+                Object element = each.next();
+                if (!(element instanceof byte[])) {
+                    return false;
+                }
+                isTold = true;
+                all = 31 * all + Arrays.hashCode((byte[]) element);
+            }
+        }
+        text.append(' ').append(all);
+        return isTold;
+    }
+
+    private boolean sayFunction(PythonRDD rdd, StringBuilder text) {
+        Field[] fields = PythonRDD.class.getDeclaredFields();
+        for (int i = 0; i < fields.length; i++) {
+            if (PythonFunction.class.isAssignableFrom(fields[i].getType())) {
+                try {
+                    fields[i].setAccessible(true);
+                    text.append(' ').append(functions.identity((PythonFunction) fields[i].get(rdd)));
+                    return true;
+                } catch (IllegalAccessException error) {
+                    return false;
+                }
+            }
+        }
+        return false;
+    }
+
+    private static List list(Seq elements) {
+        return CollectionConverters.asJava(elements);
+    }
+}
