@@ -30,6 +30,8 @@ _TRACKER_PLACES = {
 _TRACKER = re.compile(rb"str [0-9a-f]{32}")
 # The file of a cell of a notebook, which has the number of the process in it.
 _CELL = re.compile(rb"str (.*/ipykernel_\d+/\d+\.py|<ipython-input-.*>)")
+# What a class says of itself: that of a dataclass is made of its defaults, sets among them.
+_DOC = b"str __doc__"
 # Attributes of a class that Python makes of a set; cloudpickle hands the first out as a list.
 _MADE_OF_SETS = {b"str _abc_impl", b"str __static_attributes__"}
 
@@ -346,7 +348,9 @@ class _Machine:
             return
         for place, key in enumerate(held.parts[:-1]):
             value = held.parts[place + 1]
-            if key in _MADE_OF_SETS and isinstance(value, Node):
+            if key == _DOC:
+                held.parts[place + 1] = b"doc"
+            elif key in _MADE_OF_SETS and isinstance(value, Node):
                 held.parts[place + 1] = node = Node(b"unordered", items=value.parts)
                 self.sets.append(node)
 

@@ -161,6 +161,7 @@ impl Opening {
         options.keyed = get(arguments, "keyed")?.extract()?;
         options.allow_code_change = get(arguments, "allow_code_change")?.extract()?;
         options.count_occurrences = get(arguments, "count_occurrences")?.extract()?;
+        options.draws = arguments.get_item("draws")?.map_or(Ok(false), |draws| draws.extract())?;
         options.on_ambiguous = config.config.on_ambiguous;
         let used = Use {
             code: Code::new(options.code, &options.python),

@@ -33,6 +33,11 @@ impl Choice {
         self.0 >> 1
     }
 
+    /// Whether both are known, and of other rows.
+    pub(crate) fn is_another(self, with: Self, same_stage: bool) -> bool {
+        self.compare(with, same_stage) == Chosen::Otherwise
+    }
+
     /// `same_stage`: both are of one, so of one place.
     pub(super) const fn compare(self, with: Self, same_stage: bool) -> Chosen {
         match (self.hash(), with.hash()) {

@@ -74,6 +74,10 @@ pub struct TaskOptions {
     pub dealt: bool,
     /// Which rows come, and whether they do in the order of what they were read from.
     pub choice: Choice,
+    /// Other rows come than those that were recorded. Not used in result mode, whose logs have their choice.
+    pub rechosen: bool,
+    /// The function is given nothing of its rows. Not used in result mode.
+    pub draws: bool,
     /// Any of those may as well be the log that is meant.
     pub uncertain: bool,
     /// Any part of the recorded rows may come: another stage of this run has asked for all, or the query has
@@ -111,6 +115,8 @@ impl TaskOptions {
             pooled: false,
             dealt: false,
             choice: Choice::UNKNOWN,
+            rechosen: false,
+            draws: false,
             uncertain: false,
             any_part: false,
             replaces: None,

@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 use super::header;
 use super::options::TaskMode;
-use crate::determinant::{BlockReader, Determinant};
+use crate::determinant::{BlockReader, Determinant, FingerprintMap};
 use crate::error::{Error, Result};
 
 /// One recorded service call.
@@ -262,6 +262,13 @@ impl ServiceLog {
     /// Per block, the round of frames it led to.
     pub(super) fn rounds(&self) -> &[Option<u32>] {
         &self.rounds
+    }
+
+    /// How often each row is recorded.
+    pub(super) fn counts(&self) -> FingerprintMap<usize> {
+        let mut counts = FingerprintMap::default();
+        self.fingerprints().iter().for_each(|fingerprint| *counts.entry(*fingerprint).or_default() += 1);
+        counts
     }
 
     /// Fingerprints of the recorded rows in log order.

@@ -13,7 +13,7 @@ use super::matching::{Found, Index, Occurrences};
 use super::options::TaskOptions;
 use super::segments::{Cursor, Input, Next, Order, Recorded, ServiceLog};
 use super::summary::Summary;
-use crate::determinant::{BlockBuilder, Determinant};
+use crate::determinant::{BlockBuilder, Determinant, FingerprintMap};
 use crate::error::{DivergenceKind, Error, Result};
 
 mod exchange;
@@ -74,6 +74,8 @@ pub struct ServiceTask {
     of_several_stages: bool,
     log: ServiceLog,
     matching: Matching,
+    /// How often each row is recorded, of which others come now.
+    others: Option<FingerprintMap<usize>>,
     place: Place,
     occurrences: Occurrences,
     builder: BlockBuilder,
@@ -111,6 +113,7 @@ impl ServiceTask {
         header::check(&headers, &options, &mut standing)?;
         let of_several_stages = header::of_several_stages(&headers, &options);
         let same_stage = same_stage && header::of_this_stage(&headers, &options);
+        let others = (options.rechosen && options.checks_ambiguity()).then(|| log.counts());
         let place = if headers.is_empty() { Place::Live } else { Place::Recorded(log.prologue()) };
         Ok(Self {
             standing,
@@ -121,6 +124,7 @@ impl ServiceTask {
             named: log.named().collect(),
             log,
             matching: Matching::Positional { next: 0 },
+            others,
             place,
             occurrences: Occurrences::default(),
             builder: BlockBuilder::new(),
@@ -150,6 +154,7 @@ impl ServiceTask {
         self.first_call = 0;
         self.summary.rows += 1;
         self.summary.took(&[fingerprint]);
+        self.refuse_alike(fingerprint, row)?;
         if let Some(recorded) = self.find_row(fingerprint, row)? {
             self.rows_used += 1;
             self.summary.replayed += 1;

@@ -306,3 +306,33 @@ def test_a_filter_reads_what_tells_rows_apart(spark: Any, session: Any) -> None:
     # It stays above the function, so that more is read of the rows than the arguments.
     few = df.where(f"id >= {ROWS // 2}").select("customer", "v")
     assert_refused(session, "left out", df, few)
+
+
+@pytest.mark.parametrize("name", ["rand", "uuid"])
+def test_what_only_draws_gives_nothing_that_is_drawn_to_the_rows_of_another_frame(
+    spark: Any, session: Any, name: str
+) -> None:
+    v = getattr(clonos.functions, name)().alias("v")
+    for then in ("id % 2 = 1", "true"):
+        with session.epoch(f"{name} {then}"):
+            first = orders(spark).where("id % 2 = 0").select("id", v).collect()
+            assert len(first) == len({row.v for row in first}) == ROWS // 2
+            with pytest.raises(PySparkException) as refused:
+                orders(spark).where(then).select("id", v).collect()
+        assert "row_key=" in str(errors.find(refused.value))
+        assert session.stats().agents
+
+
+def test_what_is_asked_in_a_filter_may_be_asked_over_fewer_rows(spark: Any, session: Any) -> None:
+    """Spark makes an inner join of an outer one if a filter above leaves no other rows."""
+    few = spark.range(0, ROWS, 3, 1).selectExpr("id as other")
+    df = orders(spark).join(functions.broadcast(few), functions.expr("id = other"), "left")
+    v = drawn_from_nothing()
+    with session.epoch("outer"):
+        drawn_of = by_id(df.withColumn("v", v))
+        few_rows = df.where((v > 0.5) & functions.col("other").isNotNull())
+        some = {row.id for row in few_rows.collect()}
+        assert some == {row for row, v in drawn_of.items() if v > 0.5 and row % 3 == 0}
+        with pytest.raises(PySparkException) as refused:
+            few_rows.select("id").collect()
+    assert isinstance(errors.find(refused.value), errors.ReplayDivergence)

@@ -97,6 +97,37 @@ def drawn_of(_numbers: pd.Series) -> float:
     return random.random()
 
 
+def test_rows_get_their_answers_in_a_job_over_the_rdd_of_a_union(spark: Any, session: Any) -> None:
+    for name, first in {"the rows first": True, "the job first": False}.items():
+        union = old(spark).union(new(spark))
+        with session.epoch(name):
+            rows = [by_id(union)] if first else []
+            rows.append({row.id: row.v for row in union.rdd.collect()})
+            rows.append(by_id(union.rdd.toDF().select("v", "id")))
+            assert all(found == rows[0] for found in rows)
+
+
+def test_rows_that_changed_places_with_those_of_another_side_are_found(
+    spark: Any, session: Any
+) -> None:
+    """Nothing in the plan tells that their tasks have other rows."""
+    v = scored("id")
+    one, other = (
+        spark.range(start, start + ROWS, 1, 2).withColumn("v", v) for start in (0, 9 * ROWS)
+    )
+    own = one.select("id", functions.lit("a").alias("tag"), "v")
+    for name, frames in {
+        "one column": (one.union(other), other.union(one)),
+        "with fewer tasks": (old(spark, 2).union(own), own.union(old(spark, 2))),
+    }.items():
+        with session.epoch(name):
+            if name == "one column":
+                first, again = map(by_id, frames)
+            else:
+                first, again = (by_id(frame.coalesce(3)) for frame in frames)
+            assert first == again
+
+
 def test_groups_get_their_answers_on_both_sides_of_a_union(spark: Any, session: Any) -> None:
     rows = spark.range(0, ROWS, 1, 2).selectExpr("id", "id % 40 as k")
     # Sides that are cut alike are computed by the same tasks.

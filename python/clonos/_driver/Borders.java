@@ -24,6 +24,7 @@ import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.plans.logical.CTERelationDef;
+import org.apache.spark.sql.catalyst.plans.logical.Filter;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.physical.HashPartitioning;
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning;
@@ -89,12 +90,17 @@ public class Borders {
         find((LogicalPlan) root, !isFound);
         if (optimized != null) {
             columns.addOptimized((LogicalPlan) optimized);
+            ((Columns) choice).addOptimized((LogicalPlan) optimized);
             choice.addOptimized((LogicalPlan) optimized, this.token);
         }
         List order = (List) (physical instanceof Map ? (Map) physical : Order.of(physical)).get(this.token);
         Iterator known = (order == null ? Collections.EMPTY_LIST : order).iterator();
         isInOrder = known.hasNext() && ((Boolean) known.next()).booleanValue();
-        side = new Sides((RDD) rdd, known);
+        side = new Sides((RDD) rdd, order == null ? null : known, this.token);
+        if (!side.isOne() && order != null && order.size() > 1) {
+            // As far as it is known in which side of a union it stands, but not which of the tasks compute that.
+            say("in", order.subList(1, order.size()));
+        }
         describe(side.rdd());
     }
 
@@ -133,7 +139,9 @@ public class Borders {
         }
         if (Columns.uses(plan).contains(token)) {
             columns.addBelow(list(plan.children()));
-            if (isOwn) {
+            if (isOwn && plan instanceof Filter) {
+                choice.addPlace((Filter) plan, token);
+            } else if (isOwn) {
                 choice.addPlace(list(plan.children()));
             }
             isFound = true;

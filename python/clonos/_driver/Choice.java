@@ -13,6 +13,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 import org.apache.spark.api.python.PythonFunction;
+import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.catalyst.plans.logical.CTERelationDef;
@@ -21,6 +22,8 @@ import org.apache.spark.sql.catalyst.plans.logical.Filter;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Window;
 import org.apache.spark.sql.catalyst.plans.logical.WithCTE;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DatetimeType;
 import scala.Product;
 import scala.collection.Seq;
 
@@ -31,7 +34,8 @@ import scala.collection.Seq;
 public class Choice extends Columns {
     /** Nodes that neither choose rows nor make any. */
     private static final Set LEAVE = new HashSet(Arrays.asList(new String[] {
-        "Project", "SubqueryAlias", "View", "ResolvedHint", "UnresolvedHint", "CollectMetrics", "EventTimeWatermark"
+        "Project", "SubqueryAlias", "View", "ResolvedHint", "UnresolvedHint", "CollectMetrics", "EventTimeWatermark",
+        "ArrowEvalPython", "BatchEvalPython"
     }));
     /** Nodes that choose rows by their expressions alone, whatever else there is to read. */
     private static final Set BY_EXPRESSIONS = new HashSet(Arrays.asList(new String[] {
@@ -48,8 +52,11 @@ public class Choice extends Columns {
     private final Map told = new HashMap();
     /** What was said, once for each function of a query that stands in several places. */
     private final Set found = new TreeSet();
-    /** Filters below functions over windows, as they are when Spark runs the query. */
-    private final Set filters = new TreeSet();
+    /** What else is asked where the function is asked in a filter. */
+    private final Set asked = new TreeSet();
+    /** What is below functions over windows when Spark runs the query. */
+    private final Set over = new TreeSet();
+    private boolean isOptimized;
 
     public Choice(Functions functions, Sources sources) {
         this.functions = functions;
@@ -71,27 +78,37 @@ public class Choice extends Columns {
         found.add(text.toString().replaceAll("_gen_alias_[0-9]+", "_gen_alias"));
     }
 
-    /**
-     * What the optimizer lets through to a function over a window. It asks a filter on the columns that a window is partitioned
-     * by below it, so that whole groups do not come that come in a query without the filter.
-     */
-    public void addOptimized(LogicalPlan plan, String token) {
-        boolean isOver = plan instanceof Window && uses(plan).contains(token);
-        for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
-            LogicalPlan child = (LogicalPlan) each.next();
-            addOptimized(child, token);
-            if (isOver) {
-                addFilters(child);
-            }
+    /** The same of a function that is asked in a filter: what else that asks Spark may ask below, of the rows or of a join. */
+    public void addPlace(Filter filter, String token) {
+        addPlace(list(filter.children()));
+        addConditions(filter.condition(), token);
+    }
+
+    private void addConditions(Expression condition, String token) {
+        if (condition instanceof And) {
+            addConditions(((And) condition).left(), token);
+            addConditions(((And) condition).right(), token);
+        } else if (!asks(condition, token)) {
+            asked.add(placed(condition));
         }
     }
 
-    private void addFilters(LogicalPlan plan) {
-        if (plan instanceof Filter) {
-            filters.add(named(((Filter) plan).condition()));
-        }
+    /**
+     * What the optimizer lets through to a function over a window. A filter on the columns that it is partitioned by is asked
+     * wherever below that is cheapest, so that whole groups do not come that come in a query without the filter.
+     */
+    public void addOptimized(LogicalPlan plan, String token) {
         for (Iterator each = list(plan.children()).iterator(); each.hasNext();) {
-            addFilters((LogicalPlan) each.next());
+            addOptimized((LogicalPlan) each.next(), token);
+        }
+        if (plan instanceof Window && uses(plan).contains(token)) {
+            StringBuilder text = new StringBuilder();
+            sources.keepOnly(((Window) plan).partitionSpec());
+            isOptimized = true;
+            say(((Window) plan).child(), text);
+            isOptimized = false;
+            sources.keepOnly(null);
+            over.add(text.toString());
         }
     }
 
@@ -123,10 +140,10 @@ public class Choice extends Columns {
      */
     public long hash(int bits) throws NoSuchAlgorithmException {
         long several = (1L << bits) - 1;
-        if (found.size() != 1) {
+        if (found.size() != 1 || over.size() > 1) {
             return found.isEmpty() ? 0L : several;
         }
-        String all = found.toString() + filters;
+        String all = found.toString() + asked + over;
         byte[] digest = MessageDigest.getInstance("SHA-256").digest(all.getBytes(StandardCharsets.UTF_8));
         long first = 0;
         for (int i = 0; i < 4; i++) {
@@ -187,6 +204,10 @@ public class Choice extends Columns {
         for (Iterator each = expressions.iterator(); each.hasNext();) {
             text.append('\n').append(placed((Expression) each.next()));
         }
+    }
+
+    public boolean isClock(DataType type) {
+        return isOptimized && asksTime() && type instanceof DatetimeType;
     }
 
     public void sayFunction(PythonFunction function, StringBuilder text) {

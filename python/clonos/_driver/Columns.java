@@ -46,6 +46,11 @@ import scala.jdk.javaapi.CollectionConverters;
 public class Columns {
     private static final String MARK = "clonos-use ";
 
+    /** Expressions that are literals once a plan is optimized, others each time. */
+    private static final Set TIMES = new HashSet(Arrays.asList(new String[] {
+        "CurrentTimestamp", "CurrentDate", "CurrentTime", "Now", "LocalTimestamp"
+    }));
+
     /** Nodes that bring columns in, by the numbers of these; of one that is said to be two, none. */
     private final Map sources = new HashMap();
     /** Expressions by the numbers of the columns that they compute. */
@@ -58,6 +63,7 @@ public class Columns {
     private final Set entered = new HashSet();
     private boolean areAllPlaced = true;
     private boolean isUnsteady;
+    private boolean asksTime;
 
     /** What a plan says that stands below a function, from the leaves up. */
     public void addBelow(List plans) {
@@ -199,13 +205,16 @@ public class Columns {
             return;
         }
         if (expression instanceof Literal) {
-            text.append(expression).append(' ').append(expression.dataType());
+            DataType type = expression.dataType();
+            text.append(isClock(type) ? (Object) "time" : expression).append(' ').append(type);
             return;
         }
         if (isPlaced && !expression.deterministic()) {
             isUnsteady |= isUnsteadyItself(expression);
         }
-        text.append(expression.getClass().getSimpleName());
+        String name = expression.getClass().getSimpleName();
+        asksTime |= TIMES.contains(name);
+        text.append(name);
         if (isPlaced && expression instanceof PythonFuncExpression) {
             sayFunction(((PythonFuncExpression) expression).func(), text);
         }
@@ -226,6 +235,16 @@ public class Columns {
             Collections.sort(children.subList(1, children.size()));
         }
         text.append(children);
+    }
+
+    /** Whether some expression that was said is the time of the query. */
+    public boolean asksTime() {
+        return asksTime;
+    }
+
+    /** Whether a literal of a type may be what the clock said when the query was planned. */
+    public boolean isClock(DataType type) {
+        return false;
     }
 
     /** What a function is, for those who tell functions of one name apart. */
@@ -300,6 +319,13 @@ public class Columns {
             addUses((Expression) each.next(), found);
         }
         return found;
+    }
+
+    /** Whether a use of a causal function is in an expression. */
+    public static boolean asks(Expression expression, String token) {
+        Set found = new HashSet();
+        addUses(expression, found);
+        return found.contains(token);
     }
 
     private static void addUses(Expression expression, Set found) {

@@ -17,15 +17,20 @@ import org.apache.spark.rdd.ParallelCollectionPartition;
 import org.apache.spark.rdd.ParallelCollectionRDD;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Range;
+import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.execution.LogicalRDD;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import org.apache.spark.sql.execution.datasources.jdbc.JDBCRelation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
+import org.apache.spark.sql.execution.datasources.v2.FileScan;
 import scala.Product;
 import scala.collection.Seq;
 import scala.jdk.javaapi.CollectionConverters;
@@ -39,16 +44,28 @@ public class Sources {
     /** What is told apart by the order in which it was met alone, by what is told of it. */
     private final Map met;
 
+    /** What a window is partitioned by, below which the optimizer has left nothing but what is read; null of other plans. */
+    private Seq kept;
+
     /** `met` is of one run of an epoch: a program that runs again meets its frames in the same order. */
     public Sources(Functions functions, Map met) {
         this.functions = functions;
         this.met = met;
     }
 
+    /** From now on it is of an optimized plan: of its sources only that is said which chooses rows, by these columns. */
+    public void keepOnly(Seq columns) {
+        kept = columns;
+    }
+
     /** What a leaf of a plan says of itself. */
     public void say(LogicalPlan leaf, StringBuilder text) {
         if (leaf instanceof LocalRelation) {
             sayRows((LocalRelation) leaf, text);
+        } else if (leaf instanceof DataSourceV2ScanRelation) {
+            sayScan(((DataSourceV2ScanRelation) leaf).scan(), text);
+        } else if (kept != null) {
+            return;
         } else if (leaf instanceof Range) {
             Columns.sayParts((Product) leaf, text);
         } else if (leaf instanceof DataSourceV2Relation) {
@@ -63,14 +80,47 @@ public class Sources {
         }
     }
 
-    private static void sayRows(LocalRelation leaf, StringBuilder text) {
-        UnsafeProjection bytes = UnsafeProjection.create(leaf.schema());
+    private void sayRows(LocalRelation leaf, StringBuilder text) {
+        List columns = new ArrayList();
+        for (Iterator each = list(leaf.output()).iterator(); each.hasNext();) {
+            Attribute column = (Attribute) each.next();
+            if (kept == null || isKept(column)) {
+                columns.add(column);
+            }
+        }
+        Seq chosen = columns.isEmpty() ? leaf.output() : CollectionConverters.asScala(columns).toSeq();
+        UnsafeProjection bytes = UnsafeProjection.create((scala.collection.immutable.Seq) chosen, leaf.output());
         List rows = list(leaf.data());
         long all = rows.size();
         for (Iterator each = rows.iterator(); each.hasNext();) {
             all = 31 * all + bytes.apply((InternalRow) each.next()).hashCode();
         }
         text.append(' ').append(all);
+    }
+
+    private boolean isKept(Attribute column) {
+        for (Iterator each = list(kept).iterator(); each.hasNext();) {
+            if (((Expression) each.next()).semanticEquals(column)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** What a source itself does not hand out. Sources of others tell that with the columns that are read. */
+    private static void sayScan(Scan scan, StringBuilder text) {
+        if (scan instanceof FileScan) {
+            sayAll(((FileScan) scan).partitionFilters(), text);
+            sayAll(((FileScan) scan).dataFilters(), text);
+        } else {
+            text.append(' ').append(scan.description());
+        }
+    }
+
+    private static void sayAll(Seq filters, StringBuilder text) {
+        for (Iterator each = list(filters).iterator(); each.hasNext();) {
+            text.append(' ').append(new Columns().named((Expression) each.next()));
+        }
     }
 
     private void sayRelation(Object relation, StringBuilder text) {

@@ -8,6 +8,7 @@ closures of a shuffle: its ``Partitioning``, and ``RangePartitioner.rangeBounds`
 from __future__ import annotations
 
 import logging
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,25 @@ USES = ("Columns", "Functions", "Sources", "Choice", "Order", "Sides")
 _RUNS_MAX, _FUNCTIONS_MAX = 64, 4_096
 
 
+class _Runs:
+    """What `Sources.java` numbers, by runs of epochs: of a micro-batch, that of its execution."""
+
+    def __init__(self, jvm: Any) -> None:
+        self._made = jvm.java.util.HashMap
+        self._known: OrderedDict[tuple[int, int | None], Any] = OrderedDict()
+        self._turn = threading.Lock()
+
+    def met(self, run: int, root: int | None) -> Any:
+        """What was met in a run so far."""
+        key = run, None if run else root
+        with self._turn:
+            if key not in self._known:
+                self._known[key] = self._made()
+            if len(self._known) > _RUNS_MAX:
+                self._known.popitem(last=False)
+            return self._known[key]
+
+
 def stage_borders(spark: SparkSession, ended: Callable[[int], Any]) -> Borders:
     """Return what tells by which borders the rows of a use are cut into the tasks of a stage.
 
@@ -39,8 +59,7 @@ def stage_borders(spark: SparkSession, ended: Callable[[int], Any]) -> Borders:
     stages: Any = context._jsc.sc().dagScheduler().stageIdToStage()
     query: Any = context._jvm.org.apache.spark.sql.execution.SQLExecution.getQueryExecution
     failed = False
-    # What `Sources.java` numbers, by runs of epochs: of a micro-batch, that of its execution.
-    runs: OrderedDict[tuple[int, int | None], Any] = OrderedDict()
+    runs = _Runs(context._jvm)
     # What `Functions.java` knows.
     identities = context._jvm.java.util.concurrent.ConcurrentHashMap()
     byte = context._jvm.scala.reflect.ClassTag.Byte()
@@ -58,14 +77,6 @@ def stage_borders(spark: SparkSession, ended: Callable[[int], Any]) -> Borders:
         # No more: of a command that runs, its thread holds the rest.
         found = None if execution is None else query(execution) or ended(execution)
         return None if found is None else found.analyzed()
-
-    def met_in(run: int, root: int | None) -> Any:
-        key = run, None if run else root
-        if key not in runs:
-            runs[key] = context._jvm.java.util.HashMap()
-        if len(runs) > _RUNS_MAX:
-            runs.popitem(last=False)
-        return runs[key]
 
     def made(*arguments: Any) -> Any:
         described = compiled.made(spark, "Borders", *arguments, uses=USES)
@@ -88,7 +99,7 @@ def stage_borders(spark: SparkSession, ended: Callable[[int], Any]) -> Borders:
             if not found.isDefined():
                 return None
             arguments = (found.get().rdd(), f"{token:016x}", *plans_of(execution), analyzed(root))
-            described = made(*arguments, identities, met_in(run, root))
+            described = made(*arguments, identities, runs.met(run, root))
             first = described.side()
             side = None if first is None else (int(first[0]), int(first[1]))
             return int(described.hash()) % 2**64, side

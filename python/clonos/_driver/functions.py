@@ -6,6 +6,7 @@ Private names of Spark, seen in 4.1, 4.2 and 4.3: ``PythonFunction.command``,
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from clonos._plain import plain_identity
 from clonos._uses import function_identity
 
 # Broadcasts of more bytes count by these: sets in them are in another order in each process.
-_BROADCAST_MAX = 1 << 20
+# What is smaller takes up to a few seconds, once.
+_BROADCAST_MAX = 4 << 20
 
 
 def pickled(function: Any, byte: Any) -> bytes:
@@ -32,8 +34,9 @@ def identity(function: Any, command: bytes) -> str:
     return function_identity(command, {number: _content(path) for number, path in read.items()})
 
 
+@functools.lru_cache(1_024)
 def _content(path: str | None) -> str:
-    """Return what is the same of a broadcast that is made again."""
+    """Return what is the same of a broadcast that is made again; its file does not change."""
     file = Path(path or "")
     if not file.is_file():
         # It was destroyed; whoever reads it hears of it.

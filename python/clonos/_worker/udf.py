@@ -213,7 +213,8 @@ def _services(
     from clonos._worker.service_runner import ServiceRunner
 
     spec = function.spec
-    task = connection.open_task(_core.ServiceTask, config, open_arguments(spec, config, place))
+    arguments = open_arguments(spec, config, place) | {"draws": spec.draws}
+    task = connection.open_task(_core.ServiceTask, config, arguments)
     check_lost(task, config, spec.uid, place)
     runner = ServiceRunner(task, function.called, spec.flush)
     if spec.kind in (ARROW_ITER, PANDAS_ITER):

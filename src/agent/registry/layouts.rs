@@ -246,7 +246,13 @@ impl Registry {
     pub(super) fn may_be_dealt_otherwise(&self, task: &TaskId, layout: &Layout) -> bool {
         let deals = layout.borders.deals();
         self.cuts(task).is_some_and(|cuts| {
-            let is_other = |known: &Layout| !known.same_stage(layout) && (deals || known.borders.deals());
+            // Those that stand in two sides of a union may have changed places.
+            let is_rechosen = |known: &Layout| {
+                known.borders.choice().is_another(layout.borders.choice(), known.same_stage(layout))
+            };
+            let is_other = |known: &Layout| {
+                is_rechosen(known) || (!known.same_stage(layout) && (deals || known.borders.deals()))
+            };
             (deals && cuts.older > 0) || cuts.published.keys().any(is_other)
         })
     }

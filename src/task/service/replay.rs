@@ -35,6 +35,25 @@ impl ServiceTask {
         Err(self.mismatch(recorded, asked))
     }
 
+    /// Of rows that another filter or join has chosen, nothing tells those apart that are given the same; nor any, of a
+    /// function that is given nothing.
+    pub(super) fn refuse_alike(&mut self, fingerprint: u64, row: u64) -> Result<()> {
+        let Some(recorded) = self.others.as_ref().and_then(|others| others.get(&fingerprint)) else {
+            return Ok(());
+        };
+        if !self.options.draws && *recorded == 1 && self.position.occurrence == 0 {
+            return Ok(());
+        }
+        Err(self.diverge(Claim {
+            kind: DivergenceKind::AmbiguousRows,
+            row: Some(row),
+            recorded: "the services of rows that another filter, join or limit below the function chose"
+                .to_owned(),
+            asked: row_name(row, fingerprint),
+            advice: KEY_ADVICE,
+        }))
+    }
+
     /// The recorded row that is this one, used up from now on. `None`: not recorded.
     pub(super) fn find_row(&mut self, fingerprint: u64, row: u64) -> Result<Option<usize>> {
         if let Matching::Positional { next } = &mut self.matching {

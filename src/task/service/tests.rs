@@ -280,6 +280,21 @@ fn another_layout_replays_own_rows_and_refuses_the_others() {
 }
 
 #[test]
+fn rows_of_another_frame_that_nothing_tells_apart_are_refused() {
+    let rechosen = || TaskOptions { rechosen: true, ..service_options() };
+    let mut second = ServiceTask::new(rechosen(), recorded(), false).unwrap();
+    replay_row(&mut second, 2);
+    second.begin_row(9).unwrap();
+    assert_diverged(second.begin_row(2), Kind::AmbiguousRows, Some(2));
+    let draws = TaskOptions { draws: true, ..rechosen() };
+    let mut third = ServiceTask::new(draws.clone(), recorded(), false).unwrap();
+    assert_diverged(third.begin_row(1), Kind::AmbiguousRows, Some(0));
+    for options in [TaskOptions { keyed: true, ..draws.clone() }, TaskOptions { rechosen: false, ..draws }] {
+        replay_row(&mut ServiceTask::new(options, recorded(), false).unwrap(), 1);
+    }
+}
+
+#[test]
 fn a_log_of_the_other_mode_or_of_other_code_is_refused() {
     let code = TaskOptions { code: 1, ..service_options() };
     assert_diverged(ServiceTask::new(code, recorded(), true), Kind::CodeChanged, None);
