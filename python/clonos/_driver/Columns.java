@@ -224,17 +224,25 @@ public class Columns {
         if (isPlaced && expression instanceof SubqueryExpression) {
             sayQuery((LogicalPlan) ((SubqueryExpression) expression).plan(), text);
         }
-        List children = new ArrayList();
-        for (Iterator each = list(expression.children()).iterator(); each.hasNext();) {
-            StringBuilder child = new StringBuilder();
-            say((Expression) each.next(), isPlaced, child, variables);
-            children.add(child.toString());
-        }
+        text.append('(');
         if (expression instanceof In) {
+            say(((In) expression).value(), isPlaced, text, variables);
             // Programs make such lists of sets.
-            Collections.sort(children.subList(1, children.size()));
+            List values = new ArrayList();
+            for (Iterator each = list(((In) expression).list()).iterator(); each.hasNext();) {
+                StringBuilder value = new StringBuilder();
+                say((Expression) each.next(), isPlaced, value, variables);
+                values.add(value.toString());
+            }
+            Collections.sort(values);
+            text.append(values);
+        } else {
+            for (Iterator each = list(expression.children()).iterator(); each.hasNext();) {
+                say((Expression) each.next(), isPlaced, text, variables);
+                text.append(',');
+            }
         }
-        text.append(children);
+        text.append(')');
     }
 
     /** Whether some expression that was said is the time of the query. */

@@ -3,6 +3,7 @@ package io.clonos;
 import java.lang.reflect.Field;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
@@ -142,7 +143,7 @@ public class Sources {
 
     private void sayFrame(RDD rdd, StringBuilder text) {
         StringBuilder lineage = new StringBuilder();
-        boolean isTold = sayLineage(rdd, lineage, new ArrayList());
+        boolean isTold = sayLineage(rdd, lineage, new HashMap());
         text.append(lineage);
         if (isTold) {
             return;
@@ -167,12 +168,13 @@ public class Sources {
     }
 
     /** By what an RDD is computed, as far as that can be told; returns whether that is all. */
-    private boolean sayLineage(RDD rdd, StringBuilder text, List seen) {
-        if (seen.contains(Integer.valueOf(rdd.id()))) {
-            text.append(" again ").append(seen.indexOf(Integer.valueOf(rdd.id())));
+    private boolean sayLineage(RDD rdd, StringBuilder text, Map seen) {
+        Object before = seen.get(Integer.valueOf(rdd.id()));
+        if (before != null) {
+            text.append(" again ").append(before);
             return true;
         }
-        seen.add(Integer.valueOf(rdd.id()));
+        seen.put(Integer.valueOf(rdd.id()), Integer.valueOf(seen.size()));
         if (rdd.checkpointData().isDefined()) {
             // Once its rows are kept, nothing says any more how they were computed.
             text.append(" kept");
