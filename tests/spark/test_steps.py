@@ -75,16 +75,33 @@ two_lists, last_lists = of_lists(0, 10), of_lists(10, 20)
 
 
 def cut(at: int) -> Callable[[Any], Any]:
-    """Rows in two tasks, of which no plan tells the border; what is said if they are refused."""
+    """Rows of two lists, in a task each."""
 
     def asked(spark: Any) -> Any:
         context = spark.sparkContext
         parts = [
             context.parallelize([(n,) for n in part], 1) for part in (range(at), range(at, 40))
         ]
+        table = spark.createDataFrame(context.union(parts), "id long")
+        return values(table.select("id", drawn("id")))
+
+    return asked
+
+
+def cut_unseen(at: int) -> Callable[[Any], Any]:
+    """Rows in two tasks, of which nothing tells the border; what is said if they are refused."""
+
+    def asked(spark: Any) -> Any:
+        context = spark.sparkContext
+        context.environment["CUT_AT"] = str(at)
+
+        def part(number: int, _rows: Any) -> Any:
+            border = int(os.environ["CUT_AT"])
+            return ((n,) for n in (range(border, 40) if number else range(border)))
+
+        rows = context.parallelize([0, 1], 2).mapPartitionsWithIndex(part)
         try:
-            table = spark.createDataFrame(context.union(parts), "id long")
-            return len(values(table.select("id", drawn("id"))))
+            return len(values(spark.createDataFrame(rows, "id long").select("id", drawn("id"))))
         except PySparkException as error:
             return "rows have moved" in str(error)
 
@@ -92,6 +109,7 @@ def cut(at: int) -> Callable[[Any], Any]:
 
 
 cut_late, cut_early = cut(30), cut(10)
+unseen_late, unseen_early = cut_unseen(30), cut_unseen(10)
 
 
 def of_days(*days: int) -> Callable[[Any], Any]:
@@ -150,8 +168,13 @@ def test_days_that_are_done_in_turns_are_all_found_again(tmp_path: Path) -> None
 
 
 def test_rows_that_moved_unseen_are_refused_by_a_restarted_driver(tmp_path: Path) -> None:
-    assert run(tmp_path, "die", "cut_late") == [40]
-    assert run(tmp_path, "die", "cut_early") == [True]
+    assert run(tmp_path, "die", "unseen_late") == [40]
+    assert run(tmp_path, "die", "unseen_early") == [True]
+
+
+def test_rows_of_lists_that_moved_are_found_by_a_restarted_driver(tmp_path: Path) -> None:
+    first = run(tmp_path, "die", "cut_late")
+    assert run(tmp_path, "die", "cut_early") == first
 
 
 def test_lists_that_are_done_are_left_out(tmp_path: Path) -> None:
