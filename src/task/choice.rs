@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 /// What is known of how rows are chosen that come to a function, and of their order.
 ///
 /// The lowest bit says that they come in the order of their source, each time. Those above are a hash of what is below the
-/// function: the filters, joins and limits that choose rows, not the columns that are read of them. A hash of 0 is not known,
-/// the greatest that of a function that stands in several places of its query, to which other rows come.
+/// function: the filters, joins and limits that choose rows, not the columns that are read of them. A hash of 0 is not known.
+/// The highest bit is that of a function which stands in several places of its query, to which other rows come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Choice(pub u16);
 
@@ -26,16 +26,16 @@ pub(super) enum Chosen {
 impl Choice {
     /// Of a query that does not tell.
     pub const UNKNOWN: Self = Self(0);
-    /// The hash of one of several places.
-    const SEVERAL: u16 = u16::MAX >> 1;
+    /// In the hash of a function that stands in several places.
+    const SEVERAL: u16 = 1 << 14;
 
     const fn hash(self) -> u16 {
         self.0 >> 1
     }
 
-    /// Whether both are known, and of other rows.
-    pub(crate) fn is_another(self, with: Self, same_stage: bool) -> bool {
-        self.compare(with, same_stage) == Chosen::Otherwise
+    /// Whether both are known, and those of two queries.
+    pub(crate) const fn is_another(self, with: Self) -> bool {
+        self.hash() != 0 && with.hash() != 0 && self.hash() != with.hash()
     }
 
     /// `same_stage`: both are of one, so of one place.
@@ -43,7 +43,7 @@ impl Choice {
         match (self.hash(), with.hash()) {
             (0, _) | (_, 0) => Chosen::Unknown,
             (ours, theirs) if ours != theirs => Chosen::Otherwise,
-            (Self::SEVERAL, _) if !same_stage => Chosen::Otherwise,
+            (hash, _) if hash & Self::SEVERAL != 0 && !same_stage => Chosen::Otherwise,
             _ if self.0 & with.0 & 1 == 1 => Chosen::InOrder,
             _ => Chosen::Alike,
         }

@@ -8,6 +8,7 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -51,11 +52,11 @@ public class Choice extends Columns {
     /** What was said of common tables: tables may be made of each other. */
     private final Map told = new HashMap();
     /** What was said, once for each function of a query that stands in several places. */
-    private final Set found = new TreeSet();
+    private final Set found = new LinkedHashSet();
     /** What else is asked where the function is asked in a filter. */
     private final Set asked = new TreeSet();
     /** What is below functions over windows when Spark runs the query. */
-    private final Set over = new TreeSet();
+    private final Set over = new LinkedHashSet();
     private boolean isOptimized;
 
     public Choice(Functions functions, Sources sources) {
@@ -135,21 +136,21 @@ public class Choice extends Columns {
     }
 
     /**
-     * A hash of so many bits; 0 if nothing was found, and the greatest if the function stands in several places of the query,
+     * A hash of so many bits; 0 if nothing was found. The highest is set if the function stands in several places of the query,
      * to which other rows come: which of them a stage has is not told.
      */
     public long hash(int bits) throws NoSuchAlgorithmException {
-        long several = (1L << bits) - 1;
-        if (found.size() != 1 || over.size() > 1) {
-            return found.isEmpty() ? 0L : several;
+        if (found.isEmpty()) {
+            return 0L;
         }
+        long several = found.size() > 1 || over.size() > 1 ? 1L << (bits - 1) : 0L;
         String all = found.toString() + asked + over;
         byte[] digest = MessageDigest.getInstance("SHA-256").digest(all.getBytes(StandardCharsets.UTF_8));
         long first = 0;
         for (int i = 0; i < 4; i++) {
             first = first << 8 | (digest[i] & 0xff);
         }
-        return Math.min(Math.max(first >>> (32 - bits), 1L), several - 1);
+        return several | Math.max(first >>> (33 - bits), 1L);
     }
 
     private void say(LogicalPlan plan, StringBuilder text) {

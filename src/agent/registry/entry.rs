@@ -77,8 +77,7 @@ impl Entry {
 
     /// Whether it was recorded over other rows than come to this stage, as far as both queries tell.
     pub(super) fn is_of_other_rows(&self, layout: &Layout) -> bool {
-        let recorded = self.layout.borders.choice();
-        self.published && recorded.is_another(layout.borders.choice(), self.layout.same_stage(layout))
+        self.published && self.layout.borders.choice().is_another(layout.borders.choice())
     }
 
     /// A log found in a checkpoint, whose rows were recorded so.

@@ -247,9 +247,7 @@ impl Registry {
         let deals = layout.borders.deals();
         self.cuts(task).is_some_and(|cuts| {
             // Those that stand in two sides of a union may have changed places.
-            let is_rechosen = |known: &Layout| {
-                known.borders.choice().is_another(layout.borders.choice(), known.same_stage(layout))
-            };
+            let is_rechosen = |known: &Layout| known.borders.choice().is_another(layout.borders.choice());
             let is_other = |known: &Layout| {
                 is_rechosen(known) || (!known.same_stage(layout) && (deals || known.borders.deals()))
             };
