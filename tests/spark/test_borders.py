@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -67,11 +68,17 @@ def test_a_file_more_leaves_the_others_their_answers(
     assert len(second) == ROWS + 5
 
 
+def part(number: int, _rows: Any) -> Any:
+    border = int(os.environ["CUT_AT"])
+    return ((n,) for n in (range(border, ROWS) if number else range(border)))
+
+
 def cut(spark: Any, at: int) -> Any:
-    """Rows in two partitions, of which no plan tells the border."""
+    """Rows in two partitions, of which nothing tells the border."""
     context = spark.sparkContext
-    parts = [context.parallelize([(n,) for n in part], 1) for part in (range(at), range(at, ROWS))]
-    return spark.createDataFrame(context.union(parts), "id long")
+    context.environment["CUT_AT"] = str(at)
+    rows = context.parallelize([0, 1], 2).mapPartitionsWithIndex(part)
+    return spark.createDataFrame(rows, "id long")
 
 
 @pytest.mark.parametrize(("before", "after"), [(30, 10), (10, 30)])
