@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,19 @@ def settings(spark: Any, **values: str) -> Iterator[None]:
     finally:
         for name in names:
             spark.conf.unset(name)
+
+
+def unseen(spark: Any, at: int, rows: int) -> Any:
+    """Rows in two tasks, of which nothing tells the border: the tasks look it up themselves."""
+    context = spark.sparkContext
+    context.environment["CUT_AT"] = str(at)
+
+    def part(number: int, _rows: Any) -> Any:
+        border = int(os.environ["CUT_AT"])
+        return ((n,) for n in (range(border, rows) if number else range(border)))
+
+    cut = context.parallelize([0, 1], 2).mapPartitionsWithIndex(part)
+    return spark.createDataFrame(cut, "id long")
 
 
 def in_two(spark: Any) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cuts import unseen
 from epochs import Failed, again, drawn, fail
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
@@ -68,33 +68,20 @@ def test_a_file_more_leaves_the_others_their_answers(
     assert len(second) == ROWS + 5
 
 
-def part(number: int, _rows: Any) -> Any:
-    border = int(os.environ["CUT_AT"])
-    return ((n,) for n in (range(border, ROWS) if number else range(border)))
-
-
-def cut(spark: Any, at: int) -> Any:
-    """Rows in two partitions, of which nothing tells the border."""
-    context = spark.sparkContext
-    context.environment["CUT_AT"] = str(at)
-    rows = context.parallelize([0, 1], 2).mapPartitionsWithIndex(part)
-    return spark.createDataFrame(rows, "id long")
-
-
 @pytest.mark.parametrize(("before", "after"), [(30, 10), (10, 30)])
 def test_rows_that_moved_unseen_are_not_asked_twice_in_silence(
     spark: Any, session: Any, before: int, after: int
 ) -> None:
     with suppress(Failed), session.epoch("cut"):
-        answers(cut(spark, before))
+        answers(unseen(spark, before, ROWS))
         fail()
     for _ in range(2):
         refused = pytest.raises(PySparkException, match=rf"{ReplayDivergence.__name__}.*commit")
         with refused, session.epoch("cut"):
-            answers(cut(spark, after))
+            answers(unseen(spark, after, ROWS))
     session.commit("batch", "cut")
     with session.epoch("cut"):
-        assert len(answers(cut(spark, after))) == ROWS
+        assert len(answers(unseen(spark, after, ROWS))) == ROWS
 
 
 @pytest.mark.parametrize("uses_before", [0, 1])
@@ -105,20 +92,20 @@ def test_rows_that_moved_are_refused_after_a_restart_too(
     with clonos.attach(plain_spark, checkpoint_dir=tmp_path) as session:
         for _ in range(uses_before):
             with session.epoch("cut"):
-                answers(cut(plain_spark, 20))
+                answers(unseen(plain_spark, 20, ROWS))
         with suppress(Failed), session.epoch("cut"):
-            answers(cut(plain_spark, 30))
+            answers(unseen(plain_spark, 30, ROWS))
             fail()
         with refused, session.epoch("cut"):
-            answers(cut(plain_spark, 10))
+            answers(unseen(plain_spark, 10, ROWS))
     for _ in range(2):
         with clonos.attach(plain_spark, checkpoint_dir=tmp_path) as session:
             with refused, session.epoch("cut"):
-                answers(cut(plain_spark, 10))
+                answers(unseen(plain_spark, 10, ROWS))
     with clonos.attach(plain_spark, checkpoint_dir=tmp_path) as session:
         session.commit("batch", "cut")
         with session.epoch("cut"):
-            assert len(answers(cut(plain_spark, 10))) == ROWS
+            assert len(answers(unseen(plain_spark, 10, ROWS))) == ROWS
     assert not list(tmp_path.rglob("*.seg"))
 
 

@@ -320,7 +320,6 @@ def test_what_only_draws_gives_nothing_that_is_drawn_to_the_rows_of_another_fram
             with pytest.raises(PySparkException) as refused:
                 orders(spark).where(then).select("id", v).collect()
         assert "row_key=" in str(errors.find(refused.value))
-        assert session.stats().agents
 
 
 def test_what_is_asked_in_a_filter_may_be_asked_over_fewer_rows(spark: Any, session: Any) -> None:

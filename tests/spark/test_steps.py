@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cuts import unseen
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 
@@ -89,19 +90,11 @@ def cut(at: int) -> Callable[[Any], Any]:
 
 
 def cut_unseen(at: int) -> Callable[[Any], Any]:
-    """Rows in two tasks, of which nothing tells the border; what is said if they are refused."""
+    """What is said of rows in two tasks if they are refused."""
 
     def asked(spark: Any) -> Any:
-        context = spark.sparkContext
-        context.environment["CUT_AT"] = str(at)
-
-        def part(number: int, _rows: Any) -> Any:
-            border = int(os.environ["CUT_AT"])
-            return ((n,) for n in (range(border, 40) if number else range(border)))
-
-        rows = context.parallelize([0, 1], 2).mapPartitionsWithIndex(part)
         try:
-            return len(values(spark.createDataFrame(rows, "id long").select("id", drawn("id"))))
+            return len(values(unseen(spark, at, 40).select("id", drawn("id"))))
         except PySparkException as error:
             return "rows have moved" in str(error)
 

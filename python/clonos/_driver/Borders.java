@@ -72,8 +72,7 @@ public class Borders {
     /**
      * Of the RDD of a stage, of a function by the token of its use, and of the queries in whose plans it may be: this one,
      * and the one that it is a part of. A job over a frame's RDD is of none. Of a query that is over there is no physical
-     * plan, but what {@link Order} says of it. Of `identities` and `met` say {@link Functions}
-     * and {@link Sources} what they are.
+     * plan, but what {@link Order} says of it. `identities` is that of {@link Functions}, `met` that of {@link Sources}.
      */
     public Borders(
         Object rdd, Object token, Object plan, Object optimized, Object physical, Object root, Object identities, Object met)

@@ -269,6 +269,7 @@ public class Columns {
         }
     }
 
+    /** One of these; nothing of what may be another in each process. */
     public static void sayPart(Object part, StringBuilder text) {
         if (part instanceof String || part instanceof UTF8String || part instanceof Number || part instanceof Boolean
             || part instanceof Character || part instanceof DataType || part instanceof scala.Enumeration.Value) {

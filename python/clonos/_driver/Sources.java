@@ -41,6 +41,10 @@ public class Sources {
     /** What writers put into the names of files. */
     public static final Pattern RANDOM = Pattern.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}");
 
+    /** Options that are others in the next run: `spark_plans.py` leaves out the same. */
+    private static final Pattern SECRET =
+        Pattern.compile("secret|password|token|credential|access.?key", Pattern.CASE_INSENSITIVE);
+
     private final Functions functions;
     /** What is told apart by the order in which it was met alone, by what is told of it. */
     private final Map met;
@@ -72,7 +76,7 @@ public class Sources {
         } else if (leaf instanceof DataSourceV2Relation) {
             DataSourceV2Relation relation = (DataSourceV2Relation) leaf;
             text.append(' ').append(relation.table().name());
-            Columns.sayPart(relation.options(), text);
+            sayOptions(relation.options().asCaseSensitiveMap(), text);
             Columns.sayPart(relation.timeTravelSpec(), text);
         } else if (leaf instanceof LogicalRelation) {
             sayRelation(((LogicalRelation) leaf).relation(), text);
@@ -129,7 +133,7 @@ public class Sources {
         if (relation instanceof HadoopFsRelation) {
             HadoopFsRelation files = (HadoopFsRelation) relation;
             StringBuilder folders = new StringBuilder();
-            Columns.sayPart(files.options(), folders);
+            sayOptions(CollectionConverters.asJava(files.options()), folders);
             for (Iterator each = list(files.location().rootPaths()).iterator(); each.hasNext();) {
                 folders.append(' ').append(RANDOM.matcher(((Path) each.next()).toString()).replaceAll(""));
             }
@@ -137,8 +141,19 @@ public class Sources {
             // A table that is written between two queries is another; one that has grown until the program runs again is not.
             text.append(" size ").append(place(folders.toString(), Long.valueOf(files.sizeInBytes())));
         } else if (relation instanceof JDBCRelation) {
-            Columns.sayPart(((JDBCRelation) relation).jdbcOptions().parameters(), text);
+            sayOptions(CollectionConverters.asJava(((JDBCRelation) relation).jdbcOptions().parameters()), text);
         }
+    }
+
+    private static void sayOptions(Map options, StringBuilder text) {
+        Map told = new HashMap();
+        for (Iterator each = options.entrySet().iterator(); each.hasNext();) {
+            Map.Entry option = (Map.Entry) each.next();
+            if (!SECRET.matcher(option.getKey().toString()).find()) {
+                told.put(option.getKey(), option.getValue());
+            }
+        }
+        Columns.sayPart(told, text);
     }
 
     private void sayFrame(RDD rdd, StringBuilder text) {
