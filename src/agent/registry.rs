@@ -341,6 +341,9 @@ impl Registry {
         // Of tasks that are cut otherwise they have other rows.
         let is_of_others = |cut: &Layout| cut.has_another_number(&layout) || cut.has_other_borders(&layout);
         let frames = entry.frames.filter(|(_, cut)| !is_of_others(cut)).and_then(|(at, _)| alive(&at));
+        if discarded.is_some() {
+            entry.attempted.clear();
+        }
         if !entry.ended_in.same_stage(&layout) {
             (entry.ended_before, entry.ended_in, entry.before) = (entry.ended, layout, entry.generation);
         }
@@ -355,7 +358,6 @@ impl Registry {
             moved,
             dealt,
             choice: layout.borders.choice(),
-            rechosen: entry.is_of_other_rows(&layout),
             uncertain: entry.uncertain,
             any_part: entry.changed
                 || entry.came_back.is_some_and(|at| at.run == run && !at.layout.same_stage(&layout)),

@@ -117,14 +117,14 @@ impl PyServiceTask {
                 layout_changed,
                 moved,
                 uncertain,
-                rechosen,
+                choice,
                 any_part,
                 ended,
                 run,
                 replaces,
                 ..
             } = opened.recording;
-            opening.options.rechosen = rechosen;
+            opening.options.choice = choice;
             opening.options.replaces = replaces;
             // What was recorded by row under another use cannot be followed either, nor by tasks with other borders.
             opening.options.layout_changed = layout_changed || moved || uncertain;

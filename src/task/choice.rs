@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// The lowest bit says that they come in the order of their source, each time. Those above are a hash of what is below the
 /// function: the filters, joins and limits that choose rows, not the columns that are read of them. A hash of 0 is not known.
-/// The highest bit is that of a function which stands in several places of its query, to which other rows come.
+/// The highest bit is that of a function which several stages of its query ask, to which other rows come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Choice(pub u16);
 
@@ -26,7 +26,7 @@ pub(super) enum Chosen {
 impl Choice {
     /// Of a query that does not tell.
     pub const UNKNOWN: Self = Self(0);
-    /// In the hash of a function that stands in several places.
+    /// In the hash of a function that several stages ask.
     const SEVERAL: u16 = 1 << 14;
 
     const fn hash(self) -> u16 {

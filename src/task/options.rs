@@ -74,8 +74,6 @@ pub struct TaskOptions {
     pub dealt: bool,
     /// Which rows come, and whether they do in the order of what they were read from.
     pub choice: Choice,
-    /// Other rows come than those that were recorded. Not used in result mode, whose logs have their choice.
-    pub rechosen: bool,
     /// The function is given nothing of its rows. Not used in result mode.
     pub draws: bool,
     /// Any of those may as well be the log that is meant.
@@ -115,7 +113,6 @@ impl TaskOptions {
             pooled: false,
             dealt: false,
             choice: Choice::UNKNOWN,
-            rechosen: false,
             draws: false,
             uncertain: false,
             any_part: false,

@@ -34,7 +34,7 @@ struct Entry {
 }
 
 /// A stage of an application, as headers name both.
-type Stage = (u64, u32);
+pub(super) type Stage = (u64, u32);
 
 /// Recorded rows in log order. Positions count from the first row of the task's own log; the rows
 /// of other partitions (the pool) follow after them.

@@ -14,8 +14,10 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 
+use super::choice::{Choice, Chosen};
 use super::header;
 use super::options::TaskMode;
+use super::recorded::Stage;
 use crate::determinant::{BlockReader, Determinant, FingerprintMap};
 use crate::error::{Error, Result};
 
@@ -92,6 +94,14 @@ pub(super) enum Next<'a> {
     Closed,
 }
 
+/// Rows from one header to the next.
+#[derive(Debug)]
+struct ChosenRows {
+    choice: Choice,
+    stage: Stage,
+    start: usize,
+}
+
 /// A services log.
 #[derive(Debug, Default)]
 pub(super) struct ServiceLog {
@@ -102,6 +112,8 @@ pub(super) struct ServiceLog {
     /// Per row in log order: its first part.
     rows: Vec<usize>,
     fingerprints: Vec<u64>,
+    /// By what they were chosen.
+    choices: Vec<ChosenRows>,
     seed: Option<u64>,
     orders: Vec<Order>,
     /// Per block, the round of frames it led to.
@@ -130,6 +142,8 @@ impl ServiceLog {
                         log.end_generation();
                     }
                     headers.push(header::Recorded { mode, code, python, label, stage, app, before: 0 });
+                    let start = log.fingerprints.len();
+                    log.choices.push(ChosenRows { choice: Choice::UNKNOWN, stage: (app, stage), start });
                     if mode != TaskMode::Services.code() {
                         return Ok((log, headers));
                     }
@@ -191,6 +205,12 @@ impl ServiceLog {
                     }
                     _ => corrupt(format!("part {segment} resumed, which no attempt died in")),
                 }
+            }
+            Determinant::Choice { choice } => {
+                if let Some(chosen) = self.choices.last_mut() {
+                    chosen.choice = Choice(choice);
+                }
+                Ok(())
             }
             Determinant::EpochMark => Ok(()),
             other => corrupt(format!("{other:?} in a log of services")),
@@ -264,10 +284,16 @@ impl ServiceLog {
         &self.rounds
     }
 
-    /// How often each row is recorded.
-    pub(super) fn counts(&self) -> FingerprintMap<usize> {
+    /// How often rows are recorded that others chose than those who come in this stage.
+    pub(super) fn of_other_choices(&self, choice: Choice, stage: Stage) -> FingerprintMap<usize> {
         let mut counts = FingerprintMap::default();
-        self.fingerprints().iter().for_each(|fingerprint| *counts.entry(*fingerprint).or_default() += 1);
+        let ends = self.choices.iter().skip(1).map(|chosen| chosen.start).chain([self.fingerprints.len()]);
+        for (chosen, end) in self.choices.iter().zip(ends) {
+            if chosen.choice.compare(choice, chosen.stage == stage) == Chosen::Otherwise {
+                let rows = self.fingerprints.get(chosen.start..end).unwrap_or_default();
+                rows.iter().for_each(|fingerprint| *counts.entry(*fingerprint).or_default() += 1);
+            }
+        }
         counts
     }
 

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 
+use super::choice::Choice;
 use super::divergence::{
     Claim, KEY_ADVICE, LAYOUT_ADVICE, ROWS_ADVICE, SERVICE_ADVICE, Standing, misuse, row_name,
 };
@@ -74,8 +75,8 @@ pub struct ServiceTask {
     of_several_stages: bool,
     log: ServiceLog,
     matching: Matching,
-    /// How often each row is recorded, of which others come now.
-    others: Option<FingerprintMap<usize>>,
+    /// How often rows are recorded that were others, by their fingerprints.
+    others: FingerprintMap<usize>,
     place: Place,
     occurrences: Occurrences,
     builder: BlockBuilder,
@@ -113,7 +114,10 @@ impl ServiceTask {
         header::check(&headers, &options, &mut standing)?;
         let of_several_stages = header::of_several_stages(&headers, &options);
         let same_stage = same_stage && header::of_this_stage(&headers, &options);
-        let others = (options.rechosen && options.checks_ambiguity()).then(|| log.counts());
+        let others = match options.checks_ambiguity() {
+            true => log.of_other_choices(options.choice, (options.app, options.stage)),
+            false => FingerprintMap::default(),
+        };
         let place = if headers.is_empty() { Place::Live } else { Place::Recorded(log.prologue()) };
         Ok(Self {
             standing,

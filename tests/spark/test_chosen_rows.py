@@ -163,6 +163,7 @@ ALIKE: dict[str, Callable[[Any, int], Any]] = {
         df, local(df, [1, 2]).rdd.map(lambda row: (row.id + n,)).toDF(["id"])
     ),
     "a variable": with_variable,
+    "a common expression": lambda df, n: df.where(f"k % 100 between {n} and 50"),
     "options": lambda df, n: df.where(
         f"from_csv(text, 'a string', map('sep', '{'ab'[n]}')).a is not null"
     ),

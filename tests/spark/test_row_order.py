@@ -335,3 +335,26 @@ def test_what_is_asked_in_a_filter_may_be_asked_over_fewer_rows(spark: Any, sess
         with pytest.raises(PySparkException) as refused:
             few_rows.select("id").collect()
     assert isinstance(errors.find(refused.value), errors.ReplayDivergence)
+
+
+def test_a_column_that_a_query_asks_in_two_places_is_found_when_it_runs_again(
+    spark: Any, session: Any
+) -> None:
+    for name, v in {"result": drawn("country"), "services": clonos.functions.rand()}.items():
+        df = orders(spark).where(v > 0.5).select("id", v.alias("v"))
+        with session.epoch(name):
+            first = sorted(df.collect())
+            assert ROWS // 4 < len(first) < ROWS
+            assert sorted(df.collect()) == first
+
+
+def test_what_draws_is_refused_over_another_frame_however_often_it_is_asked(
+    spark: Any, session: Any
+) -> None:
+    v = clonos.functions.uuid().alias("v")
+    few, others = (orders(spark).where(f"id % 2 = {n}").select("id", v) for n in range(2))
+    with session.epoch("three times"):
+        few.collect()
+        for ask in (lambda: others.take(5), others.collect, others.collect):
+            with pytest.raises(PySparkException, match="row_key="):
+                ask()

@@ -65,6 +65,7 @@ public class Borders {
     private final Map kept = new IdentityHashMap();
     private final String token;
     private final boolean isInOrder;
+    private final boolean isInOneStage;
     private final Sides side;
     private boolean isFound;
     private boolean deals;
@@ -95,10 +96,11 @@ public class Borders {
         List order = (List) (physical instanceof Map ? (Map) physical : Order.of(physical)).get(this.token);
         Iterator known = (order == null ? Collections.EMPTY_LIST : order).iterator();
         isInOrder = known.hasNext() && ((Boolean) known.next()).booleanValue();
+        isInOneStage = known.hasNext() && ((Boolean) known.next()).booleanValue();
         side = new Sides((RDD) rdd, order == null ? null : known, this.token);
-        if (!side.isOne() && order != null && order.size() > 1) {
+        if (!side.isOne() && order != null && order.size() > 2) {
             // As far as it is known in which side of a union it stands, but not which of the tasks compute that.
-            say("in", order.subList(1, order.size()));
+            say("in", order.subList(2, order.size()));
         }
         describe(side.rdd());
     }
@@ -160,7 +162,7 @@ public class Borders {
         long names = Math.max(first(named) >>> 17, 1L);
         long places = columns.areAllPlaced() ? Math.max(first(placed), 1L) : 0L;
         long bits = (isInOrder ? 2L : 0L) | (deals || !columns.areAllPlaced() ? 1L : 0L);
-        return places << 32 | names << 17 | choice.hash(15) << 2 | bits;
+        return places << 32 | names << 17 | choice.hash(15, isInOneStage) << 2 | bits;
     }
 
     /** The first task of the stage that computes the side of a union that this is of, and how many do; null if it is of all. */

@@ -137,13 +137,13 @@ public class Choice extends Columns {
 
     /**
      * A hash of so many bits; 0 if nothing was found. The highest is set if the function stands in several places of the query,
-     * to which other rows come: which of them a stage has is not told.
+     * to which other rows come, unless one stage has them all: which of them a stage has is not told.
      */
-    public long hash(int bits) throws NoSuchAlgorithmException {
+    public long hash(int bits, boolean isInOneStage) throws NoSuchAlgorithmException {
         if (found.isEmpty()) {
             return 0L;
         }
-        long several = found.size() > 1 || over.size() > 1 ? 1L << (bits - 1) : 0L;
+        long several = !isInOneStage && (found.size() > 1 || over.size() > 1) ? 1L << (bits - 1) : 0L;
         String all = found.toString() + asked + over;
         byte[] digest = MessageDigest.getInstance("SHA-256").digest(all.getBytes(StandardCharsets.UTF_8));
         long first = 0;

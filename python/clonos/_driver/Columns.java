@@ -16,6 +16,8 @@ import java.util.Set;
 import org.apache.spark.api.python.PythonFunction;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.CommonExpressionDef;
+import org.apache.spark.sql.catalyst.expressions.CommonExpressionRef;
 import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.In;
@@ -188,11 +190,17 @@ public class Columns {
 
     private void say(Expression expression, boolean isPlaced, StringBuilder text, List variables) {
         if (expression instanceof NamedLambdaVariable) {
-            Object number = Long.valueOf(((NamedLambdaVariable) expression).exprId().id());
-            if (!variables.contains(number)) {
-                variables.add(number);
-            }
-            text.append("variable").append(variables.indexOf(number));
+            text.append("variable").append(place(variables, ((NamedLambdaVariable) expression).exprId()));
+            return;
+        }
+        if (expression instanceof CommonExpressionRef) {
+            text.append("common").append(place(variables, ((CommonExpressionRef) expression).id()));
+            return;
+        }
+        if (expression instanceof CommonExpressionDef) {
+            CommonExpressionDef common = (CommonExpressionDef) expression;
+            text.append("common").append(place(variables, common.id())).append('=');
+            say(common.child(), isPlaced, text, variables);
             return;
         }
         if (expression instanceof Attribute) {
@@ -243,6 +251,14 @@ public class Columns {
             }
         }
         text.append(')');
+    }
+
+    /** What Spark numbers anew in each query goes by the place where it is first met. */
+    private static int place(List met, Object id) {
+        if (!met.contains(id)) {
+            met.add(id);
+        }
+        return met.indexOf(id);
     }
 
     /** Whether some expression that was said is the time of the query. */

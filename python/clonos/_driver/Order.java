@@ -57,29 +57,33 @@ public class Order {
     private final Set lost = new HashSet();
     /** In which sides of unions they stand, by the same; empty of those that stand in several. */
     private final Map sides = new HashMap();
+    /** Which stages ask them, by the same. */
+    private final Map stages = new HashMap();
 
     /**
      * What is known of the functions of a plan, by the tokens of their uses: a list of whether their rows come in order,
-     * wherever they are in it, and of the unions between them and the end of their stage, for each of these, from there down,
-     * the number of the side and of all sides. Nothing of no plan.
+     * wherever they are in it, whether one stage asks them wherever, and of the unions between them and the end of their stage,
+     * for each of these, from there down, the number of the side and of all sides. Nothing of no plan.
      */
     public static Map of(Object plan) {
         Order order = new Order();
         if (plan != null) {
-            order.find((SparkPlan) plan, Collections.EMPTY_LIST);
+            order.find((SparkPlan) plan, plan, Collections.EMPTY_LIST);
         }
         Map all = new HashMap();
         for (Iterator each = order.sides.entrySet().iterator(); each.hasNext();) {
             Map.Entry function = (Map.Entry) each.next();
             List known = new ArrayList();
             known.add(Boolean.valueOf(order.found.contains(function.getKey()) && !order.lost.contains(function.getKey())));
+            known.add(Boolean.valueOf(((Set) order.stages.get(function.getKey())).size() == 1));
             known.addAll((List) function.getValue());
             all.put(function.getKey(), known);
         }
         return all;
     }
 
-    private void find(SparkPlan plan, List unions) {
+    /** `stage` is the node at whose end the rows of the plan are handed on. */
+    private void find(SparkPlan plan, Object stage, List unions) {
         List below = below(plan);
         Set uses = Columns.uses(plan);
         if (!uses.isEmpty()) {
@@ -89,6 +93,10 @@ public class Order {
             Object token = each.next();
             boolean isOne = !sides.containsKey(token) || unions.equals(sides.get(token));
             sides.put(token, isOne ? unions : Collections.EMPTY_LIST);
+            if (!stages.containsKey(token)) {
+                stages.put(token, Collections.newSetFromMap(new IdentityHashMap()));
+            }
+            ((Set) stages.get(token)).add(stage);
         }
         if (plan instanceof InMemoryTableScanExec) {
             below.add(((InMemoryTableScanExec) plan).relation().cacheBuilder().cachedPlan());
@@ -102,10 +110,11 @@ public class Order {
                 own.add(Integer.valueOf(i));
                 own.add(Integer.valueOf(below.size()));
             }
-            find((SparkPlan) below.get(i), own);
+            find((SparkPlan) below.get(i), plan instanceof Exchange ? plan : stage, own);
         }
         for (Iterator each = CollectionConverters.asJava(plan.subqueries()).iterator(); each.hasNext();) {
-            find((SparkPlan) each.next(), Collections.EMPTY_LIST);
+            SparkPlan query = (SparkPlan) each.next();
+            find(query, query, Collections.EMPTY_LIST);
         }
     }
 

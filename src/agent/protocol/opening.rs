@@ -78,8 +78,6 @@ pub struct Recording {
     pub dealt: bool,
     /// Which rows come in the stage that opens, and whether they do in the order of what they were read from.
     pub choice: Choice,
-    /// Whether other rows come than those that it was recorded over, as far as the queries tell.
-    pub rechosen: bool,
     /// Whether any of those may as well be the one that is meant.
     pub uncertain: bool,
     /// Whether any part of what is recorded may be asked for: an earlier stage of this run asked for all, or the

@@ -14,9 +14,6 @@ const ATTEMPTED_MAX: usize = 1_024;
 impl Entry {
     /// An attempt was granted, at an agent.
     pub(super) fn attempted_at(&mut self, generation: Generation, agent: AgentId) {
-        if self.discarded.is_some() {
-            self.attempted.clear();
-        }
         self.attempted.retain(|(known, _)| *known != generation);
         self.attempted.push_back((generation, agent));
         if self.attempted.len() > ATTEMPTED_MAX {
@@ -73,11 +70,6 @@ impl Entry {
     /// Whether another stage than this one published some of it.
     pub(super) fn was_published_by_others(&self, layout: &Layout) -> bool {
         self.published && (!self.layout.same_stage(layout) || self.before_layout > LogOffset::START)
-    }
-
-    /// Whether it was recorded over other rows than come to this stage, as far as both queries tell.
-    pub(super) fn is_of_other_rows(&self, layout: &Layout) -> bool {
-        self.published && self.layout.borders.choice().is_another(layout.borders.choice())
     }
 
     /// A log found in a checkpoint, whose rows were recorded so.

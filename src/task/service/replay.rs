@@ -1,8 +1,8 @@
 //! The steps of [`ServiceTask`] that read the recorded log and write the new one.
 
 use super::{
-    Claim, Determinant, DivergenceKind, Error, Found, Index, Input, KEY_ADVICE, LAYOUT_ADVICE, Matching,
-    Next, Place, ROWS_ADVICE, Recorded, Result, SERVICE_ADVICE, ServiceTask, header, row_name,
+    Choice, Claim, Determinant, DivergenceKind, Error, Found, Index, Input, KEY_ADVICE, LAYOUT_ADVICE,
+    Matching, Next, Place, ROWS_ADVICE, Recorded, Result, SERVICE_ADVICE, ServiceTask, header, row_name,
 };
 
 impl ServiceTask {
@@ -38,9 +38,7 @@ impl ServiceTask {
     /// Of rows that another filter or join has chosen, nothing tells those apart that are given the same; nor any, of a
     /// function that is given nothing.
     pub(super) fn refuse_alike(&mut self, fingerprint: u64, row: u64) -> Result<()> {
-        let Some(recorded) = self.others.as_ref().and_then(|others| others.get(&fingerprint)) else {
-            return Ok(());
-        };
+        let Some(recorded) = self.others.get(&fingerprint) else { return Ok(()) };
         if !self.options.draws && *recorded == 1 && self.position.occurrence == 0 {
             return Ok(());
         }
@@ -154,6 +152,9 @@ impl ServiceTask {
     pub(super) fn push_header(&mut self) -> Result<()> {
         if !self.has_header {
             self.builder.push(&header::ours(&self.options))?;
+            if self.options.choice != Choice::UNKNOWN {
+                self.builder.push(&Determinant::Choice { choice: self.options.choice.0 })?;
+            }
             self.has_header = true;
         }
         for (name, value) in std::mem::take(&mut self.failed) {

@@ -281,16 +281,35 @@ fn another_layout_replays_own_rows_and_refuses_the_others() {
 
 #[test]
 fn rows_of_another_frame_that_nothing_tells_apart_are_refused() {
-    let rechosen = || TaskOptions { rechosen: true, ..service_options() };
-    let mut second = ServiceTask::new(rechosen(), recorded(), false).unwrap();
-    replay_row(&mut second, 2);
-    second.begin_row(9).unwrap();
-    assert_diverged(second.begin_row(2), Kind::AmbiguousRows, Some(2));
-    let draws = TaskOptions { draws: true, ..rechosen() };
-    let mut third = ServiceTask::new(draws.clone(), recorded(), false).unwrap();
-    assert_diverged(third.begin_row(1), Kind::AmbiguousRows, Some(0));
-    for options in [TaskOptions { keyed: true, ..draws.clone() }, TaskOptions { rechosen: false, ..draws }] {
-        replay_row(&mut ServiceTask::new(options, recorded(), false).unwrap(), 1);
+    let chosen = |choice: u16, draws: bool, log: &[Bytes]| {
+        let options = TaskOptions { choice: Choice(choice), draws, ..service_options() };
+        ServiceTask::new(options, log.to_vec(), false).unwrap()
+    };
+    let mut first = chosen(4, false, &[]);
+    for (row, answer) in [(1, "a"), (2, "b")] {
+        first.begin_row(row).unwrap();
+        call(&mut first, LOOKUP, Some(answer)).unwrap();
+    }
+    let mut log = vec![first.take_block().unwrap()];
+    let mut second = chosen(6, false, &log);
+    for row in [2, 9, 9] {
+        second.begin_row(row).unwrap();
+        call(&mut second, LOOKUP, Some("b")).unwrap();
+    }
+    log.extend(second.take_block());
+    assert_diverged(second.begin_row(2), Kind::AmbiguousRows, Some(3));
+    // What it has recorded itself counts as its own, whoever was there before and whatever the log was last.
+    for draws in [false, true] {
+        let mut again = chosen(6, draws, &log);
+        again.begin_row(9).unwrap();
+        again.call(LOOKUP).unwrap();
+        again.begin_row(9).unwrap();
+        again.call(LOOKUP).unwrap();
+        again.begin_row(1).map_or_else(|_| assert!(draws), |()| assert!(!draws));
+    }
+    assert_diverged(chosen(6, true, &log).begin_row(1), Kind::AmbiguousRows, Some(0));
+    for known in [4, 0] {
+        chosen(known, true, &log[..1]).begin_row(1).unwrap();
     }
 }
 
