@@ -113,7 +113,7 @@ impl Cluster {
             for id in (0..self.agents).map(AgentId) {
                 self.registry.look_at_clock(self.now_ms);
                 black_box(self.registry.heartbeat(id, 0, self.now_ms));
-                black_box(self.registry.repairs(id, 2, 120_000, self.now_ms));
+                black_box(self.registry.repairs(id, 120_000, self.now_ms));
             }
         }
         begun.elapsed() / 10

@@ -8,9 +8,8 @@
 //! 2. Who does not, for whatever reason, has its place taken by the next in line.
 //! 3. An attempt that is fenced has nothing to copy any more: that ends it.
 //! 4. Want of room is no excuse for fewer copies than are wanted: the writer is refused.
-//! 5. Otherwise fewer do, as at the start of a job.
-//! 6. Where one at least is wanted, as of logs that the registry does not know to be held by anyone, none do only if
-//!    nobody else is alive. Who may answer yet is waited for, and who refuses is alive.
+//! 5. Otherwise fewer do, as at the start of a job: others get copies once they are there.
+//! 6. None do only if nobody else is alive. Who may answer yet is waited for, and who refuses is alive.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -38,8 +37,8 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Copying {
     wanted: usize,
-    /// How long who is silent is waited for, where one at least is wanted.
-    patience: Option<Duration>,
+    /// How long those are waited for who are silent, if nobody has them.
+    patience: Duration,
     holders: Vec<AgentInfo>,
     /// To be sent to, in this order.
     due: VecDeque<AgentInfo>,
@@ -49,24 +48,17 @@ pub struct Copying {
 }
 
 impl Copying {
-    /// So many agents are to have them.
+    /// So many agents are to have them. As long as all are silent, they are waited for so long.
     #[must_use]
-    pub fn new(wanted: usize) -> Self {
+    pub fn new(wanted: usize, patience: Duration) -> Self {
         let (holders, due, failed) = (Vec::new(), VecDeque::new(), Vec::new());
-        Self { wanted, patience: None, holders, due, failed, has_chosen: false, has_left_out: false }
+        Self { wanted, patience, holders, due, failed, has_chosen: false, has_left_out: false }
     }
 
-    /// These agents are to have them, or as many others.
+    /// These are to be sent them first.
     #[must_use]
-    pub fn at(peers: Vec<AgentInfo>) -> Self {
-        let wanted = peers.len();
-        Self { due: peers.into(), ..Self::new(wanted) }
-    }
-
-    /// One at least is to have them: as long as all are silent, they are waited for so long.
-    #[must_use]
-    pub fn one_at_least(self, patience: Duration) -> Self {
-        Self { patience: Some(patience), ..self }
+    pub fn first_to(self, peers: Vec<AgentInfo>) -> Self {
+        Self { due: peers.into(), ..self }
     }
 
     /// These have them already.
@@ -93,7 +85,9 @@ impl Copying {
         if let Some(full) = self.first_failure(Error::is_full) {
             return Err(full);
         }
-        let Some(patience) = self.patience.filter(|_| self.holders.is_empty()) else { return Ok(Step::Done) };
+        if !self.holders.is_empty() {
+            return Ok(Step::Done);
+        }
         if let Some(refused) = self.first_failure(|error| !error.is_silence()) {
             return Err(refused);
         }
@@ -103,7 +97,7 @@ impl Copying {
         }
         match self.failed.last() {
             None => Ok(Step::Done),
-            Some((_, silent)) if waited >= patience => Err(silent.clone()),
+            Some((_, silent)) if waited >= self.patience => Err(silent.clone()),
             Some(_) => {
                 self.has_left_out = false;
                 self.due.extend(self.failed.drain(..).map(|(peer, _)| peer));

@@ -16,7 +16,9 @@ use std::collections::BTreeSet;
 use arrow_schema::{DataType, Fields};
 use bytes::Bytes;
 
-use super::codec::{decode, decode_schema, encode_schema, evolve, of_state, plain_fields, same_meaning};
+use super::codec::{
+    decode, decode_schema, encode_schema, evolve, of_state, plain_fields, renamed, same_meaning,
+};
 use super::key::Slot;
 use super::record::corrupt;
 use crate::determinant::codec::{Fields as Reader, put_bytes, put_varint, put_zigzag};
@@ -155,6 +157,19 @@ impl Catalog {
                 .iter()
                 .zip(keys)
                 .all(|(one, other)| same_meaning(one.data_type(), other.data_type()));
+        let names =
+            |fields: &Fields| fields.iter().map(|field| field.name().to_lowercase()).collect::<Vec<_>>();
+        let (before, now) = (names(&self.keys), names(keys));
+        // The same columns in another order would find each other's state.
+        let has_moved = now.iter().zip(&before).any(|(name, here)| name != here && before.contains(name));
+        if same && has_moved {
+            let what = format!(
+                "the grouping key was kept as ({}) and is ({}) now: group by its columns in the same order",
+                before.join(", "),
+                now.join(", ")
+            );
+            return Err(Error::StateSchema { variable: "key".into(), what });
+        }
         if same {
             return Ok(());
         }
@@ -197,6 +212,15 @@ impl Catalog {
         slot.check(variable, user_key.as_ref(), &value)?;
         slot.ttl_ms = variable.ttl_ms;
         let known = slot.values.iter().position(|fields| *fields == value);
+        if let Some(last) = slot.values.last().filter(|_| known.is_none())
+            && let Some((gone, new)) = renamed(last, &value)
+        {
+            let what = format!(
+                "field {gone:?} is gone, and {new:?} of its type is new: if that is its name now, its values would be \
+                 lost. Keep the name; or leave {gone:?} out in one version of the program, and add {new:?} in the next"
+            );
+            return Err(Error::StateSchema { variable: variable.name.clone(), what });
+        }
         let schema = known.unwrap_or_else(|| {
             slot.values.push(value);
             slot.values.len() - 1

@@ -65,7 +65,7 @@ pub(super) fn says(world: &World, generation: Generation, holder: AgentId, numbe
 
 #[test]
 fn nothing_is_decided_without_a_holder_that_lives_and_does_not_answer() {
-    let world = World::with(|config, _| config.io_timeout_ms = 600);
+    let world = World::with(|config, _| (config.io_timeout_ms, config.sharing_depth) = (600, 0));
     let silent = Silent::new(&world);
     is_held_by(&world, &silent.info);
     std::thread::scope(|scope| {
@@ -89,6 +89,27 @@ fn nothing_is_decided_without_a_holder_that_lives_and_does_not_answer() {
         Reply::Registered { .. }
     ));
     assert_eq!(silent.beat(&world), AgentStanding::Dead);
+}
+
+#[test]
+fn no_block_is_acknowledged_that_nobody_else_has_while_somebody_lives() {
+    let world = World::with(|config, _| config.io_timeout_ms = 600);
+    let silent = Silent::new(&world);
+    let mut worker = world.worker();
+    let opened = open(&mut worker, &task(0), 1, 1);
+    std::thread::scope(|scope| {
+        let appends = scope.spawn(|| append(&mut worker, opened.session, &text("recorded")));
+        while !appends.is_finished() {
+            assert_eq!(silent.beat(&world), AgentStanding::Alive);
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        let refused = appends.join().unwrap().unwrap_err();
+        assert!(refused.is_silence(), "it may answer yet: {refused}");
+    });
+    close(&mut worker, opened.session);
+    let opened = open(&mut worker, &task(0), 1, 2);
+    append(&mut worker, opened.session, &text("recorded")).unwrap();
+    assert_eq!(silent.beat(&world), AgentStanding::Dead, "it has said nothing for too long");
 }
 
 pub(super) fn replicated(generation: Generation, all: bool, number: u64) -> Request {
@@ -171,7 +192,7 @@ fn who_has_a_copy_is_sent_only_what_it_lacks_when_the_task_is_opened_again() {
 
 #[test]
 fn what_comes_late_takes_nothing_back() {
-    let world = World::new();
+    let world = World::with(|config, _| config.sharing_depth = 0);
     let silent = Silent::new(&world);
     let generation = is_held_by(&world, &silent.info);
     says(&world, generation, AgentId(8), 0);

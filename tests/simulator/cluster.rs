@@ -1,6 +1,7 @@
 //! Agents and their registry, without sockets: requests are carried out at once, with the machines of `src/edge`.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use bytes::Bytes;
 use clonos::agent::copying::Copying;
@@ -395,7 +396,7 @@ impl Cluster {
     }
 
     fn replicate(&mut self, session: &mut Session) -> Result<()> {
-        let mut copying = Copying::at(session.peers.clone());
+        let mut copying = Copying::new(session.peers.len(), Duration::ZERO).first_to(session.peers.clone());
         self.see_that(session, &Logs::Own, &mut copying)?;
         if copying.has_moved() {
             session.published = self.mutation == Mutation::OldPeersCount && session.published;

@@ -35,7 +35,7 @@ impl Cluster {
 
     /// As `Handler::see_that` has it for absorbed logs; who has them.
     fn share_with_some(&mut self, session: &Session, tasks: Vec<TaskId>) -> Result<Vec<AgentId>> {
-        let mut copying = Copying::new(self.depth).one_at_least(Duration::ZERO);
+        let mut copying = Copying::new(self.depth, Duration::ZERO);
         match self.see_that(session, &Logs::Absorbed(tasks), &mut copying) {
             Err(error) if self.mutation != Mutation::NobodyHasCopies => Err(error),
             _ => Ok(copying.holders().iter().map(|peer| peer.id).collect()),

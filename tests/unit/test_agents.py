@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
+import shutil
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from clonos._worker import agents
+
+# What a worker finds above it, and whether a sink knows the driver by it.
+ASKS = (
+    "from clonos._sinks.place import this_driver; from clonos._worker import agents; "
+    "print(agents.executor_jvm(), this_driver().started != str(0))"
+)
 
 
 def folder_of(parent: Path, name: str, *, hours: float) -> Path:
@@ -57,3 +69,16 @@ def test_a_folder_that_another_worker_locks_stays(tmp_path: Path) -> None:
         assert old.exists()
     agents.sweep(tmp_path)
     assert not old.exists()
+
+
+def test_a_jvm_that_is_the_first_process_of_a_container_is_found(tmp_path: Path) -> None:
+    inside = ["unshare", "--fork", "--pid", "--mount-proc"]
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no namespace of processes can be made here: unshare needs root")
+    java = tmp_path / "java"
+    shutil.copy(shutil.which("sh") or "/bin/sh", java)
+    asks = f"{shlex.quote(sys.executable)} -c '{ASKS}'; true"
+    answer = subprocess.run(
+        [*inside, str(java), "-c", asks], capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.split() == ["1", "True"], answer.stderr

@@ -27,6 +27,7 @@ from clonos._connect.tags import tagged
 from clonos._epochs import BATCH_BYTES, BATCH_BYTES_SETTING, STAMP_BITS, check_epoch_name
 from clonos._operators.foreach_batch import BatchFunction
 from clonos._stats import Stats
+from clonos._versions import minor_version
 from clonos._worker.place import epoch_tag
 from clonos.errors import ConfigError
 
@@ -58,8 +59,7 @@ def attach_client(spark: SparkSession, asked: dict[str, Any]) -> ConnectSession:
         If a setting is out of range or cannot be had there, or the server takes no jar, plans
         Python data sources elsewhere, has no Clonos or another version, or is older than 4.3.
     """
-    major, minor = (int(part) for part in spark.version.split(".")[:2])
-    if (major, minor) < LEAST_VERSION:
+    if minor_version(spark.version) < LEAST_VERSION:
         message = f"over Spark Connect Clonos needs Spark 4.3, and the server has {spark.version}"
         raise ConfigError(message, "CONFIG")
     if asked["adopt"]:

@@ -42,6 +42,7 @@ from clonos._driver.local_iterators import LocalIterators
 from clonos._driver.plans import plan_uses
 from clonos._driver.session import Session
 from clonos._temporary import SESSION_FILE, private_folder, write_private
+from clonos._versions import check_spark
 from clonos._worker.agents import sweep
 
 if TYPE_CHECKING:
@@ -165,7 +166,8 @@ def attach(
     ------
     ConfigError
         If a setting is out of range, the session there is has an epoch open and would be stopped,
-        or a Spark Connect server has no Clonos, or takes no Java function.
+        Spark is of a version that Clonos does not know, or a Spark Connect server has no Clonos, or
+        takes no Java function.
 
     Notes
     -----
@@ -188,6 +190,7 @@ def attach(
     asked = {name: value for name, value in locals().items() if name != "spark"}
     asked["adopt"] = parse_adopt(adopt)
     asked["storage_options"] = parse_options(storage_options)
+    check_spark(spark.version)
     if not spark_private.is_classic(spark):
         return _client(spark, asked)
     context = spark.sparkContext

@@ -12,9 +12,12 @@ private name of Spark's                                   seen in
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
+
+_log = logging.getLogger("clonos")
 
 
 def progress_listener(
@@ -43,8 +46,18 @@ def progress_listener(
             return jvm.PythonStreamingQueryListenerWrapper(Heard(self))
 
         def onQueryStarted(self, event: Any) -> None:
-            with contextlib.suppress(Exception):
-                started(str(event.id().toString()), event.name(), str(event.runId().toString()))
+            query = str(event.id().toString())
+            try:
+                started(query, event.name(), str(event.runId().toString()))
+            except Exception as error:  # noqa: BLE001, whatever another Spark has otherwise
+                # Spark passes over what fails here, and a query that was not looked at is admitted.
+                _log.warning(
+                    "query %s could not be looked at as it started (%s: %s): it must not track its "
+                    "progress asynchronously (asyncProgressTrackingEnabled)",
+                    query,
+                    type(error).__name__,
+                    error,
+                )
 
         def onQueryProgress(self, event: Any) -> None:
             with contextlib.suppress(Exception):

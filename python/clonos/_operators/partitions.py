@@ -69,7 +69,9 @@ def map_partitions(
     """``RDD.mapPartitions`` in which the causal services are recorded.
 
     Outside ``session.epoch`` the RDD is its own epoch: whenever Spark computes one of its
-    partitions again, in whichever job, it gets the same answers.
+    partitions again, in whichever job, it gets the same answers. They are kept for as long as the
+    application runs, as a frame or an RDD made of it may ask for them at any time: a program that
+    makes many of them does so within ``session.epoch``, at whose end they go.
 
     Parameters
     ----------

@@ -99,7 +99,8 @@ def executor_jvm() -> int:
     pid = os.getpid()
     for _ in range(_JVM_SEARCH_DEPTH):
         pid = _processes.parent(pid)
-        if pid <= 1:
+        # In a container it may be the first process of all.
+        if pid < 1:
             return 0
         if Path(_processes.executable(pid)).name == "java":
             return pid

@@ -16,14 +16,13 @@ from rich.markup import escape
 
 from clonos import _core
 from clonos._driver.java import JavaMissingError, ensure_java, java_version
+from clonos._versions import KNOWN_SPARK, minor_version
 from clonos.cli.cluster import Asked, checks
 from clonos.cli.finding import Finding, files
 from clonos.cli.probe import STORE_PATIENCE_S
 from clonos.errors import ClonosError
 
 _FSYNC_ROUNDS = 20
-# Minor versions of PySpark that the tests were run with: from, to.
-_SPARK = ((4, 1), (4, 3))
 
 
 def run(checkpoint_dir: str | None, cluster: Asked | None) -> int:
@@ -68,8 +67,8 @@ def _pyspark() -> Finding:
         version = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
         return Finding(False, "PySpark is not installed", "pip install 'clonos[spark]'")
-    first, last = _SPARK
-    found = tuple(map(int, version.split(".")[:2]))
+    first, last = KNOWN_SPARK
+    found = minor_version(version)
     advice = f"Clonos was tested with PySpark {first[0]}.{first[1]} to {last[0]}.{last[1]}"
     return Finding(first <= found <= last, f"PySpark {version}", advice)
 

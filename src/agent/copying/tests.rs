@@ -95,11 +95,11 @@ impl World {
 }
 
 fn wanted(copies: usize) -> Copying {
-    Copying::new(copies).one_at_least(PATIENCE)
+    Copying::new(copies, PATIENCE)
 }
 
 fn at(peers: &[u64]) -> Copying {
-    Copying::at(agents(peers))
+    Copying::new(peers.len(), PATIENCE).first_to(agents(peers))
 }
 
 #[test]
@@ -153,18 +153,10 @@ fn want_of_room_is_no_excuse_for_fewer() {
 }
 
 #[test]
-fn none_do_where_one_is_not_asked_for() {
-    for error in [silent(), refusal()] {
-        let mut world = World::new(&[1, 2]).answers(1, [Err(error.clone())]).answers(2, [Err(error)]);
-        assert_eq!(world.run(&mut at(&[1])), Ok(vec![]));
-        assert_eq!((world.sent, world.left_out, world.waited), (vec![1, 2], 0, Duration::ZERO));
-    }
-}
-
-#[test]
 fn none_do_only_if_nobody_else_is_alive() {
     assert_eq!(World::new(&[]).run(&mut wanted(2)), Ok(vec![]));
     assert_eq!(World::new(&[1, 2]).dead(1).dead(2).run(&mut wanted(1)), Ok(vec![]));
+    assert_eq!(World::new(&[1, 2]).dead(1).dead(2).run(&mut at(&[1])), Ok(vec![]));
     // Who refuses lives, and need not be waited for.
     let mut world = World::new(&[1, 2, 3]).answers(1, [Err(silent())]).answers(2, [Err(refusal())]).dead(3);
     assert_eq!(world.run(&mut wanted(1)), Err(refusal().condition()));
@@ -181,7 +173,7 @@ fn who_is_silent_and_not_dead_is_waited_for_as_long_as_there_is_patience() {
     let mut world = World::new(&[1, 2]).answers(1, [Err(silent())]).dead(2);
     assert_eq!(world.run(&mut wanted(1)), Err(silent().condition()));
     assert_eq!(world.waited, PATIENCE);
-    let mut hasty = Copying::new(1).one_at_least(Duration::ZERO);
+    let mut hasty = Copying::new(1, Duration::ZERO);
     let mut world = World::new(&[1, 2]).answers(1, [Err(silent())]).answers(2, [Err(silent())]);
     assert_eq!(world.run(&mut hasty), Err(silent().condition()));
     assert_eq!(world.sent, [1, 2]);

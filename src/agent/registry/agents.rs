@@ -212,7 +212,11 @@ impl Registry {
             let before: Vec<AgentId> = before.collect();
             self.leave(&before);
         }
+        let is_new = self.agents.info(info.id).is_none();
         self.agents.came(info, executor.to_owned(), now_ms);
+        if is_new {
+            self.look_for_few();
+        }
     }
 
     /// Agents that were found dead since this was asked last.

@@ -63,10 +63,15 @@ impl Registry {
     /// Epochs of which some log is known.
     #[must_use]
     pub fn epochs(&self) -> Vec<EpochKey> {
-        let mut epochs: Vec<_> = self.tasks.keys().map(TaskId::epoch_key).collect();
+        // Most tasks stand beside others of their epoch, and there may be many.
+        let mut epochs: Vec<_> = self.tasks.keys().map(|task| (&task.query, &task.epoch)).collect();
+        epochs.dedup();
         epochs.sort();
         epochs.dedup();
         epochs
+            .into_iter()
+            .map(|(query, epoch)| EpochKey { query: Arc::clone(query), epoch: epoch.clone() })
+            .collect()
     }
 }
 

@@ -86,6 +86,7 @@ impl Entry {
             told: None,
             published: false,
             whole: false,
+            is_few: false,
             shown: Beginning::default(),
             layout,
             before_layout: LogOffset::START,

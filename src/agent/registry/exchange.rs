@@ -183,7 +183,7 @@ impl Registry {
     pub fn tasks_of(&self, task: &TaskId, token: u64) -> Option<u32> {
         let uses = self.uses.get(&task.epoch_key());
         let operator = uses.and_then(|uses| uses.find(&task.operator, token))?;
-        self.logs_of(&TaskId { operator, ..task.clone() }).find_map(|(_, entry)| entry.layout.tasks)
+        self.logs_of(&TaskId { operator, ..task.clone() }, None).find_map(|(_, entry)| entry.layout.tasks)
     }
 
     /// Checks that all tasks of each operator took in the same version of each log sent to it: had one been
@@ -226,6 +226,7 @@ mod tests {
 
     fn with_three() -> Registry {
         let mut registry = Registry::new();
+        registry.want_copies(2);
         for id in [1, 2, 3] {
             let (addr, host) = (format!("{id}"), format!("{id}"));
             registry.register(AgentInfo { id: AgentId(id), addr, host, driver: false }, "", 0);
@@ -337,7 +338,7 @@ mod tests {
         assert!(registry.is_dead(AgentId(2), false, 60_003), "for good");
         assert!(
             !registry.is_alive(AgentId(2), 60_003)
-                && registry.repairs(AgentId(2), 2, 120_000, 60_003).is_empty()
+                && registry.repairs(AgentId(2), 120_000, 60_003).is_empty()
         );
     }
 }

@@ -1,6 +1,7 @@
 //! How the tasks of an operator were cut when its logs were recorded, and where rows are if that was otherwise.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::parts::{first_part, parts_of};
@@ -160,34 +161,40 @@ impl Registry {
         after: Option<&TaskId>,
         count: usize,
     ) -> Result<Vec<PoolEntry>> {
-        let other = |(_, entry): &(&TaskId, &Entry)| entry.was_published_by_others(layout);
         let until = |entry: &Entry| match entry.layout.same_stage(layout) {
             true => entry.before_layout,
             false => LogOffset(u64::MAX),
         };
-        let lacks = self.has_gaps(task, layout);
-        let others = self.siblings(task).filter(other).map(|(id, entry)| (id, entry, until(entry), lacks));
-        let entry = self.tasks.get(task);
-        let pooled = entry.into_iter().flat_map(|entry| &entry.pooled).flat_map(|operator| {
-            let task = TaskId { operator: Arc::clone(operator), ..task.clone() };
-            let logs = self.siblings(&task).filter(|(_, entry)| entry.published);
-            let lacks = self.has_gaps(&task, layout);
-            logs.map(move |(id, entry)| (id, entry, LogOffset(u64::MAX), lacks))
-        });
-        // In the order of partitions, as the tasks are.
-        let mut logs = others.chain(pooled);
-        if let Some(after) = after
-            && !logs.by_ref().any(|(id, ..)| id == after)
-        {
-            return Err(Error::Misuse { what: format!("{after} is in no pool of {task} any more") });
+        let is_own = |id: &TaskId| first_part(&id.operator) == first_part(&task.operator);
+        let is_in = |id: &TaskId, entry: &Entry| match is_own(id) {
+            true => entry.was_published_by_others(layout),
+            false => entry.published,
+        };
+        let pooled = self.tasks.get(task).into_iter().flat_map(|entry| &entry.pooled);
+        let of = |operator| TaskId { operator: Arc::clone(operator), ..task.clone() };
+        let mut operators = std::iter::once(task.clone()).chain(pooled.map(of)).peekable();
+        if let Some(after) = after {
+            let is_its = |of: &TaskId| first_part(&of.operator) == first_part(&after.operator);
+            while operators.next_if(|of| !is_its(of)).is_some() {}
+            if operators.peek().is_none() || !self.tasks.get(after).is_some_and(|entry| is_in(after, entry)) {
+                return Err(Error::Misuse { what: format!("{after} is in no pool of {task} any more") });
+            }
         }
+        // In the order of partitions, as the tasks are. Nobody looks again at what was told before.
+        let mut behind = after;
+        let logs = operators.flat_map(|of| {
+            let begins = behind.is_none();
+            let logs = self.siblings_behind(&of, behind.take()).filter(|(id, entry)| is_in(id, entry));
+            logs.zip(std::iter::once(begins).chain(std::iter::repeat(false)))
+        });
         let page = logs
             .take(count)
-            .map(|(id, entry, until, may_lack_rows)| PoolEntry {
+            .map(|((id, entry), is_first)| PoolEntry {
                 task: id.clone(),
                 holders: self.infos(&entry.holders),
-                until,
-                may_lack_rows,
+                until: if is_own(id) { until(entry) } else { LogOffset(u64::MAX) },
+                // Whoever reads them all is told once.
+                may_lack_rows: is_first && self.has_gaps(id, layout),
                 generation: match entry.ended_in.same_stage(layout) {
                     true => entry.before,
                     false => entry.generation,
@@ -284,159 +291,38 @@ impl Registry {
         &'a self,
         task: &TaskId,
     ) -> impl Iterator<Item = (&'a TaskId, &'a Entry)> + use<'a> {
+        self.siblings_behind(task, None)
+    }
+
+    /// Those behind one of them.
+    fn siblings_behind<'a>(
+        &'a self,
+        task: &TaskId,
+        after: Option<&TaskId>,
+    ) -> impl Iterator<Item = (&'a TaskId, &'a Entry)> + use<'a> {
         let (first, parts) = parts_of(task);
         let epoch = task.epoch.clone();
         let of_epoch = move |(id, _): &(&TaskId, &Entry)| id.epoch == epoch && !id.is_in_flight();
-        self.logs_of(&first).chain(self.tasks.range(parts).filter(of_epoch))
+        let is_in_first = after.is_none_or(|after| after.operator == first.operator);
+        let logs = is_in_first.then(|| self.logs_of(&first, after)).into_iter().flatten();
+        let begin = after
+            .filter(|_| !is_in_first)
+            .map_or(Bound::Included(parts.start), |after| Bound::Excluded(after.clone()));
+        logs.chain(self.tasks.range((begin, Bound::Excluded(parts.end))).filter(of_epoch))
     }
 
-    /// Logs of the task's operator in all partitions of the epoch.
+    /// Logs of the task's operator in all partitions of the epoch, or those behind one.
     pub(super) fn logs_of<'a>(
         &'a self,
         task: &TaskId,
+        after: Option<&TaskId>,
     ) -> impl Iterator<Item = (&'a TaskId, &'a Entry)> + use<'a> {
         // A partition is the last part of a task's order.
         let at = |partition| TaskId { partition: Partition(partition), ..task.clone() };
-        self.tasks.range(at(0)..=at(u32::MAX))
+        let begin = after.map_or(Bound::Included(at(0)), |after| Bound::Excluded(after.clone()));
+        self.tasks.range((begin, Bound::Included(at(u32::MAX))))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::agent::code::{Execution, Placed};
-    use crate::agent::protocol::{AgentInfo, AgentStanding, Recording, Sent};
-    use crate::agent::registry::Granted;
-    use crate::id::Epoch;
-
-    fn task(partition: u32) -> TaskId {
-        let (query, operator) = ("q".into(), "f".into());
-        TaskId { query, operator, epoch: Epoch::Batch(1), partition: Partition(partition) }
-    }
-
-    /// An attempt of a stage of so many tasks opens a log; with `tells`, it says that it has it.
-    fn opens(
-        registry: &mut Registry,
-        (stage, tasks): (u32, u32),
-        partition: u32,
-        agent: u64,
-        tells: bool,
-    ) -> Layout {
-        let attempt = u64::from(100 * stage + partition);
-        let open = OpenTask {
-            task: task(partition),
-            used: Use::default(),
-            execution: None,
-            app: 1,
-            stage,
-            attempt,
-            worker: attempt,
-            inside: false,
-            stamp: 0,
-        };
-        let (by, number) = (AgentId(agent), attempt);
-        let Granted::Yes(grant) = registry.grant(&open, Sent { by, number }, 0, Some(tasks), 0) else {
-            panic!("nobody is in the way");
-        };
-        if tells {
-            let sent = Sent { by, number };
-            let adopted = Some((LogOffset(5), grant.layout));
-            registry.holding(&grant.task, grant.generation, &[by], adopted, true, sent).unwrap();
-            registry.over(by, &[(grant.task.clone(), grant.generation)]);
-        }
-        grant.layout
-    }
-
-    #[test]
-    fn a_silent_agent_is_dead_only_if_the_log_that_it_takes_over_is_waited_for() {
-        let mut registry = Registry::new();
-        for id in [1, 2, 3] {
-            let (addr, host) = (format!("{id}"), format!("{id}"));
-            registry.register(AgentInfo { id: AgentId(id), addr, host, driver: false }, "", 0);
-        }
-        for partition in 0..2 {
-            opens(&mut registry, (1, 4), partition, 1, true);
-        }
-        opens(&mut registry, (2, 2), 0, 2, false);
-        let layout = opens(&mut registry, (2, 2), 1, 3, true);
-        let mut now_ms = 0;
-        for (after, waits, standing) in [
-            (None, false, AgentStanding::Alive),
-            (Some(task(0)), true, AgentStanding::Alive),
-            (None, true, AgentStanding::Dead),
-        ] {
-            for _ in 0..20 {
-                now_ms += 500;
-                registry.look_at_clock(now_ms);
-            }
-            let page = registry.pool(&task(1), &layout, after.as_ref(), waits, now_ms).unwrap();
-            assert!(!page.is_empty());
-            assert_eq!(registry.heartbeat(AgentId(2), 0, now_ms).0, standing);
-        }
-    }
-
-    #[test]
-    fn a_task_hears_that_as_many_with_other_borders_recorded() {
-        let mut registry = Registry::new();
-        let (addr, host) = ("1".to_owned(), "1".to_owned());
-        registry.register(AgentInfo { id: AgentId(1), addr, host, driver: false }, "", 0);
-        let mut recording = |stage: u32, borders: u64| {
-            let (used, attempt) = (Use { token: u64::from(stage), ..Use::default() }, u64::from(stage));
-            let execution = Some(Execution { id: attempt, root: attempt });
-            let (app, worker, inside, stamp) = (1, attempt, false, 0);
-            let open =
-                OpenTask { task: task(0), used, execution, app, stage, attempt, worker, inside, stamp };
-            let plan = Plan { exact: 1, shape: 2, data: 3 };
-            let operator = Arc::clone(&open.task.operator);
-            registry.planned(&open, Some(vec![Placed { operator, used, over: 1, tables: 1, plan }]));
-            let (sent, cut) = (
-                Sent { by: AgentId(1), number: attempt },
-                StageCut { tasks: Some(2), borders: Borders(borders << 17) },
-            );
-            let Granted::Yes(grant) = registry.grant(&open, sent, 0, cut, 0) else {
-                panic!("nobody is in the way")
-            };
-            let adopted = Some((LogOffset(5), grant.layout));
-            registry.holding(&grant.task, grant.generation, &[AgentId(1)], adopted, true, sent).unwrap();
-            registry.over(AgentId(1), &[(grant.task.clone(), grant.generation)]);
-            let Recording { moved, pooled, dealt, layout_changed, .. } = grant.recording;
-            assert!(moved == pooled && moved == dealt && !layout_changed);
-            moved
-        };
-        assert_eq!(
-            [(1, 4), (2, 4), (3, 8), (4, 4)].map(|(stage, borders)| recording(stage, borders)),
-            [false, false, true, true]
-        );
-    }
-
-    #[test]
-    fn where_no_plan_is_known_borders_are() {
-        let (used, execution) = (Use::default(), None);
-        let (app, stage, attempt, worker, inside, stamp) = (1, 2, 3, 3, false, 0);
-        let open = OpenTask { task: task(0), used, execution, app, stage, attempt, worker, inside, stamp };
-        let of =
-            |borders: u64| StageCut { tasks: Some(4), borders: Borders(borders << 17) }.layout(&open, None);
-        assert!(of(4).is_cut_alike(&of(4)) && !of(4).has_other_borders(&of(4)));
-        assert!(!of(4).is_cut_alike(&of(8)) && of(4).has_other_borders(&of(8)));
-        assert!(!of(4).is_cut_alike(&of(0)) && !of(4).has_other_borders(&of(0)));
-    }
-
-    #[test]
-    fn rows_may_be_elsewhere_where_no_plan_tells_and_another_stage_has_published() {
-        let mut registry = Registry::new();
-        let (addr, host) = ("1".to_owned(), "1".to_owned());
-        registry.register(AgentInfo { id: AgentId(1), addr, host, driver: false }, "", 0);
-        let first = opens(&mut registry, (1, 4), 0, 1, true);
-        let dealt = |registry: &Registry, stage, borders| {
-            let borders = Borders(borders);
-            registry.may_be_dealt_otherwise(&task(1), &Layout { stage, borders, ..first })
-        };
-        assert!(dealt(&registry, 2, 7), "the lowest bit says so");
-        assert!(!dealt(&registry, 2, 6) && !dealt(&registry, 1, 7));
-        registry.change(&task(0), |entry| entry.layout.borders = Borders(7));
-        assert!(dealt(&registry, 2, 6), "also if that is so of the one that recorded");
-        registry.change(&task(0), |entry| entry.layout.borders = Borders(6));
-        opens(&mut registry, (2, 4), 0, 1, true);
-        assert!(dealt(&registry, 2, 7), "also once this stage goes on with all its logs");
-    }
-}
+mod tests;

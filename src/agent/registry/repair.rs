@@ -14,31 +14,43 @@ use crate::id::{AgentId, TaskId};
 /// Repairs told at a time.
 const REPAIRS_MAX: usize = 64;
 
-/// Logs that may have fewer copies than wanted, by the agent that is to make another.
+/// Logs that have fewer copies than wanted.
 #[derive(Debug, Default)]
-pub(super) struct Short(BTreeMap<AgentId, BTreeSet<TaskId>>);
+pub(super) struct Short {
+    /// Agents that are to hold each log.
+    wanted: usize,
+    /// Those of which another copy can be made, by the agent that is to make it.
+    due: BTreeMap<AgentId, BTreeSet<TaskId>>,
+    /// Whether some lack agents that could have one.
+    are_few: bool,
+}
 
 impl Short {
     /// An agent makes no copies any more: others are told to.
     pub(super) fn of_dead(&mut self, agent: AgentId) {
-        self.0.remove(&agent);
+        self.due.remove(&agent);
     }
 }
 
 impl Registry {
+    /// So many agents are to hold each log, its own included.
+    pub const fn want_copies(&mut self, copies: usize) {
+        self.short.wanted = copies;
+    }
+
     /// Whether `agent` may have copies to make.
     #[must_use]
     pub fn has_repairs(&self, agent: AgentId) -> bool {
-        self.short.0.contains_key(&agent)
+        self.short.due.contains_key(&agent)
     }
 
-    /// Logs of which `agent` is to make another copy; `copies` are wanted of each, this agent's included. An agent with an
-    /// attempt at work that was silent for longer than `patience_ms` counts as dead, though nobody else waits for it.
-    pub fn repairs(&mut self, agent: AgentId, copies: usize, patience_ms: u64, now_ms: u64) -> Vec<Repair> {
+    /// Logs of which `agent` is to make another copy. An agent with an attempt at work that was silent for longer than
+    /// `patience_ms` counts as dead, though nobody else waits for it.
+    pub fn repairs(&mut self, agent: AgentId, patience_ms: u64, now_ms: u64) -> Vec<Repair> {
         self.look_for_silent(now_ms);
-        let wanted = copies.min(self.agents.count_staying());
+        let wanted = self.short.wanted.min(self.agents.count_staying());
         let mut repairs = Vec::new();
-        for task in self.short.0.remove(&agent).unwrap_or_default() {
+        for task in self.short.due.remove(&agent).unwrap_or_default() {
             let Some(entry) = self.tasks.get(&task).filter(|entry| entry.published) else { continue };
             let holders: Vec<AgentId> = self.staying_holders(entry).collect();
             if holders.len() >= wanted {
@@ -51,7 +63,7 @@ impl Registry {
                 let (generation, whole) = known.unwrap_or_default();
                 repairs.push(Repair { task: task.clone(), generation, holders: self.infos(&holders), whole });
             }
-            self.short.0.entry(repairer).or_default().insert(task);
+            self.short.due.entry(repairer).or_default().insert(task);
         }
         repairs
     }
@@ -87,17 +99,34 @@ impl Registry {
         let short: Vec<_> =
             short.filter_map(|(id, entry)| Some((self.repairer(entry)?, id.clone()))).collect();
         for (repairer, task) in short {
-            self.short.0.entry(repairer).or_default().insert(task);
+            self.short.due.entry(repairer).or_default().insert(task);
         }
     }
 
-    /// As [`Self::look_for_short`], of one log.
+    /// As [`Self::look_for_short`], of one log that somebody has said something of: it may have begun with fewer copies.
     pub(super) fn look_if_short(&mut self, task: &TaskId) {
         let Some(entry) = self.tasks.get(task) else { return };
-        if !entry.holders.iter().all(|id| self.agents.stays(*id))
-            && let Some(repairer) = self.repairer(entry)
-        {
-            self.short.0.entry(repairer).or_default().insert(task.clone());
+        let holders = self.staying_holders(entry).count();
+        // What stands in a checkpoint, and nobody has written to since, needs no copies.
+        let is_few = entry.whole && holders < self.short.wanted;
+        let is_short = holders < entry.holders.len() || is_few && holders < self.agents.count_staying();
+        if is_short && let Some(repairer) = self.repairer(entry) {
+            self.short.due.entry(repairer).or_default().insert(task.clone());
+        }
+        self.short.are_few |= is_few;
+        if let Some(entry) = self.tasks.get_mut(task) {
+            entry.is_few = is_few;
+        }
+    }
+
+    /// An agent has come, which may have copies of what has too few.
+    pub(super) fn look_for_few(&mut self) {
+        if !std::mem::take(&mut self.short.are_few) {
+            return;
+        }
+        let few = self.tasks.iter().filter(|(_, entry)| entry.is_few).map(|(id, _)| id.clone());
+        for task in few.collect::<Vec<_>>() {
+            self.look_if_short(&task);
         }
     }
 

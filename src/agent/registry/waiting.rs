@@ -75,7 +75,7 @@ impl Registry {
 mod tests {
     use super::*;
     use crate::agent::protocol::{AgentInfo, AgentStanding, Ending, Left, OpenTask, Sent, Use};
-    use crate::agent::registry::Granted;
+    use crate::agent::registry::{Granted, Recorded};
     use crate::id::{Epoch, Partition};
     use crate::task::{Ended, Summary};
 
@@ -88,6 +88,7 @@ mod tests {
 
     fn registry() -> Registry {
         let mut registry = Registry::new();
+        registry.want_copies(2);
         for id in [1, 2, 3] {
             let (addr, host, driver) = (format!("{id}"), "h".into(), id == 3);
             let info = AgentInfo { id: AgentId(id), addr, host, driver };
@@ -190,8 +191,40 @@ mod tests {
         registry.leaving(AGENT);
         for (now_ms, repairs) in [(3_000, 0), (5_000, 1)] {
             registry.heartbeat(AgentId(2), 0, now_ms);
-            assert_eq!(registry.repairs(AgentId(2), 2, 120_000, now_ms).len(), repairs, "after {now_ms} ms");
+            assert_eq!(registry.repairs(AgentId(2), 120_000, now_ms).len(), repairs, "after {now_ms} ms");
         }
+    }
+
+    #[test]
+    fn a_log_with_fewer_copies_than_are_wanted_gets_others_once_there_are_agents_for_them() {
+        let mut registry = registry();
+        registry.want_copies(4);
+        let holds = |registry: &mut Registry, partition, holders: &[AgentId]| {
+            let generation = grant(registry, 1, 1, partition).unwrap();
+            let sent = Sent { by: AGENT, number: registry.totals.opens };
+            registry.holding(&task(partition), generation, holders, None, true, sent).unwrap();
+            registry.over(AGENT, &[(task(partition), generation)]);
+        };
+        let due = |registry: &mut Registry| {
+            let due = registry.repairs(AGENT, 120_000, 0);
+            due.into_iter().map(|repair| repair.task.partition.0).collect::<Vec<_>>()
+        };
+        holds(&mut registry, 0, &[AGENT, AgentId(2), AgentId(3)]);
+        assert!(due(&mut registry).is_empty(), "there is nobody else");
+        holds(&mut registry, 1, &[AGENT]);
+        assert_eq!(due(&mut registry), [1], "others did not answer");
+        let layout = registry.tasks[&task(0)].layout;
+        let recorded = Recorded { layout, relaid: false, has_moved: false };
+        registry.recovered(task(2), Generation(1), recorded, AGENT);
+        let info =
+            |id: u64| AgentInfo { id: AgentId(id), addr: id.to_string(), host: "h".into(), driver: false };
+        registry.register(info(4), "", 0);
+        assert_eq!(due(&mut registry), [0, 1], "what stands in a checkpoint needs none");
+        let sent = Sent { by: AGENT, number: 9 };
+        let (generation, all) = (registry.tasks[&task(0)].generation, [1, 2, 3, 4].map(AgentId));
+        registry.holding(&task(0), generation, &all, None, true, sent).unwrap();
+        registry.register(info(5), "", 0);
+        assert_eq!(due(&mut registry), [1]);
     }
 
     #[test]
@@ -202,7 +235,7 @@ mod tests {
         registry.holding(&task(0), first, &[AGENT, AgentId(2)], None, true, sent).unwrap();
         let repairs = |registry: &mut Registry, now_ms| {
             registry.heartbeat(AgentId(2), 0, now_ms);
-            registry.repairs(AgentId(2), 2, 15_000, now_ms)
+            registry.repairs(AgentId(2), 15_000, now_ms)
         };
         assert!(repairs(&mut registry, 10_000).is_empty(), "it may be back in a moment");
         assert_eq!(registry.heartbeat(AGENT, 0, 11_000).0, AgentStanding::Alive);

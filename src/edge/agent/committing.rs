@@ -113,7 +113,7 @@ impl Handler {
     fn share_all(&self, session: &Session, tasks: &[TaskId]) -> Result<()> {
         let logs = self.compared(tasks)?;
         let pending = self.persist_copies(&logs, session.grant.used)?;
-        let mut copying = Copying::new(self.depth()).one_at_least(self.patience());
+        let mut copying = Copying::new(self.depth(), self.patience());
         self.see_that(Logs::absorbed(&session.task, tasks, session.grant.generation), &mut copying)?;
         let peers = copying.holders().iter().map(|peer| peer.id);
         let holders = peers.chain([self.info.id]).collect();

@@ -84,13 +84,26 @@ impl Handler {
         }
     }
 
-    /// Who may hold copies, best first. A log stays where it is copied to once, so its copies go to another node, however
-    /// slow that may be just now; what was absorbed goes to whoever answers.
+    /// Who may hold copies, best first. What was absorbed goes to whoever answers.
     fn candidates(&self, logs: Logs<'_>) -> Vec<AgentInfo> {
-        let mut peers = placement::candidates(logs.near, self.info.id, &self.info.host, &self.members_now());
-        if matches!(logs.kind, Kind::Absorbed(_)) {
-            peers.sort_by_cached_key(|peer| self.connections.failed_lately(&peer.addr));
+        let members = self.members_now();
+        match logs.kind {
+            Kind::Own(_) => self.peers(logs.near, &members),
+            Kind::Absorbed(_) => {
+                let mut peers = placement::candidates(logs.near, self.info.id, &self.info.host, &members);
+                peers.sort_by_cached_key(|peer| self.connections.failed_lately(&peer.addr));
+                peers
+            }
         }
+    }
+
+    /// Who may hold copies of a task's own log, best first. It stays where it is copied to once, so that is another node,
+    /// however slow they may be just now; among those, whoever answers.
+    pub(super) fn peers(&self, task: &TaskId, members: &[AgentInfo]) -> Vec<AgentInfo> {
+        let mut peers = placement::candidates(task, self.info.id, &self.info.host, members);
+        peers.sort_by_cached_key(|peer| {
+            (peer.driver, peer.host == self.info.host, self.connections.failed_lately(&peer.addr))
+        });
         peers
     }
 

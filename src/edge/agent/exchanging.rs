@@ -71,7 +71,7 @@ impl Handler {
         // Whoever waits for its turn knows afterwards what was sent, and who is slow.
         let _turn = self.sharing.take(session.task.epoch_key());
         let logs = Logs::absorbed(&session.task, &tasks, session.grant.generation);
-        self.see_that(logs, &mut Copying::new(wanted).one_at_least(self.patience()))
+        self.see_that(logs, &mut Copying::new(wanted, self.patience()))
     }
 
     /// Whether there are agents on this host besides this one, and on others, which are not lost with it: as it was
@@ -94,7 +94,7 @@ impl Handler {
             let Some(first) = tasks.first() else { continue };
             let _turn = self.sharing.take(first.epoch_key());
             // Where nobody answers, the whole application may have ended.
-            let mut copying = Copying::new(self.depth().max(1)).one_at_least(Duration::ZERO);
+            let mut copying = Copying::new(self.depth().max(1), Duration::ZERO);
             match self.see_that(Logs::absorbed(first, &tasks, born), &mut copying) {
                 // Others have heard that their epoch is committed.
                 Ok(()) | Err(Error::Fenced { .. }) => {}

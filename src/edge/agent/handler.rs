@@ -183,6 +183,11 @@ impl Handler {
         locked(&self.members).all()
     }
 
+    /// Number of the last change among them that this agent has heard of.
+    pub(super) fn members_known(&self) -> u64 {
+        locked(&self.members).version()
+    }
+
     fn ask_members(&self) -> Result<()> {
         let seen = locked(&self.members).version();
         let news = self.registrar.news(&self.connections, seen)?;

@@ -78,7 +78,7 @@ use crate::edge::disk::segment::{FileSystem, RealDisk};
 use crate::edge::locked;
 use crate::edge::net::cluster::cluster_stats;
 use crate::edge::net::server::Server;
-use crate::edge::net::{Connection, listen};
+use crate::edge::net::{Connection, listen, reached_at};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, Epoch, EpochKey};
 
@@ -159,7 +159,7 @@ impl Agent {
             listener.local_addr().map_err(|error| Error::io("reading the listening address", &error))?;
         // A driver that listens on every interface says under which name it is reached.
         let addr = match (&registrar, session.driver_addr.is_empty()) {
-            (Registrar::Here(_), false) => format!("{}:{}", session.driver_addr, addr.port()),
+            (Registrar::Here(_), false) => reached_at(&session.driver_addr, addr.port()),
             _ => addr.to_string(),
         };
         let host = if session.host_label.is_empty() { bind_host } else { session.host_label.clone() };

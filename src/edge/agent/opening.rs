@@ -13,7 +13,6 @@ use super::gathering::{Copies, Found};
 use super::handler::{Handler, Session};
 use super::publishing::Author;
 use super::registrar::Asked;
-use crate::agent::placement;
 use crate::agent::protocol::{AgentInfo, Ending, Grant, Left, OpenTask, Reply, Request};
 use crate::edge::locked;
 use crate::error::{Error, Result};
@@ -286,7 +285,7 @@ impl Handler {
 
     fn first_peers(&self, session: &Session) -> Result<Vec<AgentInfo>> {
         let agents = self.members(session.grant.members)?;
-        let mut peers = placement::candidates(&session.task, self.info.id, &self.info.host, &agents);
+        let mut peers = self.peers(&session.task, &agents);
         peers.truncate(self.depth());
         Ok(peers)
     }

@@ -111,9 +111,14 @@ impl Handler {
         )
     }
 
-    /// Sends each peer what it lacks; whether one had to be replaced.
+    /// Sends each peer what it lacks; whether one had to be replaced, or others were found where they are too few.
     pub(super) fn replicate(&self, session: &mut Session) -> Result<bool> {
-        let mut copying = Copying::at(std::mem::take(&mut session.peers));
+        let peers = std::mem::take(&mut session.peers);
+        let known = self.members_known();
+        let may_be_more = peers.len() < self.depth() && known > session.grant.members;
+        session.grant.members = session.grant.members.max(known);
+        let wanted = if may_be_more { self.depth() } else { peers.len() };
+        let mut copying = Copying::new(wanted, self.patience()).first_to(peers);
         self.see_that(Logs::own(&session.task, session.grant.generation), &mut copying)?;
         let moved = copying.has_moved();
         session.peers = copying.into_holders();

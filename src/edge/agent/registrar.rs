@@ -108,8 +108,6 @@ pub(in crate::edge) struct LocalRegistry {
     plans: Plans,
     pub(super) clocks: KnownClocks,
     pub(super) readers: KnownReaders,
-    /// Agents that should hold each log.
-    copies: usize,
     /// How long Spark bears the silence of an executor.
     patience_ms: u64,
     /// First answers of `stages`: how a stage began does not change.
@@ -134,14 +132,15 @@ impl LocalRegistry {
         copies: usize,
         patience_ms: u64,
     ) -> Self {
+        let mut registry = Registry::new();
+        registry.want_copies(copies);
         Self {
-            copies,
             patience_ms,
             clocks: KnownClocks::new(clocks),
             readers: KnownReaders::new(next_batches),
             was_lost,
             plans,
-            registry: Mutex::new(Registry::new()),
+            registry: Mutex::new(registry),
             stages,
             begun: Mutex::default(),
             borders: Mutex::default(),
@@ -324,7 +323,7 @@ impl LocalRegistry {
             }
             Request::TasksOf { task, token } => Ok(Reply::Tasks(registry.tasks_of(task, *token))),
             Request::Repairs { agent } => {
-                Ok(Reply::RepairsAre(registry.repairs(*agent, self.copies, self.patience_ms, now_ms)))
+                Ok(Reply::RepairsAre(registry.repairs(*agent, self.patience_ms, now_ms)))
             }
             Request::Agents { seen } => Ok(Reply::AgentsAre(registry.news(*seen, now_ms))),
             Request::PoolOf { task, layout, after, waits } => {

@@ -56,7 +56,8 @@ impl Handler {
         if repair.whole && !locked(&self.store).is_whole(&repair.task) {
             return self.is_no_holder(repair);
         }
-        let mut copying = Copying::new(self.depth().saturating_add(1)).held_by(repair.holders.clone());
+        let wanted = self.depth().saturating_add(1);
+        let mut copying = Copying::new(wanted, Duration::ZERO).held_by(repair.holders.clone());
         let seen = self.see_that(Logs::own(&repair.task, repair.generation), &mut copying);
         let holders = copying.into_holders();
         if holders.len() == before {

@@ -34,7 +34,8 @@ pub(super) fn patiently<T>(
             return Ok(made);
         }
         if Instant::now() + pause > deadline {
-            let reason = "it closes connections before a word: too many wait there".to_owned();
+            let reason =
+                "it closes connections before a word: too many wait there (or ulimit -n is low)".to_owned();
             return Err(Error::AgentUnreachable { agent: agent.to_owned(), reason });
         }
         sleep(pause.mul_f64(between_half_and_one()));

@@ -212,7 +212,11 @@ fn framed<T: Serialize>(message: &T, mut frame: Vec<u8>) -> Result<Vec<u8>> {
         postcard::to_extend(message, frame).map_err(|error| Error::Protocol { what: error.to_string() })?;
     let len = frame.len() - HEAD;
     if len > FRAME_BYTES_MAX {
-        return Err(Error::Protocol { what: format!("a message of {len} bytes is too large") });
+        let what = format!(
+            "a message of {len} bytes is too large, which may have {FRAME_BYTES_MAX}: let batches have fewer rows \
+             (spark.sql.execution.arrow.maxRecordsPerBatch), or answers be smaller"
+        );
+        return Err(Error::Protocol { what });
     }
     let size = u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes();
     if let Some(head) = frame.first_chunk_mut::<HEAD>() {

@@ -28,7 +28,7 @@ mod stream;
 mod tests;
 mod working;
 
-pub(super) use listening::listen;
+pub(super) use listening::{listen, reached_at};
 pub use messages::Connection;
 pub use stream::Stream;
 

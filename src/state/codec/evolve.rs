@@ -11,7 +11,8 @@ use arrow_schema::{DataType, FieldRef, Fields};
 
 use crate::error::{Error, Result};
 
-/// A variable's values under newer fields: by name, added ones null, dropped ones gone, numbers widened.
+/// A variable's values under newer fields: by name, as Spark compares names, added ones null, dropped ones gone, numbers
+/// widened.
 ///
 /// # Errors
 /// [`Error::StateSchema`] names the variable, the field and both types if they cannot be.
@@ -59,7 +60,7 @@ fn evolve_fields(place: &Place<'_>, array: &StructArray, to: &Fields) -> Result<
     }
     let columns = to.iter().map(|field| {
         let place = Place { variable: place.variable, field: Some((place, field.name())) };
-        match array.column_by_name(field.name()) {
+        match kept_as(array.fields(), to, field.name()).map(|at| array.column(at)) {
             Some(column) => evolve_array(&place, column, field.data_type()),
             None if field.is_nullable() => Ok(new_null_array(field.data_type(), array.len())),
             None => Err(Error::StateSchema {
@@ -122,14 +123,55 @@ fn evolve_map(place: &Place<'_>, array: &MapArray, entry: &FieldRef, ordered: bo
     Ok(MapArray::try_new(Arc::clone(entry), offsets, entries, nulls, ordered)?)
 }
 
+/// Where a field of `to` is kept in `from`. Names that differ in their case are one name, unless both have a field.
+fn kept_as(from: &Fields, to: &Fields, name: &str) -> Option<usize> {
+    let is_alike = |other: &str| other.to_lowercase() == name.to_lowercase() && to.find(other).is_none();
+    from.find(name).map(|(at, _)| at).or_else(|| from.iter().position(|field| is_alike(field.name())))
+}
+
+/// A field that is gone, and a new one of its type: its values would be lost if that is what it is called now.
+#[must_use]
+pub fn renamed(from: &Fields, to: &Fields) -> Option<(String, String)> {
+    let mut gone = from.iter().enumerate().filter(|(at, _)| {
+        let mut kept = to.iter().filter_map(|field| kept_as(from, to, field.name()));
+        !kept.any(|kept| kept == *at)
+    });
+    let new = || to.iter().filter(|field| kept_as(from, to, field.name()).is_none());
+    let of_its_type = |gone: &FieldRef| new().find(|new| same_meaning(gone.data_type(), new.data_type()));
+    let here = gone.find_map(|(_, gone)| Some((gone.name().clone(), of_its_type(gone)?.name().clone())));
+    here.or_else(|| {
+        to.iter().find_map(|field| {
+            let before = from.get(kept_as(from, to, field.name())?)?;
+            renamed_within(before.data_type(), field.data_type())
+        })
+    })
+}
+
+fn renamed_within(from: &DataType, to: &DataType) -> Option<(String, String)> {
+    match (from, to) {
+        (DataType::Struct(from), DataType::Struct(to)) => renamed(from, to),
+        (DataType::List(from), DataType::List(to)) | (DataType::LargeList(from), DataType::LargeList(to)) => {
+            renamed_within(from.data_type(), to.data_type())
+        }
+        (DataType::Map(from, _), DataType::Map(to, _)) => match (from.data_type(), to.data_type()) {
+            (DataType::Struct(from), DataType::Struct(to)) => {
+                // Keys and values are known by their places.
+                from.iter().zip(to).find_map(|(from, to)| renamed_within(from.data_type(), to.data_type()))
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 /// Whether every number of one type is one of the other.
 const fn widens(from: &DataType, to: &DataType) -> bool {
     use DataType::{Float16, Float32, Float64, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64};
     matches!(
         (from, to),
-        (Int8, Int16 | Int32 | Int64)
-            | (Int16, Int32 | Int64)
-            | (Int32, Int64)
+        (Int8, Int16 | Int32 | Int64 | Float32 | Float64)
+            | (Int16, Int32 | Int64 | Float32 | Float64)
+            | (Int32, Int64 | Float64)
             | (UInt8, UInt16 | UInt32 | UInt64)
             | (UInt16, UInt32 | UInt64)
             | (UInt32, UInt64)

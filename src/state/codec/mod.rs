@@ -27,7 +27,7 @@ pub(in crate::state) mod tests;
 
 pub use decode::decode;
 pub use encode::{Rows, encode};
-pub use evolve::{evolve, evolve_key, same_meaning};
+pub use evolve::{evolve, evolve_key, renamed, same_meaning};
 pub use plain::{canonical_keys, plain, plain_fields, plain_struct};
 pub use schema::{decode_schema, encode_schema};
 

@@ -206,6 +206,28 @@ fn values_of_several_schemas_are_read_as_one() {
 }
 
 #[test]
+fn what_may_have_another_name_or_place_is_refused() {
+    let text = |names: [&str; 2]| names.map(|name| field(name, DataType::Utf8)).to_vec().into();
+    let with = |fields: &[&str]| {
+        let value = fields.iter().map(|name| field(name, DataType::Int64)).collect();
+        [Variable { value, ..variable("v", Kind::Value) }]
+    };
+    let open = |remembered: &[u8], keys: [&str; 2], fields: &[&str]| {
+        let opened = Catalog::open(remembered, &text(keys), &with(fields), &[]);
+        opened.map(|(catalog, _)| catalog.encode()).map_err(|error| error.to_string())
+    };
+    let first = open(&[], ["a", "b"], &["n", "m"]).unwrap();
+    let refused = open(&first, ["b", "a"], &["n", "m"]).unwrap_err();
+    assert!(refused.contains("kept as (a, b) and is (b, a) now"), "{refused}");
+    open(&first, ["c", "B"], &["N", "m"]).unwrap();
+    let refused = open(&first, ["a", "b"], &["n", "x"]).unwrap_err();
+    assert!(refused.contains(r#"field "m" is gone, and "x" of its type is new"#), "{refused}");
+    let second = open(&first, ["a", "b"], &["n"]).unwrap();
+    let third = open(&second, ["a", "b"], &["n", "x"]).unwrap();
+    open(&third, ["a", "b"], &["n", "m"]).unwrap();
+}
+
+#[test]
 fn what_does_not_fit_together_is_refused() {
     let states = LocalStates::new();
     let (mut task, keys) = task(&states, 0, &["a"]);

@@ -4,9 +4,10 @@ use super::Job;
 use crate::silence::Cut;
 
 impl Job {
-    /// A host is cut off for a while. That it may be taken for dead meanwhile counts as a loss.
+    /// A host is cut off for a while. That it may be taken for dead meanwhile counts as a loss, until it is back and was not.
     pub(super) fn cut_off_or_back(&mut self) {
         let was_cut = self.cluster.cut.is_some();
+        let mut is_back = false;
         match self.cluster.cut {
             None if self.crashes < self.setting.crashes && self.dice.below(self.setting.calm) == 0 => {
                 let host = self.cluster.any_host(&mut self.dice);
@@ -18,15 +19,18 @@ impl Job {
             Some(cut) if self.dice.below(40) == 0 => {
                 self.note(|| format!("host {} is back", cut.host));
                 self.cluster.cut = None;
+                is_back = true;
             }
             _ => {}
         }
         let waits = std::mem::take(&mut self.cluster.waits);
-        if (was_cut || waits)
-            && let Some(dead) = self.cluster.beat()
-        {
+        if !was_cut && !waits {
+            return;
+        }
+        let dead = self.cluster.beat();
+        self.crashes -= usize::from(is_back || dead.is_some());
+        if let Some(dead) = dead {
             self.note(|| format!("host {dead} is told that it is dead"));
-            self.crashes -= 1;
             self.crash_host(dead);
         }
     }

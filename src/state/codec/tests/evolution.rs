@@ -38,7 +38,8 @@ fn fields_come_go_and_change_places_by_name() {
 #[test]
 fn numbers_are_widened_wherever_they_are() {
     use DataType::{Float32, Float64, Int16, Int32, Int64};
-    for (from, to) in [(Int16, Int64), (Int32, Int64), (Float32, Float64)] {
+    for (from, to) in [(Int16, Int64), (Int32, Int64), (Float32, Float64), (Int16, Float32), (Int32, Float64)]
+    {
         let nested = |kind: &DataType| {
             let map = array_of_map(kind.clone());
             vec![
@@ -49,6 +50,42 @@ fn numbers_are_widened_wherever_they_are() {
         };
         let new = evolved(nested(&from), nested(&to)).unwrap();
         assert_eq!(new.fields(), &Fields::from(nested(&to)));
+    }
+}
+
+#[test]
+fn names_of_another_case_are_the_same_unless_both_are_there() {
+    let a = || vec![field("a", DataType::Int32)];
+    let both = || vec![field("A", DataType::Int32), field("a", DataType::Int32)];
+    let new = evolved(a(), vec![field("A", DataType::Int64)]).unwrap();
+    assert_eq!(new.column(0).null_count(), evolved(a(), a()).unwrap().column(0).null_count());
+    assert_eq!(evolved(a(), both()).unwrap().column(0).null_count(), 9);
+    let less = evolved(both(), a()).unwrap();
+    assert_eq!(less.column(0), evolved(both(), both()).unwrap().column(1));
+}
+
+#[test]
+fn what_may_have_been_renamed_is_found_wherever_it_is() {
+    let number = |name: &str| field(name, DataType::Int64);
+    let nested = |fields: Vec<Field>| {
+        let map = array_of_map(inner(fields.clone()));
+        [inner(fields.clone()), list(inner(fields)), map].map(|kind| vec![field("s", kind)])
+    };
+    let found = |from: &[Field], to: &[Field]| renamed(&from.to_vec().into(), &to.to_vec().into());
+    let (from, to) = ([number("a"), number("b")], [number("a"), number("c")]);
+    let name = Some(("b".to_owned(), "c".to_owned()));
+    assert_eq!(found(&from, &to), name);
+    for (from, to) in nested(from.to_vec()).iter().zip(&nested(to.to_vec())) {
+        assert_eq!(found(from, to), name);
+    }
+    let others = [
+        vec![number("b"), number("A")],
+        vec![number("a")],
+        vec![number("a"), number("b"), number("c")],
+        vec![number("a"), field("c", DataType::Utf8)],
+    ];
+    for other in &others {
+        assert_eq!(found(&from, other), None);
     }
 }
 
@@ -81,7 +118,8 @@ fn anything_else_is_refused_with_variable_field_and_types() {
     let pairs = [
         (DataType::Int64, DataType::Int32),
         (DataType::Int32, DataType::Utf8),
-        (DataType::Int32, DataType::Float64),
+        (DataType::Int32, DataType::Float32),
+        (DataType::Int64, DataType::Float64),
         (DataType::Utf8, DataType::Binary),
         (DataType::Decimal128(9, 2), DataType::Decimal128(9, 3)),
         (zone, DataType::Timestamp(TimeUnit::Microsecond, None)),
