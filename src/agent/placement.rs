@@ -17,8 +17,22 @@ use crate::state::{Range, StateId};
 /// agents on this host, then the driver's. So no two of the first copies are lost with one host.
 #[must_use]
 pub fn candidates(task: &TaskId, own: AgentId, host: &str, agents: &[AgentInfo]) -> Vec<AgentInfo> {
+    candidates_but(task, own, host, agents, |_| false)
+}
+
+/// The same, but those who are slow come last among those who are as far away.
+#[must_use]
+pub fn candidates_but(
+    task: &TaskId,
+    own: AgentId,
+    host: &str,
+    agents: &[AgentInfo],
+    is_slow: impl Fn(&AgentInfo) -> bool,
+) -> Vec<AgentInfo> {
     let others = agents.iter().filter(|agent| agent.id != own);
-    in_order(&task.to_string(), Some(host), others.collect()).into_iter().cloned().collect()
+    let mut placed = placed(&task.to_string(), Some(host), others.collect());
+    placed.sort_by_cached_key(|(place, agent)| (*place, is_slow(agent)));
+    placed.into_iter().map(|(_, agent)| agent.clone()).collect()
 }
 
 /// Agents in the order in which they hold a range of a state: one on each host, then the second on each and so on, then
@@ -28,7 +42,18 @@ pub fn holders<'a>(state: &StateId, range: Range, agents: &'a [AgentInfo]) -> Ve
     in_order(&format!("{state}\0{}", range.0), None, agents.iter().collect())
 }
 
-fn in_order<'a>(name: &str, own_host: Option<&str>, mut agents: Vec<&'a AgentInfo>) -> Vec<&'a AgentInfo> {
+fn in_order<'a>(name: &str, own_host: Option<&str>, agents: Vec<&'a AgentInfo>) -> Vec<&'a AgentInfo> {
+    placed(name, own_host, agents).into_iter().map(|(_, agent)| agent).collect()
+}
+
+/// Whether it is the driver's, whether it is here, and the how manieth on its host.
+type Rank = (bool, bool, usize);
+
+fn placed<'a>(
+    name: &str,
+    own_host: Option<&str>,
+    mut agents: Vec<&'a AgentInfo>,
+) -> Vec<(Rank, &'a AgentInfo)> {
     let is_here = |agent: &AgentInfo| own_host == Some(&agent.host);
     agents.sort_by_cached_key(|agent| {
         let weight = xxh3_64(format!("{name}\0{}", agent.id).as_bytes());
@@ -44,7 +69,7 @@ fn in_order<'a>(name: &str, own_host: Option<&str>, mut agents: Vec<&'a AgentInf
     let mut placed: Vec<_> = agents.into_iter().map(place).collect();
     // Stable: among those of one place the weight decides.
     placed.sort_by_key(|(place, _)| *place);
-    placed.into_iter().map(|(_, agent)| agent).collect()
+    placed
 }
 
 #[cfg(test)]
@@ -67,6 +92,19 @@ mod tests {
         let chosen = candidates(&task(0), AgentId(4), "a", &agents);
         let ids: Vec<u64> = chosen.iter().map(|agent| agent.id.0).collect();
         assert_eq!(ids, [3, 2, 1]);
+    }
+
+    #[test]
+    fn who_is_slow_comes_last_among_those_as_far_away() {
+        let agents = [agent(1, "a", false), agent(2, "a", false), agent(3, "b", false)];
+        let chosen = |slow: u64| {
+            let chosen = candidates_but(&task(0), AgentId(9), "x", &agents, |agent| agent.id.0 == slow);
+            chosen.iter().map(|agent| agent.id.0).collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(3)[1], 3, "no two of the first copies are on one host");
+        for slow in [1, 2] {
+            assert!(chosen(slow)[0] != slow);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeSet;
 
-use arrow_schema::{DataType, Fields};
+use arrow_schema::{DataType, FieldRef, Fields};
 use bytes::Bytes;
 
 use super::codec::{
@@ -138,6 +138,7 @@ impl Catalog {
             bytes => Self::decode(bytes)?,
         };
         catalog.check_keys(&keys)?;
+        catalog.name_keys(&keys);
         deleted.iter().for_each(|name| catalog.delete(name));
         let declared =
             variables.iter().map(|variable| catalog.declare(variable)).collect::<Result<Vec<_>>>()?;
@@ -176,6 +177,12 @@ impl Catalog {
         let types = |fields: &Fields| DataType::Struct(fields.clone()).to_string();
         let what = format!("the grouping key was kept as {} and is {} now", types(&self.keys), types(keys));
         Err(Error::StateSchema { variable: "key".into(), what })
+    }
+
+    /// By the names that they have now, another order is noticed the next time.
+    fn name_keys(&mut self, keys: &Fields) {
+        let named = |(kept, now): (&FieldRef, &FieldRef)| kept.as_ref().clone().with_name(now.name());
+        self.keys = self.keys.iter().zip(keys).map(named).collect();
     }
 
     fn delete(&mut self, name: &str) {

@@ -30,7 +30,12 @@ impl Choice {
     const SEVERAL: u16 = 1 << 14;
 
     const fn hash(self) -> u16 {
-        self.0 >> 1
+        (self.0 >> 1) & (Self::SEVERAL - 1)
+    }
+
+    /// Which stages ask a function may be known better once Spark has run them.
+    const fn is_of_several(self) -> bool {
+        (self.0 >> 1) & Self::SEVERAL != 0
     }
 
     /// Whether both are known, and those of two queries.
@@ -43,7 +48,7 @@ impl Choice {
         match (self.hash(), with.hash()) {
             (0, _) | (_, 0) => Chosen::Unknown,
             (ours, theirs) if ours != theirs => Chosen::Otherwise,
-            (hash, _) if hash & Self::SEVERAL != 0 && !same_stage => Chosen::Otherwise,
+            _ if (self.is_of_several() || with.is_of_several()) && !same_stage => Chosen::Otherwise,
             _ if self.0 & with.0 & 1 == 1 => Chosen::InOrder,
             _ => Chosen::Alike,
         }
@@ -75,5 +80,9 @@ mod tests {
         assert_eq!(several.compare(several, true), Chosen::InOrder);
         assert_eq!(several.compare(several, false), Chosen::Otherwise);
         assert_eq!(several.compare(Choice(5), true), Chosen::Otherwise);
+        let one = Choice(u16::MAX >> 1);
+        assert!(!several.is_another(one) && several.is_another(Choice(5)));
+        assert_eq!(several.compare(one, true), Chosen::InOrder);
+        assert_eq!(one.compare(several, false), Chosen::Otherwise);
     }
 }

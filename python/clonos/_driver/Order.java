@@ -99,7 +99,9 @@ public class Order {
             ((Set) stages.get(token)).add(stage);
         }
         if (plan instanceof InMemoryTableScanExec) {
-            below.add(((InMemoryTableScanExec) plan).relation().cacheBuilder().cachedPlan());
+            // A cache that is not filled yet may be by a job of its own.
+            SparkPlan cached = ((InMemoryTableScanExec) plan).relation().cacheBuilder().cachedPlan();
+            find(cached, cached, unions);
         }
         for (int i = 0; i < below.size(); i++) {
             List own = new ArrayList();

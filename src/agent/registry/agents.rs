@@ -212,7 +212,7 @@ impl Registry {
             let before: Vec<AgentId> = before.collect();
             self.leave(&before);
         }
-        let is_new = self.agents.info(info.id).is_none();
+        let is_new = !self.agents.stays(info.id);
         self.agents.came(info, executor.to_owned(), now_ms);
         if is_new {
             self.look_for_few();
@@ -286,6 +286,7 @@ impl Registry {
                 agents.change(agent, |known| known.is_silent = false);
                 // It has copies that were given up as missing.
                 self.look_for_short();
+                self.look_for_few();
                 AgentStanding::Alive
             }
             Some(known) => {

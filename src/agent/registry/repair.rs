@@ -54,6 +54,7 @@ impl Registry {
             let Some(entry) = self.tasks.get(&task).filter(|entry| entry.published) else { continue };
             let holders: Vec<AgentId> = self.staying_holders(entry).collect();
             if holders.len() >= wanted {
+                self.note_if_few(&task);
                 continue;
             }
             // Kept until the holders are as many as wanted: a repair may fail.
@@ -105,18 +106,28 @@ impl Registry {
 
     /// As [`Self::look_for_short`], of one log that somebody has said something of: it may have begun with fewer copies.
     pub(super) fn look_if_short(&mut self, task: &TaskId) {
+        let is_few = self.note_if_few(task);
         let Some(entry) = self.tasks.get(task) else { return };
         let holders = self.staying_holders(entry).count();
-        // What stands in a checkpoint, and nobody has written to since, needs no copies.
-        let is_few = entry.whole && holders < self.short.wanted;
-        let is_short = holders < entry.holders.len() || is_few && holders < self.agents.count_staying();
+        // Who writes to it sees to that.
+        let is_left = entry.live.is_none_or(|live| live.is_over);
+        let may_have_more = is_few && is_left && holders < self.agents.count_staying();
+        let is_short = may_have_more || !entry.holders.iter().all(|id| self.agents.stays(*id));
         if is_short && let Some(repairer) = self.repairer(entry) {
             self.short.due.entry(repairer).or_default().insert(task.clone());
         }
+    }
+
+    /// Whether there are fewer copies than wanted, be it that there is nobody who could have another.
+    fn note_if_few(&mut self, task: &TaskId) -> bool {
+        let Some(entry) = self.tasks.get(task) else { return false };
+        // What stands in a checkpoint, and nobody has written to since, needs no copies.
+        let is_few = entry.whole && self.staying_holders(entry).count() < self.short.wanted;
         self.short.are_few |= is_few;
         if let Some(entry) = self.tasks.get_mut(task) {
             entry.is_few = is_few;
         }
+        is_few
     }
 
     /// An agent has come, which may have copies of what has too few.

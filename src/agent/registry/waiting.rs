@@ -225,6 +225,15 @@ mod tests {
         registry.holding(&task(0), generation, &all, None, true, sent).unwrap();
         registry.register(info(5), "", 0);
         assert_eq!(due(&mut registry), [1]);
+        // One of four dies while there is nobody in its place.
+        let all = [1, 2, 3, 4].map(AgentId);
+        registry.holding(&task(1), registry.tasks[&task(1)].generation, &all, None, true, sent).unwrap();
+        for dead in [5, 4] {
+            assert!(registry.is_dead(AgentId(dead), true, 2_000));
+        }
+        assert!(due(&mut registry).is_empty());
+        registry.register(info(6), "", 0);
+        assert_eq!(due(&mut registry), [0, 1]);
     }
 
     #[test]

@@ -100,11 +100,8 @@ impl Handler {
     /// Who may hold copies of a task's own log, best first. It stays where it is copied to once, so that is another node,
     /// however slow they may be just now; among those, whoever answers.
     pub(super) fn peers(&self, task: &TaskId, members: &[AgentInfo]) -> Vec<AgentInfo> {
-        let mut peers = placement::candidates(task, self.info.id, &self.info.host, members);
-        peers.sort_by_cached_key(|peer| {
-            (peer.driver, peer.host == self.info.host, self.connections.failed_lately(&peer.addr))
-        });
-        peers
+        let is_slow = |peer: &AgentInfo| self.connections.failed_lately(&peer.addr);
+        placement::candidates_but(task, self.info.id, &self.info.host, members, is_slow)
     }
 
     /// Sends a peer all that it lacks of these logs; all there is, if it has something else than we think.

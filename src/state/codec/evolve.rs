@@ -1,5 +1,6 @@
 //! Values that were kept under an older schema, as the newer one has them.
 
+use std::mem::discriminant;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
@@ -137,7 +138,7 @@ pub fn renamed(from: &Fields, to: &Fields) -> Option<(String, String)> {
         !kept.any(|kept| kept == *at)
     });
     let new = || to.iter().filter(|field| kept_as(from, to, field.name()).is_none());
-    let of_its_type = |gone: &FieldRef| new().find(|new| same_meaning(gone.data_type(), new.data_type()));
+    let of_its_type = |gone: &FieldRef| new().find(|new| is_of_kind(gone.data_type(), new.data_type()));
     let here = gone.find_map(|(_, gone)| Some((gone.name().clone(), of_its_type(gone)?.name().clone())));
     here.or_else(|| {
         to.iter().find_map(|field| {
@@ -145,6 +146,11 @@ pub fn renamed(from: &Fields, to: &Fields) -> Option<(String, String)> {
             renamed_within(before.data_type(), field.data_type())
         })
     })
+}
+
+/// Whether values of one type may be meant to go on as those of another, though not all of them can.
+fn is_of_kind(from: &DataType, to: &DataType) -> bool {
+    same_meaning(from, to) || widens(from, to) || (from.is_nested() && discriminant(from) == discriminant(to))
 }
 
 fn renamed_within(from: &DataType, to: &DataType) -> Option<(String, String)> {

@@ -219,7 +219,8 @@ fn what_may_have_another_name_or_place_is_refused() {
     let first = open(&[], ["a", "b"], &["n", "m"]).unwrap();
     let refused = open(&first, ["b", "a"], &["n", "m"]).unwrap_err();
     assert!(refused.contains("kept as (a, b) and is (b, a) now"), "{refused}");
-    open(&first, ["c", "B"], &["N", "m"]).unwrap();
+    let other = open(&first, ["c", "B"], &["N", "m"]).unwrap();
+    open(&other, ["B", "c"], &["N", "m"]).unwrap_err();
     let refused = open(&first, ["a", "b"], &["n", "x"]).unwrap_err();
     assert!(refused.contains(r#"field "m" is gone, and "x" of its type is new"#), "{refused}");
     let second = open(&first, ["a", "b"], &["n"]).unwrap();

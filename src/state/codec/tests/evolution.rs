@@ -78,6 +78,9 @@ fn what_may_have_been_renamed_is_found_wherever_it_is() {
     for (from, to) in nested(from.to_vec()).iter().zip(&nested(to.to_vec())) {
         assert_eq!(found(from, to), name);
     }
+    assert_eq!(found(&[field("b", DataType::Int32)], &[number("c")]), name);
+    let inner_of = |name: &str, of: &str| [field(name, inner(vec![number(of)]))];
+    assert_eq!(found(&inner_of("b", "x"), &inner_of("c", "y")), name);
     let others = [
         vec![number("b"), number("A")],
         vec![number("a")],
