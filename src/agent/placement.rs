@@ -30,30 +30,22 @@ pub fn candidates_but(
     is_slow: impl Fn(&AgentInfo) -> bool,
 ) -> Vec<AgentInfo> {
     let others = agents.iter().filter(|agent| agent.id != own);
-    let mut placed = placed(&task.to_string(), Some(host), others.collect());
-    placed.sort_by_cached_key(|(place, agent)| (*place, is_slow(agent)));
-    placed.into_iter().map(|(_, agent)| agent.clone()).collect()
+    in_order(&task.to_string(), Some(host), others.collect(), is_slow).into_iter().cloned().collect()
 }
 
 /// Agents in the order in which they hold a range of a state: one on each host, then the second on each and so on, then
 /// the driver's.
 #[must_use]
 pub fn holders<'a>(state: &StateId, range: Range, agents: &'a [AgentInfo]) -> Vec<&'a AgentInfo> {
-    in_order(&format!("{state}\0{}", range.0), None, agents.iter().collect())
+    in_order(&format!("{state}\0{}", range.0), None, agents.iter().collect(), |_| false)
 }
 
-fn in_order<'a>(name: &str, own_host: Option<&str>, agents: Vec<&'a AgentInfo>) -> Vec<&'a AgentInfo> {
-    placed(name, own_host, agents).into_iter().map(|(_, agent)| agent).collect()
-}
-
-/// Whether it is the driver's, whether it is here, and the how manieth on its host.
-type Rank = (bool, bool, usize);
-
-fn placed<'a>(
+fn in_order<'a>(
     name: &str,
     own_host: Option<&str>,
     mut agents: Vec<&'a AgentInfo>,
-) -> Vec<(Rank, &'a AgentInfo)> {
+    is_slow: impl Fn(&AgentInfo) -> bool,
+) -> Vec<&'a AgentInfo> {
     let is_here = |agent: &AgentInfo| own_host == Some(&agent.host);
     agents.sort_by_cached_key(|agent| {
         let weight = xxh3_64(format!("{name}\0{}", agent.id).as_bytes());
@@ -68,8 +60,8 @@ fn placed<'a>(
     };
     let mut placed: Vec<_> = agents.into_iter().map(place).collect();
     // Stable: among those of one place the weight decides.
-    placed.sort_by_key(|(place, _)| *place);
-    placed
+    placed.sort_by_cached_key(|(place, agent)| (*place, is_slow(agent)));
+    placed.into_iter().map(|(_, agent)| agent).collect()
 }
 
 #[cfg(test)]

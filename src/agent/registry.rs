@@ -90,8 +90,6 @@ struct Entry {
     published: bool,
     /// Whether its holders have it whole, as it was published and not only absorbed from frames.
     whole: bool,
-    /// Whether fewer hold it than are wanted, as far as there are as many agents.
-    is_few: bool,
     /// What something visible depends on, of what was absorbed from frames.
     shown: Beginning,
     layout: Layout,

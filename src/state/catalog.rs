@@ -218,8 +218,7 @@ impl Catalog {
         };
         slot.check(variable, user_key.as_ref(), &value)?;
         slot.ttl_ms = variable.ttl_ms;
-        let known = slot.values.iter().position(|fields| *fields == value);
-        if let Some(last) = slot.values.last().filter(|_| known.is_none())
+        if let Some(last) = slot.values.last().filter(|_| !slot.values.contains(&value))
             && let Some((gone, new)) = renamed(last, &value)
         {
             let what = format!(
@@ -228,11 +227,11 @@ impl Catalog {
             );
             return Err(Error::StateSchema { variable: variable.name.clone(), what });
         }
-        let schema = known.unwrap_or_else(|| {
+        // The last is what was declared last, also where a program goes back to an older one.
+        if slot.values.last() != Some(&value) {
             slot.values.push(value);
-            slot.values.len() - 1
-        });
-        Ok(Declared { slot: Slot(number), schema })
+        }
+        Ok(Declared { slot: Slot(number), schema: slot.values.len() - 1 })
     }
 
     /// Fields of the key.

@@ -33,7 +33,7 @@ impl Choice {
         (self.0 >> 1) & (Self::SEVERAL - 1)
     }
 
-    /// Which stages ask a function may be known better once Spark has run them.
+    /// It says nothing of the rows: which stages ask a function may be known better once Spark has run them.
     const fn is_of_several(self) -> bool {
         (self.0 >> 1) & Self::SEVERAL != 0
     }

@@ -222,6 +222,28 @@ fn many_workers_at_once_on_several_agents() {
 }
 
 #[test]
+fn logs_that_began_with_too_few_agents_get_their_copies_when_more_come() {
+    let world = World::with(|config, _| config.sharing_depth = 2);
+    let first = world.executor("first");
+    let mut worker = world.worker_of(&first);
+    let [goes_on, ends] =
+        [0, 1].map(|partition| open(&mut worker, &task(partition), 1, partition.into()).session);
+    for session in [goes_on, ends] {
+        append(&mut worker, session, &text("before")).unwrap();
+    }
+    close(&mut worker, ends);
+    let holders = |partition: usize| world.driver.stats().unwrap().tasks[partition].holders.len();
+    assert_eq!([holders(0), holders(1)], [2, 2]);
+    let _second = world.executor("second");
+    eventually("another copy of the log that is over", || holders(1) == 3);
+    assert_eq!(holders(0), 2, "who writes to it sees to that");
+    // With it the agent hears who has come.
+    open(&mut worker, &task(2), 1, 2);
+    append(&mut worker, goes_on, &text("after")).unwrap();
+    assert_eq!(holders(0), 3);
+}
+
+#[test]
 fn stopping_is_quick_clean_and_twice_harmless() {
     let world = World::new();
     let executor = world.executor("executor");

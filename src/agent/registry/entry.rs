@@ -86,7 +86,6 @@ impl Entry {
             told: None,
             published: false,
             whole: false,
-            is_few: false,
             shown: Beginning::default(),
             layout,
             before_layout: LogOffset::START,

@@ -21,7 +21,7 @@ pub(super) struct Short {
     wanted: usize,
     /// Those of which another copy can be made, by the agent that is to make it.
     due: BTreeMap<AgentId, BTreeSet<TaskId>>,
-    /// Whether some lack agents that could have one.
+    /// Whether some have perhaps fewer still, for want of agents that could have one.
     are_few: bool,
 }
 
@@ -54,7 +54,7 @@ impl Registry {
             let Some(entry) = self.tasks.get(&task).filter(|entry| entry.published) else { continue };
             let holders: Vec<AgentId> = self.staying_holders(entry).collect();
             if holders.len() >= wanted {
-                self.note_if_few(&task);
+                self.short.are_few |= self.is_few(entry);
                 continue;
             }
             // Kept until the holders are as many as wanted: a repair may fail.
@@ -106,9 +106,9 @@ impl Registry {
 
     /// As [`Self::look_for_short`], of one log that somebody has said something of: it may have begun with fewer copies.
     pub(super) fn look_if_short(&mut self, task: &TaskId) {
-        let is_few = self.note_if_few(task);
         let Some(entry) = self.tasks.get(task) else { return };
-        let holders = self.staying_holders(entry).count();
+        let (is_few, holders) = (self.is_few(entry), self.staying_holders(entry).count());
+        self.short.are_few |= is_few;
         // Who writes to it sees to that.
         let is_left = entry.live.is_none_or(|live| live.is_over);
         let may_have_more = is_few && is_left && holders < self.agents.count_staying();
@@ -119,15 +119,9 @@ impl Registry {
     }
 
     /// Whether there are fewer copies than wanted, be it that there is nobody who could have another.
-    fn note_if_few(&mut self, task: &TaskId) -> bool {
-        let Some(entry) = self.tasks.get(task) else { return false };
+    fn is_few(&self, entry: &Entry) -> bool {
         // What stands in a checkpoint, and nobody has written to since, needs no copies.
-        let is_few = entry.whole && self.staying_holders(entry).count() < self.short.wanted;
-        self.short.are_few |= is_few;
-        if let Some(entry) = self.tasks.get_mut(task) {
-            entry.is_few = is_few;
-        }
-        is_few
+        entry.whole && self.staying_holders(entry).count() < self.short.wanted
     }
 
     /// An agent has come, which may have copies of what has too few.
@@ -135,7 +129,7 @@ impl Registry {
         if !std::mem::take(&mut self.short.are_few) {
             return;
         }
-        let few = self.tasks.iter().filter(|(_, entry)| entry.is_few).map(|(id, _)| id.clone());
+        let few = self.tasks.iter().filter(|(_, entry)| self.is_few(entry)).map(|(id, _)| id.clone());
         for task in few.collect::<Vec<_>>() {
             self.look_if_short(&task);
         }

@@ -213,7 +213,7 @@ fn framed<T: Serialize>(message: &T, mut frame: Vec<u8>) -> Result<Vec<u8>> {
     let len = frame.len() - HEAD;
     if len > FRAME_BYTES_MAX {
         let what = format!(
-            "a message of {len} bytes is too large, which may have {FRAME_BYTES_MAX}: let batches have fewer rows \
+            "a message of {len} bytes is too large, {FRAME_BYTES_MAX} are the most: let batches have fewer rows \
              (spark.sql.execution.arrow.maxRecordsPerBatch), or answers be smaller"
         );
         return Err(Error::Protocol { what });

@@ -225,7 +225,8 @@ fn what_may_have_another_name_or_place_is_refused() {
     assert!(refused.contains(r#"field "m" is gone, and "x" of its type is new"#), "{refused}");
     let second = open(&first, ["a", "b"], &["n"]).unwrap();
     let third = open(&second, ["a", "b"], &["n", "x"]).unwrap();
-    open(&third, ["a", "b"], &["n", "m"]).unwrap();
+    let fourth = open(&third, ["a", "b"], &["n", "m"]).unwrap();
+    open(&fourth, ["a", "b"], &["n", "y"]).unwrap_err();
 }
 
 #[test]
