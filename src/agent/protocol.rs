@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub use self::opening::{
     AgentInfo, AgentStanding, Beginning, Fence, Grant, HeldCopy, Layout, OpenTask, Opened, Recording,
 };
-pub use self::parts::{Commit, Counting, Ending, Left, Piece, PoolEntry, Repair, Sent};
+pub use self::parts::{Commit, Counting, Ending, Left, Piece, PoolEntry, Repair, Sent, Sharer};
 pub use super::borders::Borders;
 pub use super::code::{Code, Execution, Placed, Plan, Use};
 use super::members::News;
@@ -31,7 +31,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::{PoolQuestions, PoolRows, Summary};
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 35;
+pub const PROTOCOL_VERSION: u32 = 36;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 1 << 20;
 
@@ -220,8 +220,8 @@ pub enum Request {
     /// Agent to registry: which attempts count of logs that were absorbed?
     Counting {
         /// Who asks.
-        agent: AgentId,
-        /// The tasks; with the attempt that has vouched for what was absorbed of each.
+        by: Sharer,
+        /// The tasks, of one epoch; with the attempt that has vouched for what was absorbed of each.
         tasks: Vec<(TaskId, Generation)>,
     },
     /// Agent to registry: an attempt that was granted was never opened, as its agent says.
@@ -233,12 +233,12 @@ pub enum Request {
     },
     /// Agent to registry: logs that something visible depends on, and who holds them.
     Visible {
-        /// The tasks; with the attempt that each was compared with.
+        /// The tasks, of one epoch; with the attempt that each was compared with.
         tasks: Vec<(TaskId, Generation, Beginning)>,
         /// Agents that hold copies.
         holders: Vec<AgentId>,
         /// Who says so.
-        by: AgentId,
+        by: Sharer,
     },
     /// Agent to registry: the task's log is to be disregarded.
     Discarded {

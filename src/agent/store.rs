@@ -48,6 +48,10 @@ struct Held {
     found: u64,
     /// Whether it has all that its holder vouches for. A copy begun anew has not, until it was sent all.
     whole: bool,
+    /// The attempt whose log it was when it came to be whole: those that are of one attempt do not differ.
+    whole_in: Generation,
+    /// Whether another attempt's copy comes in its place.
+    is_replaced: bool,
     /// Whether something of it could not be read: it is no copy then, whatever it was.
     spoiled: bool,
     /// Whether all of it came with frames: it is a copy of another task's log.
@@ -77,6 +81,8 @@ impl Held {
             durable,
             found,
             whole,
+            whole_in: Generation::NONE,
+            is_replaced: false,
             spoiled: false,
             absorbed,
             born,
@@ -89,7 +95,7 @@ impl Held {
 
     /// Whether it is being taken over, or copied: what comes was recorded before.
     const fn is_being_found(&self) -> bool {
-        !self.whole && !self.absorbed && !self.in_flight
+        self.is_replaced || (!self.whole && !self.absorbed && !self.in_flight)
     }
 }
 
@@ -231,7 +237,7 @@ impl Store {
         }
         held.generation = generation;
         held.layout = layout;
-        held.absorbed = false;
+        (held.absorbed, held.is_replaced) = (false, false);
         Ok(())
     }
 
@@ -251,7 +257,7 @@ impl Store {
         self.found += found;
         let mut held = Held::new(log, task, generation, layout, version);
         held.found = found;
-        held.whole = true;
+        (held.whole, held.whole_in) = (true, generation);
         self.held.insert(task.clone(), held);
     }
 
@@ -272,7 +278,7 @@ impl Store {
     /// The log of this generation has all that was published of it.
     pub fn complete(&mut self, task: &TaskId, generation: Generation) {
         if let Some(held) = self.held.get_mut(task).filter(|held| held.generation == generation) {
-            held.whole = true;
+            (held.whole, held.whole_in) = (true, generation);
         }
     }
 

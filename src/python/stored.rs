@@ -18,6 +18,7 @@ use crate::edge::disk::savepoint::{Manifest, SavedState, Savepoint};
 use crate::edge::disk::stored::{Rows, Stored, StoredState};
 use crate::error::{Error, Result};
 use crate::state::catalog::{Catalog, Variable};
+use crate::state::codec::NamedFields;
 use crate::state::table::Shown;
 
 /// The option that names what is read.
@@ -46,10 +47,7 @@ pub(super) fn savepoint_report(manifest: &Manifest) -> Value {
 }
 
 fn variables(catalog: &Catalog) -> Vec<Value> {
-    let fields = |fields: &Fields| {
-        let each = fields.iter().map(|field| format!("{} {}", field.name(), field.data_type()));
-        each.collect::<Vec<_>>().join(", ")
-    };
+    let fields = |fields: &Fields| NamedFields(fields).to_string();
     let of = |variable: Variable| {
         json!({
             "name": variable.name,

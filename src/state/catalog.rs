@@ -17,7 +17,7 @@ use arrow_schema::{DataType, FieldRef, Fields};
 use bytes::Bytes;
 
 use super::codec::{
-    decode, decode_schema, encode_schema, evolve, of_state, plain_fields, renamed, same_meaning,
+    NamedFields, decode, decode_schema, encode_schema, evolve, of_state, plain_fields, renamed, same_meaning,
 };
 use super::key::Slot;
 use super::record::corrupt;
@@ -174,8 +174,12 @@ impl Catalog {
         if same {
             return Ok(());
         }
-        let types = |fields: &Fields| DataType::Struct(fields.clone()).to_string();
-        let what = format!("the grouping key was kept as {} and is {} now", types(&self.keys), types(keys));
+        let what = format!(
+            "the grouping key was kept as ({}) and is ({}) now: group by columns of these types, or give the operator \
+             another uid, which begins without state",
+            NamedFields(&self.keys),
+            NamedFields(keys)
+        );
         Err(Error::StateSchema { variable: "key".into(), what })
     }
 
@@ -320,14 +324,21 @@ impl Catalog {
 
 impl Remembered {
     fn check(&self, variable: &Variable, user_key: Option<&Fields>, value: &Fields) -> Result<()> {
-        let refuse = |what: String| Err(Error::StateSchema { variable: self.name.clone(), what });
+        let refuse = |what: String| {
+            let what = format!(
+                "{what}: declare it as before, or under another name; `deleteIfExists` makes room for a new one of this \
+                 name"
+            );
+            Err(Error::StateSchema { variable: self.name.clone(), what })
+        };
         if self.kind != variable.kind {
             return refuse(format!("it was {} and is {} now", self.kind.name(), variable.kind.name()));
         }
         if let (Some(one), Some(other)) = (&self.user_key, user_key) {
-            let (one, other) = (DataType::Struct(one.clone()), DataType::Struct(other.clone()));
-            if !same_meaning(&one, &other) {
-                return refuse(format!("its user key was kept as {one} and is {other} now"));
+            let whole = |fields: &Fields| DataType::Struct(fields.clone());
+            if !same_meaning(&whole(one), &whole(other)) {
+                let (one, other) = (NamedFields(one), NamedFields(other));
+                return refuse(format!("its user key was kept as ({one}) and is ({other}) now"));
             }
         }
         // Whether values under an old schema are left is not known, so each of them must be readable.

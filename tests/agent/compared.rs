@@ -6,7 +6,7 @@ use std::thread::{sleep, spawn};
 use std::time::Duration;
 
 use clonos::agent::members::Members;
-use clonos::agent::protocol::{AgentInfo, HeldCopy, Reply, Request, Sent};
+use clonos::agent::protocol::{AgentInfo, HeldCopy, Reply, Request, Sent, Sharer};
 use clonos::edge::net::client::Client;
 use clonos::edge::net::{Connection, Stream};
 use clonos::error::Error;
@@ -197,7 +197,8 @@ fn what_counts_of_many_logs_is_told_page_by_page() {
     let Reply::AgentsAre(news) = driver.ask(&Request::Agents { seen: 0 }) else { panic!("who is alive?") };
     let mut members = Members::default();
     members.hear(news);
-    let told = driver.ask(&Request::Counting { agent: members.all()[0].id, tasks });
+    let by = Sharer { agent: members.all()[0].id, generation: Generation(u64::MAX) };
+    let told = driver.ask(&Request::Counting { by, tasks });
     assert!(matches!(&told, Reply::CountingAre(told) if told.len() < SENDERS as usize), "all at once");
     let late = world.process("late");
     let mut on_late = worker_of(&world, &late);

@@ -75,13 +75,13 @@ fn a_log_that_was_begun_anew_since_it_was_read_is_read_anew() {
 
 #[test]
 fn a_log_that_is_lost_is_not_an_empty_one() {
-    let world = World::new();
+    let world = World::with(|config, _| config.sharing_depth = 0);
     let holder = world.executor("holder");
     let mut worker = world.worker();
     let recorded = open(&mut worker, &task(0), 110, 1);
     append(&mut worker, recorded.session, &rows(1..2, "recorded")).unwrap();
     close(&mut worker, recorded.session);
-    // The one holder that is left was being sent all of it anew, and has a part.
+    // The one holder that is left was being sent all of it, and has a part.
     assert!(matches!(
         Peer::of(&world, holder.addr()).ask(&replicated(recorded.generation, false, 1)),
         Reply::Done

@@ -135,7 +135,7 @@ pub(super) fn replicated(generation: Generation, all: bool, number: u64) -> Requ
 
 #[test]
 fn a_copy_that_is_being_made_is_none() {
-    let world = World::new();
+    let world = World::with(|config, _| config.sharing_depth = 0);
     let holder = world.process("holder");
     let mut peer = {
         let mut stats = world.worker();
@@ -147,7 +147,7 @@ fn a_copy_that_is_being_made_is_none() {
     let opened = open(&mut worker, &task(0), 1, 1);
     append(&mut worker, opened.session, &text("recorded")).unwrap();
     close(&mut worker, opened.session);
-    // The holder's copy is begun anew, by somebody who dies in the middle of it.
+    // A copy is begun, by somebody who dies in the middle of it.
     assert!(matches!(peer.ask(&replicated(opened.generation, false, 1)), Reply::Done));
     let read = |whole| Request::Read { task: task(0), from: LogOffset::START, whole, newest: None };
     assert!(matches!(peer.ask(&read(true)), Reply::Failed(Error::CausalLogLost { .. })));
@@ -161,13 +161,14 @@ fn a_copy_that_is_being_made_is_none() {
 #[test]
 fn a_copy_that_is_being_made_is_none_also_where_the_rest_rides_in_frames() {
     let world = World::with(|config, _| config.sharing_depth = 0);
-    let holder = world.executor("holder");
+    let (first_holder, holder) = (world.executor("first"), world.executor("holder"));
     let inside = |attempt| OpenTask { inside: true, ..opening(&task(0), 1, attempt) };
-    let mut worker = world.worker_of(&holder);
+    let mut worker = world.worker_of(&first_holder);
     let first = worker.open(inside(1)).unwrap();
     append(&mut worker, first.session, &text("recorded")).unwrap();
     let made = Peer::of(&world, holder.addr()).ask(&replicated(first.generation, false, 1));
     assert!(matches!(made, Reply::Done));
+    says(&world, first.generation, world.id_of(&holder), 1);
     let again = world.worker().open(inside(2)).unwrap();
     assert!(again.lost && again.prior.is_empty(), "{:?}", again.prior);
 }

@@ -25,7 +25,7 @@ const APP: u64 = 7;
 /// All hosts and the registry. Host 0 is the driver's: it runs no tasks and does not die.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    pub(crate) cut: Option<Cut>,
+    pub(crate) cuts: Vec<Cut>,
     /// Whether somebody waits for who does not answer and is not known to be dead: that takes a while.
     pub(crate) waits: bool,
     pub(crate) hosts: Vec<Host>,
@@ -61,11 +61,12 @@ pub(crate) fn channel(generation: Generation, peer: &AgentInfo) -> ChannelId {
 impl Cluster {
     pub(crate) fn new(hosts: usize, depth: usize, mutation: Mutation, late: Late, room: Room) -> Self {
         let mut registry = Registry::new();
+        registry.want_copies(depth + 1);
         let hosts: Vec<Host> = (0..=hosts).map(|number| Host::new(number, 0, room, mutation)).collect();
         hosts.iter().for_each(|host| registry.register(host.info.clone(), "", 0));
-        let (count, now, cut, waits, stamp) = (Count::default(), 0, None, false, 0);
+        let (count, now, cuts, waits, stamp) = (Count::default(), 0, Vec::new(), false, 0);
         let mut cluster =
-            Self { hosts, registry, depth, room, mutation, count, now, cut, waits, late, stamp };
+            Self { hosts, registry, depth, room, mutation, count, now, cuts, waits, late, stamp };
         cluster.begin_use();
         cluster
     }
@@ -114,7 +115,7 @@ impl Cluster {
         };
         let own = self.hosts[host].info.clone();
         let (now, mut sent) = (self.now, self.late.next_request(own.id));
-        let mut granted = self.registry_of(host)?.grant(&open, sent, 0, None, now);
+        let mut granted = self.ask(host, |registry| Ok(registry.grant(&open, sent, 0, None, now)))?;
         if self.late.is_repeated() {
             let again = self.mutation == Mutation::RetryIsAnother;
             let open = OpenTask { worker: if again { attempt + (1 << 32) } else { attempt }, ..open };
@@ -123,7 +124,7 @@ impl Cluster {
                 self.late.comes_later(None, Request::Grant { open: open.clone(), sent, commits_seen: 0 });
                 sent = self.late.next_request(own.id);
             }
-            granted = self.registry_of(host)?.grant(&open, sent, 0, None, now);
+            granted = self.ask(host, |registry| Ok(registry.grant(&open, sent, 0, None, now)))?;
         }
         let Granted::Yes(grant) = granted else { return Ok(None) };
         let grant = *grant;
@@ -137,7 +138,9 @@ impl Cluster {
             }
             let (summary, ending) = (Summary::default(), Ending::default());
             let left = Left { by: own.id, lost: false, end: None };
-            self.registry.closed(task, generation, &summary, ending, left)?;
+            let task = task.clone();
+            let told = self.tell_registry(host, Request::Closed { task, generation, summary, ending, left });
+            told.or_else(|error| if error.is_retryable() { Ok(()) } else { Err(error) })?;
         }
         opened.map(Some)
     }
@@ -168,6 +171,10 @@ impl Cluster {
                     true => store.end(task).map(|end| HeldCopy { end, whole: true, is_shown: true }),
                     false => store.fence_for(task, fence),
                 };
+                if !self.is_answered(host, holder.id) {
+                    silent |= !self.is_dead(host, holder.id);
+                    continue;
+                }
                 let counts = |copy: &HeldCopy| match &grant.whole {
                     Some(holders) if all_count => copy.whole && holders.contains(&holder.id),
                     _ => copy.whole || all_count,
@@ -238,7 +245,7 @@ impl Cluster {
 
     /// As `Handler::begin_publishing`.
     fn begin_publishing(&mut self, session: &mut Session) -> Result<()> {
-        session.peers = self.candidates(session)?;
+        session.peers = self.candidates(session.host, &session.task)?;
         session.peers.truncate(self.depth);
         session.is_publishing = true;
         let copies = std::mem::take(&mut session.copies);
@@ -315,19 +322,19 @@ impl Cluster {
                 if holder.id == self.hosts[host].info.id {
                     return Err(stale());
                 }
-                if !self.reaches(host, holder.id) && !self.is_dead(host, holder.id) {
+                let is_answered = self.is_answered(host, holder.id);
+                if !is_answered && !self.is_dead(host, holder.id) {
                     return Err(Error::Timeout { what: "a confirmation".into(), millis: 0 });
                 }
                 let end = self.hosts[host].store.end(task).unwrap_or_default();
-                let reaches = self.reaches(host, holder.id);
-                let Some(other) = self.agent(holder.id).filter(|_| reaches) else {
-                    self.hosts[host].store.nobody_confirms(task, newest.generation);
-                    continue;
-                };
-                if other.store.has_withdrawn(task, newest.generation) {
+                if is_answered && self.has_opened(holder.id, task, newest.generation) == Some(false) {
                     self.hosts[host].store.drop_reopened(task, newest.generation);
                     continue;
                 }
+                let Some(other) = self.agent(holder.id).filter(|_| is_answered) else {
+                    self.hosts[host].store.nobody_confirms(task, newest.generation);
+                    continue;
+                };
                 let piece = other.piece(task, end);
                 if piece.is_empty() && self.mutation != Mutation::StaleCounts {
                     return Err(stale());
@@ -397,7 +404,7 @@ impl Cluster {
 
     fn replicate(&mut self, session: &mut Session) -> Result<()> {
         let mut copying = Copying::new(session.peers.len(), Duration::ZERO).first_to(session.peers.clone());
-        self.see_that(session, &Logs::Own, &mut copying)?;
+        self.see_that(&Logs::own(session), &mut copying)?;
         if copying.has_moved() {
             session.published = self.mutation == Mutation::OldPeersCount && session.published;
         }
@@ -414,21 +421,33 @@ impl Cluster {
         let holders: Vec<AgentId> =
             std::iter::once(own).chain(session.peers.iter().map(|peer| peer.id)).collect();
         let adopted = adopted.map(|length| (length, session.grant.layout));
-        self.registry_of(session.host)?;
         let sent = self.late.next_request(own);
         let (task, generation) = (session.task.clone(), session.grant.generation);
-        let whole = true;
-        self.carry_out(None, Request::Holding { task, generation, holders, adopted, whole, sent })
+        let held = Request::Holding { task, generation, holders, adopted, whole: true, sent };
+        self.tell_registry(session.host, held)
+    }
+
+    /// Something that may come once more, later.
+    pub(crate) fn tell_registry(&mut self, host: usize, request: Request) -> Result<()> {
+        if self.reaches_registry(host) {
+            self.carry_out(None, request)?;
+        }
+        // Whether there is an answer.
+        self.ask(host, |_| Ok(()))
     }
 
     /// As `Handler::discard`.
     pub(crate) fn discard(&mut self, session: &Session) -> Result<()> {
-        self.registry_of(session.host)?.discarded(&session.task, session.grant.generation)?;
+        let (task, generation) = (session.task.clone(), session.grant.generation);
+        self.tell_registry(session.host, Request::Discarded { task, generation })?;
         if self.mutation == Mutation::NobodyForgets {
             return Ok(());
         }
         let agents: Vec<AgentId> = self.hosts.iter().map(|host| host.info.id).collect();
         agents.into_iter().try_for_each(|to| {
+            if !self.reaches(session.host, to) {
+                return Ok(());
+            }
             let (task, generation) = (session.task.clone(), session.grant.generation);
             self.carry_out(Some(to), Request::Forget { task, generation })
         })
@@ -444,27 +463,26 @@ impl Cluster {
     ) -> Result<()> {
         for holder in &grant.holders {
             self.count.agent += 1;
-            if self.reaches(host, holder.id) {
-                if self.mutation != Mutation::NobodyForgets {
-                    let task = task.clone();
-                    self.carry_out(Some(holder.id), Request::Forget { task, generation })?;
-                }
-            } else if !self.is_dead(host, holder.id) {
+            if self.reaches(host, holder.id) && self.mutation != Mutation::NobodyForgets {
+                let task = task.clone();
+                self.carry_out(Some(holder.id), Request::Forget { task, generation })?;
+            }
+            if !self.is_answered(host, holder.id) && !self.is_dead(host, holder.id) {
                 return Err(Error::Timeout { what: "an agent's answer".into(), millis: 0 });
             }
         }
         self.count.registry += 1;
-        self.registry_of(host)?.forgotten(task, generation);
-        Ok(())
+        self.tell_registry(host, Request::Forgotten { task: task.clone(), generation })
     }
 
     pub(crate) fn close(&mut self, session: &Session, ending: Ending) -> Result<()> {
         self.count.agent += 1;
         self.count.registry += 1;
         let own = self.hosts[session.host].info.id;
-        let (task, generation, lost) = (&session.task, session.grant.generation, session.lost);
-        let left = Left { by: own, lost, end: self.hosts[session.host].store.end(task) };
-        self.registry_of(session.host)?.closed(task, generation, &Summary::default(), ending, left)
+        let (task, generation, lost) = (session.task.clone(), session.grant.generation, session.lost);
+        let left = Left { by: own, lost, end: self.hosts[session.host].store.end(&task) };
+        let closed = Request::Closed { task, generation, summary: Summary::default(), ending, left };
+        self.tell_registry(session.host, closed)
     }
 
     /// A host that runs tasks.

@@ -108,12 +108,16 @@ impl Job {
                     return Ok(Outcome::Reported(error.to_string()));
                 }
                 self.check_story()?;
+                let is_last = self.cluster.stamp == self.setting.uses;
+                if is_last && matches!(self.setting.mutation, Mutation::None | Mutation::NothingIsRepaired) {
+                    self.check_number_of_copies()?;
+                }
                 self.cluster.commit();
-                if self.cluster.stamp < self.setting.uses {
+                if !is_last {
                     self.begin_use();
                     continue;
                 }
-                self.cluster.cut = None;
+                self.cluster.cuts.clear();
                 self.cluster.all_hear();
                 self.check_forgotten()?;
                 return Ok(Outcome::Good);
@@ -151,6 +155,10 @@ impl Job {
         self.cut_off_or_back();
         self.cluster.receive_late();
         self.cluster.somebody_hears(&mut self.dice);
+        if self.dice.chance(20) {
+            let host = self.dice.below(self.cluster.hosts.len());
+            self.cluster.repair(host);
+        }
         // Who is due is looked for among all tasks: the more there are, the less often.
         let tasks: usize = self.setting.tasks.iter().sum();
         let start = self.running.len() < 2 * self.setting.hosts && self.dice.below(2 + tasks / 8) == 0;
@@ -169,7 +177,11 @@ impl Job {
             let what = if raises { "a function raises" } else { "a connection breaks" };
             self.note(|| what.into());
             let mut attempt = self.running.swap_remove(number);
-            return if raises { attempt.raise(&mut self.cluster).map(|()| None) } else { Ok(None) };
+            if raises {
+                attempt.raise(&mut self.cluster)?;
+            }
+            self.is_over(&attempt);
+            return Ok(None);
         }
         self.go_on(number, false)
     }
@@ -222,6 +234,7 @@ impl Job {
         let attempt = self.running.swap_remove(number);
         let task = attempt.session.task.clone();
         self.note(|| format!("{task} fails: {error}"));
+        self.is_over(&attempt);
         match error {
             // Its log outlived what it was recorded with, as no frame of it was read by then: it is forgotten,
             // unless somebody has seen what it caused, which is reported.

@@ -108,22 +108,21 @@ impl Cluster {
 
     /// As `edge/net/server.rs`.
     fn receive(&mut self, to: Option<AgentId>, request: Request) -> Result<()> {
-        if let Request::Holding { task, generation, holders, adopted, whole, sent } = request {
-            return self.registry.holding(&task, generation, &holders, adopted, whole, sent);
-        }
-        if let Request::Grant { open, sent, commits_seen } = request {
-            self.registry.grant(&open, sent, commits_seen, None, self.now);
-            return Ok(());
-        }
-        let Some(host) = to.and_then(|to| self.agent(to)) else { return Ok(()) };
+        let Some(to) = to else { return self.registry_receives(request) };
+        let Some(host) = self.agent(to) else { return Ok(()) };
         let store = &mut host.store;
         match request {
             Request::Replicate { task, generation, layout, reset, from, blocks, all, sent } => {
                 let end = blocks.iter().fold(from, |end, block| end.plus(block.len() as u64));
-                store.begin_copy(&task, &Arriving { generation, layout, reset, end, all, sent })?;
-                host.hold_all(&task, generation, from, &blocks)?;
+                let arriving = Arriving { generation, layout, reset, end, all, sent };
+                store.begin_copy(&task, &arriving)?;
+                let mut from = from;
+                for block in &blocks {
+                    host.hold(block, |store| store.absorb_arriving(&task, generation, from, block))?;
+                    from = from.plus(block.len() as u64);
+                }
                 if all {
-                    host.store.complete(&task, generation);
+                    host.store.complete_copy(&task, &arriving);
                 }
             }
             Request::Fence { task, fence } => drop(store.fence_for(&task, fence)),
@@ -131,5 +130,33 @@ impl Cluster {
             other => unreachable!("{other:?}"),
         }
         Ok(())
+    }
+
+    /// As `edge/agent/registrar.rs`.
+    fn registry_receives(&mut self, request: Request) -> Result<()> {
+        let registry = &mut self.registry;
+        match request {
+            Request::Holding { task, generation, holders, adopted, whole, sent } => {
+                registry.holding(&task, generation, &holders, adopted, whole, sent)
+            }
+            Request::Grant { open, sent, commits_seen } => {
+                registry.grant(&open, sent, commits_seen, None, self.now);
+                Ok(())
+            }
+            Request::Closed { task, generation, summary, ending, left } => {
+                registry.closed(&task, generation, &summary, ending, left)
+            }
+            Request::Visible { tasks, holders, by } => registry.visible_at(by, &tasks, &holders),
+            Request::Withdrawn { task, generation } => {
+                registry.withdrawn(&task, generation);
+                Ok(())
+            }
+            Request::Discarded { task, generation } => registry.discarded(&task, generation),
+            Request::Forgotten { task, generation } => {
+                registry.forgotten(&task, generation);
+                Ok(())
+            }
+            other => unreachable!("{other:?}"),
+        }
     }
 }

@@ -15,6 +15,7 @@ mod host;
 mod job;
 mod keyed;
 mod late;
+mod repairing;
 mod sharing;
 mod shuffle;
 mod silence;
@@ -97,6 +98,8 @@ pub(crate) enum Mutation {
     OlderUsesCount,
     /// What the disk did not take counts as written there.
     RefusedIsWritten,
+    /// Nobody makes other copies where some were lost.
+    NothingIsRepaired,
 }
 
 /// Messages and bytes.
@@ -266,7 +269,10 @@ fn a_seed_always_does_the_same() {
 #[test]
 fn one_seed() {
     let Ok(seed) = std::env::var("CLONOS_SIM_SEED") else { return };
-    let setting = Setting { traced: true, ..Setting::bounded(seed.parse().unwrap()) };
+    let seed = seed.parse().unwrap();
+    let beyond = std::env::var("CLONOS_SIM_BEYOND").is_ok();
+    let setting = if beyond { Setting::beyond(seed) } else { Setting::bounded(seed) };
+    let setting = Setting { traced: true, ..setting };
     let mut job = Job::new(setting.clone());
     let ended = job.run();
     println!("{setting:?}\n{}\n==> {ended:?}", job.trace.join("\n"));
@@ -448,6 +454,11 @@ fn the_oracle_notices_that_nobody_takes_what_is_shared() {
 #[test]
 fn the_oracle_notices_that_nothing_is_withdrawn() {
     noticed(Mutation::NothingIsWithdrawn);
+}
+
+#[test]
+fn the_oracle_notices_that_lost_copies_are_not_made_anew() {
+    noticed(Mutation::NothingIsRepaired);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clonos::agent::copying::Copying;
-use clonos::agent::protocol::{AgentInfo, Counting};
+use clonos::agent::protocol::{AgentInfo, Counting, Request, Sharer};
 use clonos::error::{Error, Result};
 use clonos::id::{AgentId, Generation, LogOffset, TaskId};
 
@@ -36,7 +36,7 @@ impl Cluster {
     /// As `Handler::see_that` has it for absorbed logs; who has them.
     fn share_with_some(&mut self, session: &Session, tasks: Vec<TaskId>) -> Result<Vec<AgentId>> {
         let mut copying = Copying::new(self.depth, Duration::ZERO);
-        match self.see_that(session, &Logs::Absorbed(tasks), &mut copying) {
+        match self.see_that(&Logs::absorbed(session, tasks), &mut copying) {
             Err(error) if self.mutation != Mutation::NobodyHasCopies => Err(error),
             _ => Ok(copying.holders().iter().map(|peer| peer.id).collect()),
         }
@@ -61,7 +61,8 @@ impl Cluster {
     }
 
     fn share_all(&mut self, session: &Session, own: &AgentInfo, tasks: &[TaskId]) -> Result<()> {
-        let compared = self.compare(session.host, tasks)?;
+        let by = Sharer { agent: own.id, generation: session.grant.generation };
+        let compared = self.compare(session.host, by, tasks)?;
         let mut holders = self.share_with_some(session, tasks.to_vec())?;
         holders.push(own.id);
         self.count.registry += 1;
@@ -70,11 +71,20 @@ impl Cluster {
         let shown =
             tasks.iter().zip(compared).filter_map(|(task, by)| Some((task.clone(), by, beginning(task)?)));
         let shown: Vec<_> = shown.collect();
-        self.registry_of(session.host)?.visible(&shown, &holders)
+        self.tell_registry(session.host, Request::Visible { tasks: shown, holders, by })
+    }
+
+    /// As there: whether an attempt was opened, if its agent is there. One that it never heard of is not gone on with.
+    pub(crate) fn has_opened(&mut self, at: AgentId, task: &TaskId, generation: Generation) -> Option<bool> {
+        let store = &mut self.agent(at)?.store;
+        if !store.has_begun(task, generation) {
+            store.withdraw(task, generation);
+        }
+        Some(!store.has_withdrawn(task, generation))
     }
 
     /// As `Handler::compared`.
-    fn compare(&mut self, host: usize, tasks: &[TaskId]) -> Result<Vec<Generation>> {
+    fn compare(&mut self, host: usize, by: Sharer, tasks: &[TaskId]) -> Result<Vec<Generation>> {
         use Mutation::{NoConfirmation, NobodyHasCopies, StaleCounts};
         // What these let pass would be seen here.
         let is_skipped = [NoConfirmation, NobodyHasCopies, StaleCounts].contains(&self.mutation);
@@ -91,7 +101,7 @@ impl Cluster {
             tasks.iter().map(|task| (task.clone(), vouched(task))).collect()
         };
         self.count.registry += 1;
-        let counting = self.registry_of(host)?.counting(own, &asked)?;
+        let counting = self.ask(host, |registry| registry.counting(by, &asked))?;
         let compared = counting.iter().map(|counting| counting.generation).collect();
         for ((task, _), Counting { generation, newest, holders, whole, .. }) in asked.iter().zip(counting) {
             let ours = self.hosts[host].blocks(task);
@@ -103,17 +113,20 @@ impl Cluster {
                 others.clear();
             }
             others.retain(|other| *other != own);
-            let asked = others.iter().copied().find(|other| self.reaches(host, *other));
-            let theirs = asked.and_then(|other| self.agent(other)).map(|other| {
-                let by = newest.as_ref().map_or(generation, |(by, _)| *by);
-                let withdrawn = other.store.has_withdrawn(task, by);
-                (!withdrawn).then(|| other.blocks(task))
-            });
+            if let Some((newest, at)) = &newest
+                && self.is_answered(host, at.id)
+                && self.has_opened(at.id, task, *newest) == Some(false)
+            {
+                self.tell_registry(host, Request::Withdrawn { task: task.clone(), generation: *newest })?;
+                return self.compare(host, by, tasks);
+            }
+            let asked = others.iter().copied().find(|other| self.is_answered(host, *other));
+            let theirs = asked.and_then(|other| self.agent(other)).map(|other| other.blocks(task));
             match theirs {
                 None if others.iter().any(|other| !self.is_dead(host, *other)) => {
                     return Err(Error::Timeout { what: "what counts".into(), millis: 0 });
                 }
-                Some(Some(theirs)) => {
+                Some(theirs) => {
                     self.count.agent += 1;
                     let same = theirs.iter().zip(&ours).take_while(|(theirs, ours)| theirs == ours).count();
                     if same < theirs.len().min(ours.len()) || (has_all && theirs.len() < ours.len()) {
@@ -124,7 +137,7 @@ impl Cluster {
                         return Err(Error::StaleFrame { upstream: task.clone() });
                     }
                 }
-                None | Some(None) => {}
+                None => {}
             }
             let store = &mut self.hosts[host].store;
             let version = store.version(task);

@@ -17,15 +17,15 @@ pub(crate) struct Cut {
     pub(crate) way: Way,
 }
 
-/// What does not arrive.
+/// What does not arrive: neither requests nor answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// What others send to the host.
+    /// What others send to the host, the registry among them.
     To,
     /// What it sends to others, the registry among them.
     From,
     Both,
-    /// What it sends to one other host.
+    /// What it sends to one other host. The registry is on host 0.
     Between(usize),
 }
 
@@ -41,6 +41,12 @@ impl Cut {
         Self { host, way }
     }
 
+    /// Whether the registry does not hear the host, and may take it for dead. Whom it hears it waits for, and nothing is
+    /// lost.
+    pub(crate) fn may_kill(self) -> bool {
+        !self.lets_through(self.host, 0)
+    }
+
     fn lets_through(self, from: usize, to: usize) -> bool {
         match self.way {
             Way::To => to != self.host,
@@ -52,21 +58,28 @@ impl Cut {
 }
 
 impl Cluster {
-    /// A while passes, and agents beat; whether the one that was cut off is to end, as others have gone on
-    /// without it.
-    pub(crate) fn beat(&mut self) -> Option<usize> {
+    /// A while passes, and agents beat; those who were cut off and hear that they are to end, as others have gone on
+    /// without them.
+    pub(crate) fn beat(&mut self) -> Vec<usize> {
         self.now += 200;
         self.registry.look_at_clock(self.now);
-        let mut dead = None;
+        let mut dead = Vec::new();
         for number in 0..self.hosts.len() {
             if !self.reaches_registry(number) {
                 continue;
             }
-            self.hears(number);
             let standing = self.registry.heartbeat(self.hosts[number].info.id, 0, self.now).0;
+            if !self.hears_registry(number) {
+                continue;
+            }
+            self.hears(number);
             match standing {
+                // It came up in a dead one's place while that was cut off.
+                AgentStanding::Unknown => {
+                    self.registry.register(self.hosts[number].info.clone(), "", self.now);
+                }
                 AgentStanding::Dead if self.mutation == Mutation::DeadGoesOn => self.goes_on(number),
-                AgentStanding::Dead => dead = Some(number),
+                AgentStanding::Dead => dead.push(number),
                 _ => {}
             }
         }
@@ -87,28 +100,53 @@ impl Cluster {
         self.hosts.iter().filter(move |host| alive.iter().any(|info| info.id == host.info.id))
     }
 
+    fn arrives(&self, from: usize, to: usize) -> bool {
+        from == to || self.cuts.iter().all(|cut| cut.lets_through(from, to))
+    }
+
+    /// Whether a request arrives.
     pub(crate) fn reaches(&self, from: usize, to: AgentId) -> bool {
-        let Some(cut) = self.cut else { return true };
-        let to = self.hosts.iter().position(|known| known.info.id == to);
         // Whoever is gone does not answer in any case.
-        to.is_none_or(|to| to == from || cut.lets_through(from, to))
+        self.number_of(to).is_none_or(|to| self.arrives(from, to))
+    }
+
+    /// Whether a request is answered, if it arrives: it is carried out even so.
+    pub(crate) fn is_answered(&self, from: usize, by: AgentId) -> bool {
+        self.reaches(from, by) && self.number_of(by).is_none_or(|by| self.arrives(by, from))
+    }
+
+    fn number_of(&self, agent: AgentId) -> Option<usize> {
+        self.hosts.iter().position(|known| known.info.id == agent)
     }
 
     pub(crate) fn reaches_registry(&self, from: usize) -> bool {
-        !self.cut.is_some_and(|cut| cut.host == from && matches!(cut.way, Way::From | Way::Both))
+        self.arrives(from, 0)
     }
 
-    pub(crate) fn registry_of(&mut self, from: usize) -> Result<&mut Registry> {
-        let agent = "the driver's".to_owned();
-        let cut = || Error::AgentUnreachable { agent, reason: "cut off".into() };
-        if self.reaches_registry(from) { Ok(&mut self.registry) } else { Err(cut()) }
+    pub(crate) fn hears_registry(&self, at: usize) -> bool {
+        self.arrives(0, at)
+    }
+
+    /// The registry carries out a request, if that arrives; what it answers, if that does.
+    pub(crate) fn ask<T>(
+        &mut self,
+        from: usize,
+        request: impl FnOnce(&mut Registry) -> Result<T>,
+    ) -> Result<T> {
+        let cut =
+            || Error::AgentUnreachable { agent: "the driver's".to_owned(), reason: "cut off".to_owned() };
+        if !self.reaches_registry(from) {
+            return Err(cut());
+        }
+        let answer = request(&mut self.registry);
+        if self.hears_registry(from) { answer } else { Err(cut()) }
     }
 
     /// As `Handler::may_answer_yet`, for somebody who does not answer.
     pub(crate) fn is_dead(&mut self, asker: usize, silent: AgentId) -> bool {
         let now = self.now;
         let is_dead = self.mutation == Mutation::SlowIsDead
-            || self.registry_of(asker).is_ok_and(|registry| registry.is_dead(silent, false, now));
+            || self.ask(asker, |registry| Ok(registry.is_dead(silent, false, now))).unwrap_or(false);
         self.waits |= !is_dead;
         is_dead
     }

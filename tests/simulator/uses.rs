@@ -39,7 +39,7 @@ impl Cluster {
         let is_news = |host: &Host| host.heard < self.commits();
         if self.hosts.iter().any(is_news) && dice.chance(5) {
             let host = self.any_host(dice);
-            if self.reaches_registry(host) {
+            if self.reaches_registry(host) && self.hears_registry(host) {
                 self.hears(host);
             }
         }

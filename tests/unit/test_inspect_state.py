@@ -93,8 +93,8 @@ def reported(folder: Path) -> tuple[int, list[dict[str, Any]], list[str]]:
 
 def test_states_are_shown_and_what_is_damaged_is_named(kept: Path) -> None:
     variables = (
-        "sum: value of (n Int64); last: list of (n Int64), TTL 60000 ms; "
-        "words: map of (word Utf8 -> n Int64)"
+        "sum: value of (n bigint); last: list of (n bigint), TTL 60000 ms; "
+        "words: map of (word string -> n bigint)"
     )
     # Each key has a value and a pair, and all together four elements and four timers.
     counted = {"operator": OPERATOR, "keys": 3, "entries": 10, "timers": 4, "variables": variables}

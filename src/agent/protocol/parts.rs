@@ -104,6 +104,16 @@ pub struct Left {
     pub end: Option<LogOffset>,
 }
 
+/// Who shares what was absorbed, before something that depends on it becomes visible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sharer {
+    /// The agent.
+    pub agent: AgentId,
+    /// Generation of the attempt there. One that is left of a use of an epoch's name that was committed shares nothing
+    /// in the next one.
+    pub generation: Generation,
+}
+
 /// Which request of an agent it is. One that is repeated, as its answer was lost, keeps its number; so what comes
 /// late, after others that were sent behind it, is known and does nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

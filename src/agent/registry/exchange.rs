@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Entry, Registry};
-use crate::agent::protocol::{Beginning, Counting, Ending, Layout, Recovery};
+use crate::agent::protocol::{Beginning, Counting, Ending, Layout, Recovery, Sharer};
 use crate::error::{Error, Result};
 use crate::id::{AgentId, EpochKey, Generation, TaskId};
 use crate::task::Ended;
@@ -44,15 +44,14 @@ impl Registry {
     /// As [`Self::visible`], as an agent says before it lets go what depends on them.
     ///
     /// # Errors
-    /// As [`Self::visible`]; [`Error::AgentUnreachable`] if it was declared dead meanwhile: others have gone on
-    /// without it.
+    /// As [`Self::visible`]; as [`Self::counting`].
     pub fn visible_at(
         &mut self,
-        agent: AgentId,
+        by: Sharer,
         tasks: &[(TaskId, Generation, Beginning)],
         holders: &[AgentId],
     ) -> Result<()> {
-        self.is_not_dead(agent)?;
+        self.may_share(by, tasks.first().map(|(task, ..)| task))?;
         self.visible(tasks, holders)
     }
 
@@ -87,18 +86,28 @@ impl Registry {
         Ok(())
     }
 
-    /// What counts of the first of these logs, that were absorbed at `agent`. Each is given with the attempt that has
+    /// What counts of the first of these logs, that were absorbed by somebody. Each is given with the attempt that has
     /// vouched for what is there: nobody asks again about that.
     ///
     /// Where nobody is left who could say what the newest attempt had recorded, what the agent has takes its place,
     /// as a newer one.
     ///
     /// # Errors
-    /// [`Error::AgentUnreachable`] if the agent was declared dead: others have gone on without it.
-    pub fn counting(&mut self, agent: AgentId, tasks: &[(TaskId, Generation)]) -> Result<Vec<Counting>> {
-        self.is_not_dead(agent)?;
+    /// [`Error::AgentUnreachable`] if the agent was declared dead: others have gone on without it. [`Error::Fenced`]
+    /// if the use of the epoch's name is committed that the attempt is of.
+    pub fn counting(&mut self, by: Sharer, tasks: &[(TaskId, Generation)]) -> Result<Vec<Counting>> {
+        self.may_share(by, tasks.first().map(|(task, _)| task))?;
         let first = tasks.iter().take(COUNTED_MAX);
-        Ok(first.map(|(task, vouched)| self.counting_of(agent, task, *vouched)).collect())
+        Ok(first.map(|(task, vouched)| self.counting_of(by.agent, task, *vouched)).collect())
+    }
+
+    fn may_share(&self, by: Sharer, first: Option<&TaskId>) -> Result<()> {
+        self.is_not_dead(by.agent)?;
+        let over = first.and_then(|task| Some((task, self.over.below(&task.epoch_key())?)));
+        match over.filter(|(_, below)| by.generation < *below) {
+            Some((task, newer)) => Err(Error::Fenced { task: task.clone(), newer, ours: by.generation }),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn is_not_dead(&self, agent: AgentId) -> Result<()> {
@@ -254,7 +263,12 @@ mod tests {
     }
 
     fn counting(registry: &mut Registry, agent: u64) -> Counting {
-        registry.counting(AgentId(agent), &[(task(), Generation::NONE)]).unwrap().remove(0)
+        registry.counting(sharer(agent), &[(task(), Generation::NONE)]).unwrap().remove(0)
+    }
+
+    /// Somebody there, of the newest use of the epoch's name.
+    fn sharer(agent: u64) -> Sharer {
+        Sharer { agent: AgentId(agent), generation: Generation(u64::MAX) }
     }
 
     fn beginning(end: u64) -> Beginning {
@@ -300,6 +314,21 @@ mod tests {
     }
 
     #[test]
+    fn who_is_left_of_a_use_that_was_committed_shares_nothing_in_the_next() {
+        let mut registry = with_three();
+        let left = Sharer { agent: AgentId(2), generation: open(&mut registry, 1, 1) };
+        registry.commit(&task().epoch_key());
+        let new = open(&mut registry, 1, 2);
+        let told = registry.counting(left, &[(task(), Generation::NONE)]);
+        assert!(matches!(told, Err(Error::Fenced { .. })), "{told:?}");
+        let visible = [(task(), new, beginning(5))];
+        assert!(matches!(registry.visible_at(left, &visible, &[AgentId(2)]), Err(Error::Fenced { .. })));
+        assert!(!registry.tasks[&task()].published);
+        registry.visible_at(Sharer { generation: new, ..left }, &visible, &[AgentId(2)]).unwrap();
+        assert!(registry.tasks[&task()].published);
+    }
+
+    #[test]
     fn what_becomes_visible_is_copied_again_where_one_who_has_it_leaves() {
         let mut registry = with_three();
         let first = open(&mut registry, 1, 1);
@@ -327,12 +356,12 @@ mod tests {
         let first = open(&mut registry, 1, 1);
         registry.visible(&[(task(), first, beginning(5))], &[AgentId(1), AgentId(2)]).unwrap();
         assert!(registry.is_dead(AgentId(2), false, 60_000));
-        assert!(registry.counting(AgentId(2), &[(task(), first)]).is_err());
+        assert!(registry.counting(sharer(2), &[(task(), first)]).is_err());
         // It says that it is there, and registers again.
         registry.heartbeat(AgentId(2), 0, 60_001);
         let info = AgentInfo { id: AgentId(2), addr: "2".into(), host: "2".into(), driver: false };
         registry.register(info, "", 60_002);
-        assert!(registry.counting(AgentId(2), &[(task(), first)]).is_err());
+        assert!(registry.counting(sharer(2), &[(task(), first)]).is_err());
         let holders = registry.tasks[&task()].holders.clone();
         assert_eq!(registry.infos(&holders).iter().map(|info| info.id).collect::<Vec<_>>(), [AgentId(1)]);
         assert!(registry.is_dead(AgentId(2), false, 60_003), "for good");

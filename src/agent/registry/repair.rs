@@ -58,13 +58,19 @@ impl Registry {
                 continue;
             }
             // Kept until the holders are as many as wanted: a repair may fail.
-            let Some(repairer) = self.repairer(entry) else { continue };
-            if repairer == agent && repairs.len() < REPAIRS_MAX && self.is_left(&task, patience_ms, now_ms) {
-                let known = self.tasks.get(&task).map(|entry| (entry.generation, entry.whole));
-                let (generation, whole) = known.unwrap_or_default();
-                repairs.push(Repair { task: task.clone(), generation, holders: self.infos(&holders), whole });
+            let repairer = self.repairer(entry);
+            if repairer == Some(agent) && repairs.len() < REPAIRS_MAX {
+                if self.is_left(&task, patience_ms, now_ms) {
+                    let known = self.tasks.get(&task).map(|entry| (entry.generation, entry.whole));
+                    let (generation, whole) = known.unwrap_or_default();
+                    let holders = self.infos(&holders);
+                    repairs.push(Repair { task: task.clone(), generation, holders, whole });
+                } else {
+                    // Whoever was granted it may never have heard of that, or have told in vain that it is over.
+                    self.waits_for(&task);
+                }
             }
-            self.short.due.entry(repairer).or_default().insert(task);
+            self.is_due(task, repairer);
         }
         repairs
     }
@@ -95,13 +101,23 @@ impl Registry {
 
     /// Notes the logs of agents that are silent, dead or about to leave.
     pub(super) fn look_for_short(&mut self) {
-        let is_short = |entry: &Entry| !entry.holders.iter().all(|id| self.agents.stays(*id));
-        let short = self.tasks.iter().filter(|(_, entry)| is_short(entry));
-        let short: Vec<_> =
-            short.filter_map(|(id, entry)| Some((self.repairer(entry)?, id.clone()))).collect();
+        let short = self.tasks.iter().filter(|(_, entry)| self.is_short(entry));
+        let short: Vec<_> = short.map(|(id, entry)| (self.repairer(entry), id.clone())).collect();
         for (repairer, task) in short {
-            self.short.due.entry(repairer).or_default().insert(task);
+            self.is_due(task, repairer);
         }
+    }
+
+    /// If nobody can make the copy, as all who have one are silent, it is due when one of them is back.
+    fn is_due(&mut self, task: TaskId, repairer: Option<AgentId>) {
+        match repairer {
+            Some(repairer) => drop(self.short.due.entry(repairer).or_default().insert(task)),
+            None => self.short.are_few = true,
+        }
+    }
+
+    fn is_short(&self, entry: &Entry) -> bool {
+        !entry.holders.iter().all(|id| self.agents.stays(*id))
     }
 
     /// As [`Self::look_for_short`], of one log that somebody has said something of: it may have begun with fewer copies.
@@ -112,9 +128,8 @@ impl Registry {
         // Who writes to it sees to that.
         let is_left = entry.live.is_none_or(|live| live.is_over);
         let may_have_more = is_few && is_left && holders < self.agents.count_staying();
-        let is_short = may_have_more || !entry.holders.iter().all(|id| self.agents.stays(*id));
-        if is_short && let Some(repairer) = self.repairer(entry) {
-            self.short.due.entry(repairer).or_default().insert(task.clone());
+        if may_have_more || self.is_short(entry) {
+            self.is_due(task.clone(), self.repairer(entry));
         }
     }
 
@@ -124,13 +139,13 @@ impl Registry {
         entry.whole && self.staying_holders(entry).count() < self.short.wanted
     }
 
-    /// An agent has come, which may have copies of what has too few.
+    /// An agent has come, or is back, which may have copies of what has too few, or make them.
     pub(super) fn look_for_few(&mut self) {
         if !std::mem::take(&mut self.short.are_few) {
             return;
         }
-        let few = self.tasks.iter().filter(|(_, entry)| self.is_few(entry)).map(|(id, _)| id.clone());
-        for task in few.collect::<Vec<_>>() {
+        let few = self.tasks.iter().filter(|(_, entry)| self.is_few(entry) || self.is_short(entry));
+        for task in few.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
             self.look_if_short(&task);
         }
     }

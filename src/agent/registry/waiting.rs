@@ -237,6 +237,36 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_waits_for_an_attempt_only_if_that_is_at_work() {
+        let mut registry = registry();
+        let first = grant(&mut registry, 1, 1, 0).unwrap();
+        let sent = Sent { by: AGENT, number: 1 };
+        registry.holding(&task(0), first, &[AGENT], None, true, sent).unwrap();
+        registry.over(AGENT, &[(task(0), first)]);
+        // Granted to an agent that never heard of it.
+        let second = grant(&mut registry, 2, 1, 0).unwrap();
+        assert!(registry.repairs(AGENT, 120_000, 0).is_empty());
+        assert_eq!(registry.waited_for(AgentId(2)), [(task(0), second)]);
+        registry.over(AgentId(2), &[(task(0), second)]);
+        assert_eq!(registry.repairs(AGENT, 120_000, 0).len(), 1);
+    }
+
+    #[test]
+    fn all_who_have_a_copy_are_silent_for_a_while_and_one_does_not_come_back() {
+        let mut registry = registry();
+        let first = grant(&mut registry, 1, 1, 0).unwrap();
+        let sent = Sent { by: AGENT, number: 1 };
+        registry.holding(&task(0), first, &[AGENT, AgentId(2)], None, true, sent).unwrap();
+        registry.over(AGENT, &[(task(0), first)]);
+        // The driver was away, and hears first of somebody who has none.
+        let info = AgentInfo { id: AgentId(4), addr: "4".into(), host: "h".into(), driver: false };
+        registry.register(info, "", 60_000);
+        let back = AgentInfo { id: AGENT, addr: "1".into(), host: "h".into(), driver: false };
+        registry.register(back, "", 60_000);
+        assert_eq!(registry.repairs(AGENT, 120_000, 60_000).len(), 1);
+    }
+
+    #[test]
     fn a_log_that_is_written_at_a_silent_agent_is_copied_again_once_it_is_silent_for_long() {
         let mut registry = registry();
         let first = grant(&mut registry, 1, 1, 0).unwrap();

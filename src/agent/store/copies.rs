@@ -264,18 +264,24 @@ impl Store {
     /// This version of a log is of another run than what counts, but for what lies before `same`: the rest is dropped,
     /// so that the next try takes what does. What something visible depends on may be part of what stays.
     pub fn drop_stale(&mut self, task: &TaskId, version: Option<u64>, same: LogOffset) {
-        let Some(held) = self.held.get_mut(task).filter(|held| Some(held.version) == version) else { return };
+        let Some(held) = self.held.get(task).filter(|held| Some(held.version) == version) else { return };
+        if held.log.blocks(LogOffset::START).first().is_none_or(|first| first.end() > same) {
+            self.remove(task);
+        } else {
+            self.cut(task, same);
+        }
+    }
+
+    /// Drops what lies behind `to`.
+    pub(super) fn cut(&mut self, task: &TaskId, to: LogOffset) {
+        let Some(held) = self.held.get_mut(task) else { return };
         let (before, count, in_flight) = (held.log.memory_bytes(), held.log.count(), held.in_flight);
-        held.log.cut(same);
-        let (left, end) = (held.log.memory_bytes(), held.log.end());
+        held.log.cut(to);
+        let left = held.log.memory_bytes();
         self.blocks -= (count - held.log.count()) as u64;
         let found = held.found.min(held.log.count() as u64);
         self.found -= std::mem::replace(&mut held.found, found) - found;
         self.freed(before - left, in_flight);
-        if end == LogOffset::START {
-            self.remove(task);
-            return;
-        }
         let fresh = self.next_version(task);
         let Some(held) = self.held.get_mut(task) else { return };
         self.versions_of.remove(&std::mem::replace(&mut held.version, fresh));

@@ -1,6 +1,8 @@
 //! Logs on their way to a peer, and copies that arrive from one.
 
-use super::{Outgoing, Part, Store, fenced, one_piece};
+use bytes::Bytes;
+
+use super::{Absorbed, Outgoing, Part, Store, fenced, one_piece};
 use crate::agent::protocol::{Layout, Sent};
 use crate::error::{Error, Result};
 use crate::id::{ChannelId, Generation, LogOffset, TaskId};
@@ -80,11 +82,60 @@ impl Store {
             return Err(Error::LogGap { from: end, end: held.log.end() });
         }
         if reset {
-            self.begin(task, generation, layout)?;
+            self.begin_anew(task, generation, layout)?;
         }
         if let Some(held) = self.held.get_mut(task) {
             held.sent = Some(sent);
         }
         Ok(())
+    }
+
+    /// A copy begins in place of the one here. That one may count as long as not all has come, and the rest may never
+    /// come, so it stays but for what differs.
+    fn begin_anew(&mut self, task: &TaskId, generation: Generation, layout: Layout) -> Result<()> {
+        self.refuse_committed(task, generation)?;
+        match self.held.get_mut(task) {
+            Some(held) if !held.spoiled && !held.in_flight => {
+                // What is whole of the same attempt does not differ, and is not changed.
+                held.is_replaced |= !held.whole || held.whole_in != generation;
+                held.generation = generation;
+                Ok(())
+            }
+            _ => self.begin(task, generation, layout),
+        }
+    }
+
+    /// As [`Self::absorb`], of a block of a copy.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn absorb_arriving(
+        &mut self,
+        task: &TaskId,
+        generation: Generation,
+        from: LogOffset,
+        block: &Bytes,
+    ) -> Result<Absorbed> {
+        let absorbed = self.absorb(task, generation, from, block);
+        let is_replaced = || self.held.get(task).is_some_and(|held| held.is_replaced);
+        if matches!(absorbed, Err(Error::LogFork { .. })) && is_replaced() {
+            // From here on it was never acknowledged, or is of an attempt that does not count.
+            self.cut(task, from);
+            return self.absorb(task, generation, from, block);
+        }
+        absorbed
+    }
+
+    /// All of a copy is here.
+    pub fn complete_copy(&mut self, task: &TaskId, arriving: &Arriving) {
+        let Arriving { generation, layout, end, .. } = *arriving;
+        let Some(held) = self.held.get_mut(task).filter(|held| held.generation == generation) else { return };
+        if std::mem::take(&mut held.is_replaced) {
+            (held.layout, held.absorbed) = (layout, false);
+            if held.log.end() > end {
+                self.cut(task, end);
+            }
+        }
+        self.complete(task, generation);
     }
 }

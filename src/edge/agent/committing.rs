@@ -15,7 +15,7 @@ use super::copying::Logs;
 use super::handler::{Handler, Session, unexpected};
 use super::publishing::Author;
 use crate::agent::copying::Copying;
-use crate::agent::protocol::{AgentInfo, Beginning, Counting, Reply, Request};
+use crate::agent::protocol::{AgentInfo, Beginning, Counting, Reply, Request, Sharer};
 use crate::agent::store::Taken;
 use crate::edge::disk::segment::Pending;
 use crate::edge::locked;
@@ -111,7 +111,8 @@ impl Handler {
     }
 
     fn share_all(&self, session: &Session, tasks: &[TaskId]) -> Result<()> {
-        let logs = self.compared(tasks)?;
+        let by = Sharer { agent: self.info.id, generation: session.grant.generation };
+        let logs = self.compared(by, tasks)?;
         let pending = self.persist_copies(&logs, session.grant.used)?;
         let mut copying = Copying::new(self.depth(), self.patience());
         self.see_that(Logs::absorbed(&session.task, tasks, session.grant.generation), &mut copying)?;
@@ -129,10 +130,7 @@ impl Handler {
         }
         let visible =
             logs.into_iter().map(|(log, counting)| (log.task, counting.generation, log.beginning)).collect();
-        match self
-            .registrar
-            .tell(&self.connections, Request::Visible { tasks: visible, holders, by: self.info.id })
-        {
+        match self.registrar.tell(&self.connections, Request::Visible { tasks: visible, holders, by }) {
             // Whoever opened one of them meanwhile may have found another: what counts now is another question.
             Err(Error::Fenced { .. }) => self.share_all(session, tasks),
             told => told,
@@ -142,7 +140,7 @@ impl Handler {
     // What counts.
 
     /// Compares what is here of some logs with what counts; with the attempt that each is a part of.
-    fn compared(&self, tasks: &[TaskId]) -> Result<Vec<(Shared, Counting)>> {
+    fn compared(&self, by: Sharer, tasks: &[TaskId]) -> Result<Vec<(Shared, Counting)>> {
         // Before it is asked what counts: whoever opens a task after that is told of what is here.
         let shared: Vec<Shared> = {
             let store = locked(&self.store);
@@ -159,7 +157,7 @@ impl Handler {
             _ => Generation::NONE,
         };
         let asked = shared.iter().map(|log| (log.task.clone(), vouched(log))).collect();
-        let counting = self.registrar.counting(&self.connections, self.info.id, asked)?;
+        let counting = self.registrar.counting(&self.connections, by, asked)?;
         if counting.len() != shared.len() {
             return Err(unexpected());
         }
@@ -168,7 +166,7 @@ impl Handler {
             match self.compare(&log, &counting)? {
                 Compared::Same => {}
                 // What counts now is another question.
-                Compared::Nobody => return self.compared(tasks),
+                Compared::Nobody => return self.compared(by, tasks),
                 // The others, too, so that the next try has none of them.
                 Compared::Other(at) => {
                     locked(&self.store).drop_stale(&log.task, log.version, at);

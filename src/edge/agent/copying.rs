@@ -211,11 +211,11 @@ impl Handler {
         locked(&self.store).begin_copy(&task, &arriving)?;
         let deadline = Some(Instant::now() + self.peer_patience());
         for block in &blocks {
-            self.hold_before(deadline, &task, generation, from, block)?;
+            self.hold_arriving(deadline, &task, generation, from, block)?;
             from = from.plus(block.len() as u64);
         }
         if all {
-            locked(&self.store).complete(&task, generation);
+            locked(&self.store).complete_copy(&task, &arriving);
         }
         Ok(())
     }

@@ -35,22 +35,23 @@ impl Handler {
         from: LogOffset,
         block: &Bytes,
     ) -> Result<usize> {
-        self.hold_before(None, task, generation, from, block)
+        match self.hold_with(None, block, |store| store.absorb(task, generation, from, block))? {
+            Held::At(index) => Ok(index),
+            Held::Unconfirmed(_) => Err(Error::Misuse { what: "an own log needs no confirmation".into() }),
+        }
     }
 
-    /// As [`Self::hold`], for somebody who does not wait for longer than that.
-    pub(super) fn hold_before(
+    /// As [`Self::hold`], of a copy, whose sender does not wait for longer than that.
+    pub(super) fn hold_arriving(
         &self,
         deadline: Option<Instant>,
         task: &TaskId,
         generation: Generation,
         from: LogOffset,
         block: &Bytes,
-    ) -> Result<usize> {
-        match self.hold_with(deadline, block, |store| store.absorb(task, generation, from, block))? {
-            Held::At(index) => Ok(index),
-            Held::Unconfirmed(_) => Err(Error::Misuse { what: "an own log needs no confirmation".into() }),
-        }
+    ) -> Result<()> {
+        let absorb = |store: &mut Store| store.absorb_arriving(task, generation, from, block);
+        self.hold_with(deadline, block, absorb).map(drop)
     }
 
     /// Puts a block of an absorbed log beside the logs that are here; spills as [`Handler::hold`] does. `by` is the

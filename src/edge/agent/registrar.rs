@@ -11,7 +11,7 @@ use crate::agent::members::News;
 use crate::agent::permits::RateLimits;
 use crate::agent::protocol::{
     AgentInfo, Beginning, Borders, Counting, Execution, Grant, Layout, OpenTask, Placed, PoolEntry,
-    Recording, Repair, Reply, Request, Sent,
+    Recording, Repair, Reply, Request, Sent, Sharer,
 };
 use crate::agent::registry::{Granted, Registry, StageCut};
 use crate::edge::locked;
@@ -306,7 +306,7 @@ impl LocalRegistry {
                 registry.over(*agent, attempts);
                 Ok(Reply::Done)
             }
-            Request::Counting { agent, tasks } => registry.counting(*agent, tasks).map(Reply::CountingAre),
+            Request::Counting { by, tasks } => registry.counting(*by, tasks).map(Reply::CountingAre),
             Request::Withdrawn { task, generation } => {
                 registry.withdrawn(task, *generation);
                 Ok(Reply::Done)
@@ -415,13 +415,13 @@ impl Registrar {
     pub(in crate::edge) fn counting(
         &self,
         connections: &Connections,
-        agent: AgentId,
+        by: Sharer,
         mut tasks: Vec<(TaskId, Generation)>,
     ) -> Result<Vec<Counting>> {
         let mut all = Vec::with_capacity(tasks.len());
         while !tasks.is_empty() {
             let Reply::CountingAre(first) =
-                self.ask(connections, &Request::Counting { agent, tasks: tasks.clone() })?
+                self.ask(connections, &Request::Counting { by, tasks: tasks.clone() })?
             else {
                 return Err(unexpected());
             };

@@ -12,6 +12,7 @@ use arrow_data::ArrayData;
 use arrow_schema::{DataType, FieldRef, Fields};
 
 use super::encode::fixed_width;
+use super::names::Named;
 use super::{bitmap_bytes, of_state};
 use crate::determinant::codec::{Fields as Reader, corrupt};
 use crate::error::{Error, Result};
@@ -105,7 +106,7 @@ impl Column {
                 Values::List { field: Arc::clone(field), ends: Vec::with_capacity(rows), items, bitmap }
             }
             kind => {
-                let unsupported = || Error::UnsupportedType { data_type: kind.to_string() };
+                let unsupported = || Error::UnsupportedType { data_type: Named(kind).to_string() };
                 let width = fixed_width(kind).ok_or_else(unsupported)?;
                 Values::Fixed { width, bytes: MutableBuffer::with_capacity(rows.saturating_mul(width)) }
             }

@@ -7,6 +7,7 @@ use arrow_schema::DataType;
 use bytes::Bytes;
 
 use super::bitmap_bytes;
+use super::names::Named;
 use crate::error::{Error, Result};
 
 /// Rows as bytes, back to back.
@@ -146,7 +147,7 @@ impl Column {
                 items(map.offsets(), &entries, nulls.as_ref(), false)?
             }
             kind => {
-                let unsupported = || Error::UnsupportedType { data_type: kind.to_string() };
+                let unsupported = || Error::UnsupportedType { data_type: Named(kind).to_string() };
                 let width = fixed_width(kind).ok_or_else(unsupported)?;
                 let data = array.to_data();
                 let all = data.buffers().first().ok_or_else(unsupported)?;

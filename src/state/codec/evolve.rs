@@ -10,6 +10,7 @@ use arrow_array::{
 use arrow_cast::cast;
 use arrow_schema::{DataType, FieldRef, Fields};
 
+use super::names::Named;
 use crate::error::{Error, Result};
 
 /// A variable's values under newer fields: by name, as Spark compares names, added ones null, dropped ones gone, numbers
@@ -41,7 +42,12 @@ impl Place<'_> {
     fn refuse(&self, from: &DataType, to: &DataType) -> Error {
         Error::StateSchema {
             variable: self.variable.to_owned(),
-            what: format!("field {:?} was kept as {from}, which does not become {to}", self.path()),
+            what: format!(
+                "field {:?} was kept as {}, which does not become {}: declare it as before, or under another name",
+                self.path(),
+                Named(from),
+                Named(to)
+            ),
         }
     }
 }

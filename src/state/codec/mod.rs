@@ -19,6 +19,7 @@
 mod decode;
 mod encode;
 mod evolve;
+mod names;
 mod plain;
 mod schema;
 
@@ -28,6 +29,7 @@ pub(in crate::state) mod tests;
 pub use decode::decode;
 pub use encode::{Rows, encode};
 pub use evolve::{evolve, evolve_key, renamed, same_meaning};
+pub use names::{Named, NamedFields};
 pub use plain::{canonical_keys, plain, plain_fields, plain_struct};
 pub use schema::{decode_schema, encode_schema};
 

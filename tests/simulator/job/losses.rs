@@ -1,38 +1,102 @@
 //! What a job loses: hosts that die, and hosts that are cut off for a while.
 
-use super::Job;
+use clonos::agent::protocol::Ending;
+
+use super::{Check, Job};
+use crate::attempt::{Attempt, task_id};
 use crate::silence::Cut;
 
 impl Job {
-    /// A host is cut off for a while. That it may be taken for dead meanwhile counts as a loss, until it is back and was not.
+    /// Hosts are cut off for a while, and are back. That one may be taken for dead meanwhile counts as a loss, until it
+    /// is back and was not.
     pub(super) fn cut_off_or_back(&mut self) {
-        let was_cut = self.cluster.cut.is_some();
-        let mut is_back = false;
-        match self.cluster.cut {
-            None if self.crashes < self.setting.crashes && self.dice.below(self.setting.calm) == 0 => {
-                let host = self.cluster.any_host(&mut self.dice);
-                let cut = Cut::of_some(host, self.cluster.hosts.len(), &mut self.dice);
-                self.crashes += 1;
-                self.note(|| format!("host {host} is cut off: {:?}", cut.way));
-                self.cluster.cut = Some(cut);
-            }
-            Some(cut) if self.dice.below(40) == 0 => {
-                self.note(|| format!("host {} is back", cut.host));
-                self.cluster.cut = None;
-                is_back = true;
-            }
-            _ => {}
-        }
+        let was_cut = !self.cluster.cuts.is_empty();
+        self.cut_off();
+        self.bring_back();
         let waits = std::mem::take(&mut self.cluster.waits);
         if !was_cut && !waits {
             return;
         }
-        let dead = self.cluster.beat();
-        self.crashes -= usize::from(is_back || dead.is_some());
-        if let Some(dead) = dead {
+        for dead in self.cluster.beat() {
             self.note(|| format!("host {dead} is told that it is dead"));
             self.crash_host(dead);
         }
+        self.look_for_attempts();
+    }
+
+    /// As `Handler::look_for`, at all hosts.
+    fn look_for_attempts(&mut self) {
+        for number in 0..self.cluster.hosts.len() {
+            if !self.cluster.reaches_registry(number) || !self.cluster.hears_registry(number) {
+                continue;
+            }
+            let agent = self.cluster.hosts[number].info.id;
+            let mut attempts = self.cluster.registry.waited_for(agent);
+            attempts.retain(|attempt| {
+                let mut here = self.running.iter().map(|running| &running.session);
+                !here.any(|here| (&here.task, here.grant.generation) == (&attempt.0, attempt.1))
+            });
+            self.cluster.registry.over(agent, &attempts);
+        }
+    }
+
+    fn cut_off(&mut self) {
+        // There are always as many others as copies are wanted.
+        let cuts_max = self.cluster.hosts.len() - 1 - self.setting.depth;
+        let are_wanted = self.setting.crashes > 0 && self.cluster.cuts.len() < cuts_max;
+        if !are_wanted || self.dice.below(self.setting.calm) > 0 {
+            return;
+        }
+        let host = self.cluster.any_host(&mut self.dice);
+        let cut = Cut::of_some(host, self.cluster.hosts.len(), &mut self.dice);
+        let is_cut = self.cluster.cuts.iter().any(|cut| cut.host == host);
+        if is_cut || (cut.may_kill() && self.crashes >= self.setting.crashes) {
+            return;
+        }
+        self.crashes += usize::from(cut.may_kill());
+        self.note(|| format!("host {host} is cut off: {:?}", cut.way));
+        self.cluster.cuts.push(cut);
+    }
+
+    fn bring_back(&mut self) {
+        let dice = &mut self.dice;
+        let (back, cuts) = self.cluster.cuts.iter().partition(|_| dice.below(40) == 0);
+        self.cluster.cuts = cuts;
+        for Cut { host, .. } in &back {
+            self.note(|| format!("host {host} is back"));
+        }
+        self.crashes -= back.iter().filter(|cut: &&Cut| cut.may_kill()).count();
+    }
+
+    /// An attempt came to nothing; its agent says so.
+    pub(super) fn is_over(&mut self, attempt: &Attempt) {
+        // If it is not told, it is asked.
+        let _told = self.cluster.close(&attempt.session, Ending::default());
+    }
+
+    /// Once everybody is back, there are as many copies of what was published as are wanted, whatever was lost before.
+    pub(super) fn check_number_of_copies(&mut self) -> Check {
+        if !self.bounded() {
+            return Ok(());
+        }
+        self.cluster.cuts.clear();
+        // One copy may fail for another's sake, who is told only now that it is dead.
+        for _ in 0..10 {
+            for dead in self.cluster.beat() {
+                self.crash_host(dead);
+            }
+            self.look_for_attempts();
+            (0..self.cluster.hosts.len()).for_each(|host| self.cluster.repair(host));
+        }
+        for partition in 0..self.setting.tasks[self.last()] {
+            let task = task_id(self.last(), partition);
+            let is_live = self.running.iter().any(|attempt| attempt.session.task == task);
+            let copies = self.cluster.copies(&task);
+            if !is_live && copies <= self.setting.depth {
+                return Err(format!("of the log of {task} there are {copies} copies"));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn crash(&mut self) {

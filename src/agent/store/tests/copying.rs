@@ -60,10 +60,10 @@ fn bring(
     let arriving = Arriving { generation, layout: LAYOUT, reset: from == 0, end: LogOffset(end), all, sent };
     store.begin_copy(&score, &arriving)?;
     for at in (from..end).step_by(10) {
-        store.absorb(&score, generation, LogOffset(at), &block(byte, 10))?;
+        store.absorb_arriving(&score, generation, LogOffset(at), &block(byte, 10))?;
     }
     if all {
-        store.complete(&score, generation);
+        store.complete_copy(&score, &arriving);
     }
     Ok(())
 }
@@ -101,9 +101,62 @@ fn a_request_that_is_repeated_takes_nothing_back() {
     let (generation, end) = (Generation(1), LogOffset(30));
     let broken_off = Arriving { generation, layout: LAYOUT, reset: true, end, all: true, sent };
     store.begin_copy(&score, &broken_off).unwrap();
-    assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(0)), false));
+    assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(10)), true));
     bring(&mut store, (1, 6), (0, 30), true, 7).unwrap();
     assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(30)), true));
+}
+
+#[test]
+fn what_is_whole_is_not_given_up_for_another_copy_of_the_same_attempt() {
+    let mut store = store();
+    let score = task("score", 1, 0);
+    bring(&mut store, (1, 5), (0, 30), true, 7).unwrap();
+    // Somebody who does not know of it begins to send it, and dies.
+    bring(&mut store, (1, 6), (0, 10), false, 7).unwrap();
+    assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(30)), true));
+    let other = bring(&mut store, (1, 7), (0, 10), false, 8);
+    assert!(matches!(other, Err(Error::LogFork { .. })), "{other:?}");
+    // Nor is one that cannot be read any good.
+    store.spoil(&score, store.version(&score).unwrap());
+    bring(&mut store, (2, 9), (0, 10), true, 9).unwrap();
+    assert!(store.is_whole(&score));
+    check(&store, &[]);
+}
+
+#[test]
+fn a_copy_counts_until_another_attempts_is_there_in_its_place() {
+    let mut store = store();
+    let score = task("score", 1, 0);
+    bring(&mut store, (1, 5), (0, 20), true, 7).unwrap();
+    bring(&mut store, (1, 6), (20, 30), true, 8).unwrap();
+    // The newer attempt's begins as it does: as much as that counts, should no more come.
+    bring(&mut store, (2, 7), (0, 10), false, 7).unwrap();
+    assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(30)), true));
+    // Of its end nobody had been told, and the newer attempt has another.
+    bring(&mut store, (2, 8), (10, 20), false, 7).unwrap();
+    bring(&mut store, (2, 9), (20, 30), false, 9).unwrap();
+    assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(30)), true));
+    check(&store, &[]);
+    // Or none.
+    bring(&mut store, (3, 10), (0, 20), true, 7).unwrap();
+    assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(20)), true));
+    check(&store, &[]);
+}
+
+#[test]
+fn what_consumers_have_absorbed_stands_until_a_copy_is_there_in_its_place() {
+    let mut store = store();
+    let score = task("score", 1, 0);
+    for at in [0, 10, 20] {
+        store.absorb_copy(&score, Generation(1), LogOffset(at), &block(7, 10)).unwrap();
+    }
+    bring(&mut store, (2, 5), (0, 10), false, 7).unwrap();
+    assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(30)), false));
+    assert!(!store.is_own(&score));
+    bring(&mut store, (2, 6), (10, 20), true, 7).unwrap();
+    assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(20)), true));
+    assert!(store.is_own(&score));
+    check(&store, &[]);
 }
 
 #[test]

@@ -132,12 +132,41 @@ fn anything_else_is_refused_with_variable_field_and_types() {
         let wrap = |kind: &DataType| vec![field("s", inner(vec![field("l", list(kind.clone()))]))];
         let refused = evolved(wrap(&from), wrap(&to)).unwrap_err().to_string();
         assert!(refused.contains(r#"state variable "sum": field "s.l.[]" was kept as"#), "{refused}");
-        assert!(refused.contains(&from.to_string()) && refused.contains(&to.to_string()), "{refused}");
+        let types = format!("kept as {}, which does not become {}:", Named(&from), Named(&to));
+        assert!(refused.contains(&types), "{refused}");
         assert!(!same_meaning(&from, &to));
     }
     let needed = Field::new("new", DataType::Int32, false);
     let refused = evolved(vec![field("a", DataType::Int32)], vec![needed]).unwrap_err().to_string();
     assert_eq!(refused, r#"state variable "sum": field "new" is new, so it must be nullable"#);
+}
+
+#[test]
+fn types_are_called_as_spark_calls_them() {
+    let map = DataType::Map(
+        Arc::new(field(
+            "entries",
+            DataType::Struct(
+                vec![Field::new("key", DataType::Utf8, false), field("value", DataType::Date32)].into(),
+            ),
+        )),
+        false,
+    );
+    let all = inner(vec![
+        field("a", list(DataType::Int64)),
+        field("m", map),
+        field("d", DataType::Decimal128(9, 2)),
+        field("t", DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))),
+        field("n", DataType::Timestamp(TimeUnit::Microsecond, None)),
+        field("i", DataType::Duration(TimeUnit::Microsecond)),
+    ]);
+    let whole = "struct<a:array<bigint>,m:map<string,date>,d:decimal(9,2),t:timestamp,n:timestamp_ntz,\
+                 i:interval day to second>";
+    assert_eq!(Named(&all).to_string(), whole);
+    let fields = vec![field("user", DataType::LargeUtf8), field("n", DataType::Int32)].into();
+    assert_eq!(NamedFields(&fields).to_string(), "user string, n int");
+    // A type that Spark does not have keeps Arrow's name.
+    assert_eq!(Named(&DataType::UInt8).to_string(), DataType::UInt8.to_string());
 }
 
 #[test]
