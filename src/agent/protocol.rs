@@ -295,6 +295,8 @@ pub enum Request {
         task: TaskId,
         /// Generation of the writer.
         generation: Generation,
+        /// Below which generation the epoch is over, as the sender knows.
+        over: Generation,
         /// Layout of the writer.
         layout: Layout,
         /// Whether this begins a new copy in place of any older.

@@ -50,8 +50,8 @@ struct Held {
     whole: bool,
     /// The attempt whose log it was when it came to be whole: those that are of one attempt do not differ.
     whole_in: Generation,
-    /// Whether another attempt's copy comes in its place.
-    is_replaced: bool,
+    /// Whether another copy comes in its place, and how far it has come: what lies behind is what was here before.
+    replaced: Option<LogOffset>,
     /// Whether something of it could not be read: it is no copy then, whatever it was.
     spoiled: bool,
     /// Whether all of it came with frames: it is a copy of another task's log.
@@ -82,7 +82,7 @@ impl Held {
             found,
             whole,
             whole_in: Generation::NONE,
-            is_replaced: false,
+            replaced: None,
             spoiled: false,
             absorbed,
             born,
@@ -95,7 +95,7 @@ impl Held {
 
     /// Whether it is being taken over, or copied: what comes was recorded before.
     const fn is_being_found(&self) -> bool {
-        self.is_replaced || (!self.whole && !self.absorbed && !self.in_flight)
+        !self.whole && !self.absorbed && !self.in_flight
     }
 }
 
@@ -237,7 +237,7 @@ impl Store {
         }
         held.generation = generation;
         held.layout = layout;
-        (held.absorbed, held.is_replaced) = (false, false);
+        (held.absorbed, held.replaced) = (false, None);
         Ok(())
     }
 

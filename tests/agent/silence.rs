@@ -124,6 +124,7 @@ pub(super) fn replicated(generation: Generation, all: bool, number: u64) -> Requ
     Request::Replicate {
         task: task(0),
         generation,
+        over: Generation::NONE,
         layout,
         reset: true,
         from: LogOffset::START,
@@ -211,6 +212,7 @@ fn what_comes_late_takes_nothing_back() {
     let second = Request::Replicate {
         task: task(0),
         generation,
+        over: Generation::NONE,
         layout: *layout,
         reset: false,
         from: LogOffset(blocks[0].len() as u64),

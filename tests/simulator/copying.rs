@@ -110,7 +110,11 @@ impl Cluster {
         let (task, generation) = (task.clone(), logs.generation);
         let (from, blocks) = (part.from, self.hosts[logs.host].read(&blocks));
         let sent = self.late.next_request(self.hosts[logs.host].info.id);
-        let copy = Request::Replicate { task, generation, layout, reset, from, blocks, all, sent };
+        let over = match self.mutation {
+            Mutation::OlderUsesCount => Generation::NONE,
+            _ => self.hosts[logs.host].store.over_below(&task.epoch_key()),
+        };
+        let copy = Request::Replicate { task, generation, over, layout, reset, from, blocks, all, sent };
         let is_overtaken = self.late.is_overtaken(peer.id, &copy);
         if !is_overtaken {
             self.carry_out(Some(peer.id), copy)?;

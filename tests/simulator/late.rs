@@ -112,9 +112,9 @@ impl Cluster {
         let Some(host) = self.agent(to) else { return Ok(()) };
         let store = &mut host.store;
         match request {
-            Request::Replicate { task, generation, layout, reset, from, blocks, all, sent } => {
+            Request::Replicate { task, generation, over, layout, reset, from, blocks, all, sent } => {
                 let end = blocks.iter().fold(from, |end, block| end.plus(block.len() as u64));
-                let arriving = Arriving { generation, layout, reset, end, all, sent };
+                let arriving = Arriving { generation, over, layout, reset, end, all, sent };
                 store.begin_copy(&task, &arriving)?;
                 let mut from = from;
                 for block in &blocks {
@@ -122,7 +122,7 @@ impl Cluster {
                     from = from.plus(block.len() as u64);
                 }
                 if all {
-                    host.store.complete_copy(&task, &arriving);
+                    host.store.complete_copy(&task, &arriving)?;
                 }
             }
             Request::Fence { task, fence } => drop(store.fence_for(&task, fence)),

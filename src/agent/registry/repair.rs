@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Entry, Live, Registry};
 use crate::agent::protocol::Repair;
-use crate::id::{AgentId, TaskId};
+use crate::id::{AgentId, Generation, TaskId};
 
 /// Repairs told at a time.
 const REPAIRS_MAX: usize = 64;
@@ -23,6 +23,8 @@ pub(super) struct Short {
     due: BTreeMap<AgentId, BTreeSet<TaskId>>,
     /// Whether some have perhaps fewer still, for want of agents that could have one.
     are_few: bool,
+    /// Those of which none can be made as an attempt has them open: which one, and since when.
+    blocked: BTreeMap<TaskId, (Generation, u64)>,
 }
 
 impl Short {
@@ -51,28 +53,44 @@ impl Registry {
         let wanted = self.short.wanted.min(self.agents.count_staying());
         let mut repairs = Vec::new();
         for task in self.short.due.remove(&agent).unwrap_or_default() {
-            let Some(entry) = self.tasks.get(&task).filter(|entry| entry.published) else { continue };
+            let Some(entry) = self.tasks.get(&task).filter(|entry| entry.published) else {
+                self.short.blocked.remove(&task);
+                continue;
+            };
             let holders: Vec<AgentId> = self.staying_holders(entry).collect();
             if holders.len() >= wanted {
-                self.short.are_few |= self.is_few(entry);
+                self.short.are_few |= self.is_few(entry) || self.is_short(entry);
+                self.short.blocked.remove(&task);
                 continue;
             }
             // Kept until the holders are as many as wanted: a repair may fail.
             let repairer = self.repairer(entry);
             if repairer == Some(agent) && repairs.len() < REPAIRS_MAX {
                 if self.is_left(&task, patience_ms, now_ms) {
+                    self.short.blocked.remove(&task);
                     let known = self.tasks.get(&task).map(|entry| (entry.generation, entry.whole));
                     let (generation, whole) = known.unwrap_or_default();
                     let holders = self.infos(&holders);
                     repairs.push(Repair { task: task.clone(), generation, holders, whole });
                 } else {
-                    // Whoever was granted it may never have heard of that, or have told in vain that it is over.
-                    self.waits_for(&task);
+                    self.is_blocked(&task, patience_ms, now_ms);
                 }
             }
             self.is_due(task, repairer);
         }
         repairs
+    }
+
+    /// Whoever was granted a log may never have heard of that, or have told in vain that it is over. It is asked when no
+    /// answer can be on its way any more.
+    fn is_blocked(&mut self, task: &TaskId, patience_ms: u64, now_ms: u64) {
+        let Some(granted) = self.tasks.get(task).map(|entry| entry.granted) else { return };
+        let (by, since) = *self.short.blocked.entry(task.clone()).or_insert((granted, now_ms));
+        if by != granted {
+            self.short.blocked.insert(task.clone(), (granted, now_ms));
+        } else if now_ms.saturating_sub(since) >= patience_ms {
+            self.waits_for(task);
+        }
     }
 
     /// Whether nobody writes to a log. An attempt at an agent that is dead may go on for a while: what is copied is of a

@@ -25,8 +25,8 @@ impl Registry {
     pub(super) fn waits_for(&mut self, task: &TaskId) {
         let Some(entry) = self.tasks.get(task) else { return };
         let Some(live) = &entry.live else { return };
-        if self.agents.info(live.agent).is_some_and(|info| info.driver) {
-            // It does not beat, and nothing is lost on the way from it.
+        if self.agents.info(live.agent).is_none_or(|info| info.driver) {
+            // The driver's does not beat, and nothing is lost on the way from it. The dead beat no more.
             return;
         }
         self.waiting.0.entry(live.agent).or_default().insert((task.clone(), entry.granted));
@@ -236,6 +236,12 @@ mod tests {
         assert_eq!(due(&mut registry), [0, 1]);
     }
 
+    fn beat(registry: &mut Registry, now_ms: u64) {
+        for agent in [1, 2, 3].map(AgentId) {
+            registry.heartbeat(agent, 0, now_ms);
+        }
+    }
+
     #[test]
     fn a_copy_waits_for_an_attempt_only_if_that_is_at_work() {
         let mut registry = registry();
@@ -245,10 +251,17 @@ mod tests {
         registry.over(AGENT, &[(task(0), first)]);
         // Granted to an agent that never heard of it.
         let second = grant(&mut registry, 2, 1, 0).unwrap();
-        assert!(registry.repairs(AGENT, 120_000, 0).is_empty());
+        // The answer may be on its way.
+        for now_ms in [0, 119_999] {
+            beat(&mut registry, now_ms);
+            assert!(registry.repairs(AGENT, 120_000, now_ms).is_empty());
+            assert!(registry.waited_for(AgentId(2)).is_empty());
+        }
+        beat(&mut registry, 120_000);
+        assert!(registry.repairs(AGENT, 120_000, 120_000).is_empty());
         assert_eq!(registry.waited_for(AgentId(2)), [(task(0), second)]);
         registry.over(AgentId(2), &[(task(0), second)]);
-        assert_eq!(registry.repairs(AGENT, 120_000, 0).len(), 1);
+        assert_eq!(registry.repairs(AGENT, 120_000, 120_000).len(), 1);
     }
 
     #[test]

@@ -82,7 +82,9 @@ impl Store {
             let newest = self.newest(task).cloned();
             let is_vouched = newest.as_ref().is_some_and(|newest| self.vouched(task).0 >= newest.generation);
             // A copy that its sender went on with is whole, though it came with frames at first.
-            if self.is_own(task) || self.is_whole(task) || is_vouched {
+            // And one that is on its way from there will be.
+            let is_replaced = self.held.get(task).is_some_and(|held| held.replaced.is_some());
+            if self.is_own(task) || self.is_whole(task) || is_vouched || is_replaced {
                 return Err(Error::StaleFrame { upstream: task.clone() });
             }
             self.remove(task);

@@ -12,6 +12,8 @@ use crate::id::{ChannelId, Generation, LogOffset, TaskId};
 pub struct Arriving {
     /// Generation of the log.
     pub generation: Generation,
+    /// Below which generation the epoch is over, as the sender knows.
+    pub over: Generation,
     /// Its layout.
     pub layout: Layout,
     /// Whether the copy is begun anew, in place of any older.
@@ -62,15 +64,18 @@ impl Store {
     /// [`Error::Fenced`] if a newer generation was here; [`Error::LogGap`] if the request comes late and not
     /// all that it brings is here, or goes on with a copy that is not here: whoever sent it must send again.
     pub fn begin_copy(&mut self, task: &TaskId, arriving: &Arriving) -> Result<()> {
-        let Arriving { generation, layout, reset, end, all, sent } = *arriving;
+        let Arriving { generation, over, layout, reset, end, all, sent } = *arriving;
+        // What is here of a use of the epoch's name that is committed is nothing to this one.
+        self.end_uses_below(&task.epoch_key(), over);
         let held = self.held.get(task);
         // Before its number is noted: it would stand for the newer generation's requests.
         if let Some(held) = held.filter(|held| held.generation > generation) {
             return Err(fenced(task, held.generation, generation));
         }
         if let Some(held) = held.filter(|held| held.generation == generation) {
-            let (known, is_late) = (held.log.end(), sent.is_late(held.sent));
-            if (is_late || held.sent == Some(sent)) && end <= known && (held.whole || !all) {
+            let known = held.replaced.unwrap_or_else(|| held.log.end());
+            let (is_whole, is_late) = (held.whole && held.replaced.is_none(), sent.is_late(held.sent));
+            if (is_late || held.sent == Some(sent)) && end <= known && (is_whole || !all) {
                 return Ok(());
             }
             if is_late {
@@ -97,7 +102,9 @@ impl Store {
         match self.held.get_mut(task) {
             Some(held) if !held.spoiled && !held.in_flight => {
                 // What is whole of the same attempt does not differ, and is not changed.
-                held.is_replaced |= !held.whole || held.whole_in != generation;
+                if !held.whole || held.whole_in != generation {
+                    held.replaced = Some(LogOffset::START);
+                }
                 held.generation = generation;
                 Ok(())
             }
@@ -108,7 +115,7 @@ impl Store {
     /// As [`Self::absorb`], of a block of a copy.
     ///
     /// # Errors
-    /// As there.
+    /// As there; [`Error::LogGap`], too, if not all that lies before it has come, and if another copy stands here now.
     pub fn absorb_arriving(
         &mut self,
         task: &TaskId,
@@ -116,26 +123,45 @@ impl Store {
         from: LogOffset,
         block: &Bytes,
     ) -> Result<Absorbed> {
-        let absorbed = self.absorb(task, generation, from, block);
-        let is_replaced = || self.held.get(task).is_some_and(|held| held.is_replaced);
-        if matches!(absorbed, Err(Error::LogFork { .. })) && is_replaced() {
+        let held = self.held.get(task).filter(|held| held.generation >= generation);
+        let upto = held.map_or(Some(LogOffset::START), |held| held.replaced);
+        if let Some(upto) = upto.filter(|upto| held.is_none() || from > *upto) {
+            return Err(Error::LogGap { from, end: upto });
+        }
+        let mut absorbed = self.absorb(task, generation, from, block);
+        if matches!(absorbed, Err(Error::LogFork { .. })) && upto == Some(from) {
             // From here on it was never acknowledged, or is of an attempt that does not count.
             self.cut(task, from);
-            return self.absorb(task, generation, from, block);
+            absorbed = self.absorb(task, generation, from, block);
+        }
+        if matches!(absorbed, Ok(Absorbed::At(_)))
+            && let Some(upto) = self.held.get_mut(task).and_then(|held| held.replaced.as_mut())
+        {
+            *upto = (*upto).max(from.plus(block.len() as u64));
         }
         absorbed
     }
 
     /// All of a copy is here.
-    pub fn complete_copy(&mut self, task: &TaskId, arriving: &Arriving) {
+    ///
+    /// # Errors
+    /// [`Error::LogGap`] if it is not, as another stands here now, or is coming.
+    pub fn complete_copy(&mut self, task: &TaskId, arriving: &Arriving) -> Result<()> {
         let Arriving { generation, layout, end, .. } = *arriving;
-        let Some(held) = self.held.get_mut(task).filter(|held| held.generation == generation) else { return };
-        if std::mem::take(&mut held.is_replaced) {
+        let gap = |known| Error::LogGap { from: end, end: known };
+        let held = self.held.get_mut(task).filter(|held| held.generation == generation && !held.spoiled);
+        let held = held.ok_or_else(|| gap(LogOffset::START))?;
+        let known = held.replaced.unwrap_or_else(|| held.log.end());
+        if known < end {
+            return Err(gap(known));
+        }
+        if held.replaced.take().is_some() {
             (held.layout, held.absorbed) = (layout, false);
-            if held.log.end() > end {
-                self.cut(task, end);
+            if held.log.end() > known {
+                self.cut(task, known);
             }
         }
         self.complete(task, generation);
+        Ok(())
     }
 }

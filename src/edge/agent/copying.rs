@@ -132,7 +132,8 @@ impl Handler {
                 bytes += part.bytes();
                 let request = match logs.kind {
                     Kind::Own(_) => {
-                        Request::Replicate { task, generation, layout, reset, from, blocks, all, sent }
+                        let over = locked(&self.store).over_below(&task.epoch_key());
+                        Request::Replicate { task, generation, over, layout, reset, from, blocks, all, sent }
                     }
                     Kind::Absorbed(born) => {
                         pieces.push(Piece { task, generation, from, blocks });
@@ -202,12 +203,13 @@ impl Handler {
 
     /// Holds a piece of an attempt's log.
     pub(in crate::edge) fn replicated(&self, request: Request) -> Result<()> {
-        let Request::Replicate { task, generation, layout, reset, mut from, blocks, all, sent } = request
+        let Request::Replicate { task, generation, over, layout, reset, mut from, blocks, all, sent } =
+            request
         else {
             return Err(unexpected());
         };
         let end = blocks.iter().fold(from, |end, block| end.plus(block.len() as u64));
-        let arriving = Arriving { generation, layout, reset, end, all, sent };
+        let arriving = Arriving { generation, over, layout, reset, end, all, sent };
         locked(&self.store).begin_copy(&task, &arriving)?;
         let deadline = Some(Instant::now() + self.peer_patience());
         for block in &blocks {
@@ -215,7 +217,7 @@ impl Handler {
             from = from.plus(block.len() as u64);
         }
         if all {
-            locked(&self.store).complete_copy(&task, &arriving);
+            locked(&self.store).complete_copy(&task, &arriving)?;
         }
         Ok(())
     }

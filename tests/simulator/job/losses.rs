@@ -80,23 +80,30 @@ impl Job {
             return Ok(());
         }
         self.cluster.cuts.clear();
-        // One copy may fail for another's sake, who is told only now that it is dead.
-        for _ in 0..10 {
+        // As long as an attempt may be on its way that nobody has heard of, and some more.
+        for _ in 0..40 {
+            if self.has_too_few().is_none() {
+                break;
+            }
             for dead in self.cluster.beat() {
                 self.crash_host(dead);
             }
             self.look_for_attempts();
             (0..self.cluster.hosts.len()).for_each(|host| self.cluster.repair(host));
         }
+        self.has_too_few().map_or(Ok(()), Err)
+    }
+
+    fn has_too_few(&mut self) -> Option<String> {
         for partition in 0..self.setting.tasks[self.last()] {
             let task = task_id(self.last(), partition);
             let is_live = self.running.iter().any(|attempt| attempt.session.task == task);
             let copies = self.cluster.copies(&task);
             if !is_live && copies <= self.setting.depth {
-                return Err(format!("of the log of {task} there are {copies} copies"));
+                return Some(format!("of the log of {task} there are {copies} copies"));
             }
         }
-        Ok(())
+        None
     }
 
     pub(super) fn crash(&mut self) {

@@ -57,13 +57,14 @@ fn bring(
 ) -> Result<()> {
     let (score, generation) = (task("score", 1, 0), Generation(generation));
     let sent = Sent { by: AgentId(9), number };
-    let arriving = Arriving { generation, layout: LAYOUT, reset: from == 0, end: LogOffset(end), all, sent };
+    let (over, reset, end_at) = (Generation::NONE, from == 0, LogOffset(end));
+    let arriving = Arriving { generation, over, layout: LAYOUT, reset, end: end_at, all, sent };
     store.begin_copy(&score, &arriving)?;
     for at in (from..end).step_by(10) {
         store.absorb_arriving(&score, generation, LogOffset(at), &block(byte, 10))?;
     }
     if all {
-        store.complete_copy(&score, &arriving);
+        store.complete_copy(&score, &arriving)?;
     }
     Ok(())
 }
@@ -99,7 +100,8 @@ fn a_request_that_is_repeated_takes_nothing_back() {
     // Broken off, it is carried out when it comes again.
     let sent = Sent { by: AgentId(9), number: 6 };
     let (generation, end) = (Generation(1), LogOffset(30));
-    let broken_off = Arriving { generation, layout: LAYOUT, reset: true, end, all: true, sent };
+    let over = Generation::NONE;
+    let broken_off = Arriving { generation, over, layout: LAYOUT, reset: true, end, all: true, sent };
     store.begin_copy(&score, &broken_off).unwrap();
     assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(10)), true));
     bring(&mut store, (1, 6), (0, 30), true, 7).unwrap();
@@ -140,6 +142,59 @@ fn a_copy_counts_until_another_attempts_is_there_in_its_place() {
     // Or none.
     bring(&mut store, (3, 10), (0, 20), true, 7).unwrap();
     assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(20)), true));
+    check(&store, &[]);
+}
+
+/// Two requests that are carried out side by side, as their sender has given the first one up.
+#[test]
+fn what_a_stale_request_has_all_of_is_not_all() {
+    let mut store = store();
+    let score = task("score", 1, 0);
+    bring(&mut store, (1, 5), (0, 30), true, 8).unwrap();
+    let arriving = |number, end| Arriving {
+        generation: Generation(2),
+        over: Generation::NONE,
+        layout: LAYOUT,
+        reset: true,
+        end: LogOffset(end),
+        all: true,
+        sent: Sent { by: AgentId(9), number },
+    };
+    let (stale, newer) = (arriving(6, 10), arriving(7, 30));
+    store.begin_copy(&score, &stale).unwrap();
+    store.begin_copy(&score, &newer).unwrap();
+    let refused = store.complete_copy(&score, &stale);
+    assert!(matches!(refused, Err(Error::LogGap { .. })), "nothing has come: {refused:?}");
+    for at in [0, 10, 20] {
+        store.absorb_arriving(&score, Generation(2), LogOffset(at), &block(7, 10)).unwrap();
+    }
+    store.absorb_arriving(&score, Generation(2), LogOffset::START, &block(7, 10)).unwrap();
+    store.complete_copy(&score, &stale).unwrap();
+    store.complete_copy(&score, &newer).unwrap();
+    assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(30)), true));
+    // What was never compared is not gone on with.
+    store.begin_copy(&score, &Arriving { generation: Generation(3), ..arriving(8, 10) }).unwrap();
+    let gap = store.absorb_arriving(&score, Generation(3), LogOffset(20), &block(9, 10));
+    assert!(matches!(gap, Err(Error::LogGap { .. })), "{gap:?}");
+    check(&store, &[]);
+}
+
+#[test]
+fn what_a_committed_use_of_a_name_has_left_is_no_beginning_of_a_copy() {
+    let mut store = store();
+    let score = task("score", 1, 0);
+    bring(&mut store, (1, 5), (0, 30), true, 7).unwrap();
+    let arriving = Arriving {
+        generation: Generation(6),
+        over: Generation(5),
+        layout: LAYOUT,
+        reset: true,
+        end: LogOffset(10),
+        all: false,
+        sent: Sent { by: AgentId(9), number: 6 },
+    };
+    store.begin_copy(&score, &arriving).unwrap();
+    assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset::START), false));
     check(&store, &[]);
 }
 
