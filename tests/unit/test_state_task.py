@@ -204,7 +204,7 @@ def test_a_schema_that_does_not_follow_is_refused_by_name() -> None:
     opened(0, local=local).commit()
     local.commit("orders", "count", 0)
     text = pa.schema([("n", pa.string())])
-    with pytest.raises(ClonosError, match=r'variable "sum": field "n" was kept as bigint') as raised:
+    with pytest.raises(ClonosError, match=r'"sum": field "n" was kept as bigint') as raised:
         opened(1, variables=[("sum", "value", None, text, 0)], local=local)
     assert raised.value.condition == "STATE_SCHEMA_CHANGED"
     with pytest.raises(ClonosError, match="it was a value and is a list now"):
