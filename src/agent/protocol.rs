@@ -299,7 +299,7 @@ pub enum Request {
         over: Generation,
         /// Layout of the writer.
         layout: Layout,
-        /// Whether this begins a new copy in place of any older.
+        /// Whether this begins a copy in place of any other, which stays but for what differs.
         reset: bool,
         /// Position of the first block.
         from: LogOffset,
