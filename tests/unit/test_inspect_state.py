@@ -81,7 +81,7 @@ def kept(tmp_path: Path) -> Path:
 def inspect(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "clonos", "inspect", str(folder), *options]
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, env={"COLUMNS": "200"}
+        command, capture_output=True, text=True, check=False, env={"COLUMNS": "300"}
     )
 
 
