@@ -62,6 +62,12 @@ impl LogOffset {
     pub const fn plus(self, bytes: u64) -> Self {
         Self(self.0 + bytes)
     }
+
+    /// A position within what ends here.
+    #[must_use]
+    pub const fn before(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
 }
 
 /// The unit of commit.

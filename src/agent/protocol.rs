@@ -31,7 +31,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::{PoolQuestions, PoolRows, Summary};
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 36;
+pub const PROTOCOL_VERSION: u32 = 37;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 1 << 20;
 
@@ -307,6 +307,8 @@ pub enum Request {
         blocks: Vec<Bytes>,
         /// Whether that is all the writer has.
         all: bool,
+        /// Whether the writer has all that was published, and not only what came with frames.
+        whole: bool,
         /// Which request it is.
         sent: Sent,
     },

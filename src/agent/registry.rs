@@ -49,6 +49,8 @@ struct Live {
     /// Where.
     agent: AgentId,
     layout: Layout,
+    /// When it was granted.
+    granted_ms: u64,
     /// Whether its agent has said that it is over: how it ended may still arrive.
     is_over: bool,
 }
@@ -282,7 +284,7 @@ impl Registry {
         entry.replaces = named.replaces;
         // What it was granted last it has not heard of, or it would not ask.
         let unheard = opener.filter(|opener| opener.generation == entry.granted);
-        let live = Live { agent: sent.by, layout, is_over: false };
+        let live = Live { agent: sent.by, layout, granted_ms: now_ms, is_over: false };
         // Unless it was withdrawn, is over, or something newer stands in its place.
         let stands = self.tasks.get(&task).is_some_and(|entry| {
             let is_last = entry.attempted.back().is_some_and(|last| *last == (entry.granted, sent.by));

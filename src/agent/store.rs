@@ -46,10 +46,9 @@ struct Held {
     durable: Durable,
     /// Blocks that it had when it was taken over, or copied from where it was.
     found: u64,
-    /// Whether it has all that its holder vouches for. A copy begun anew has not, until it was sent all.
-    whole: bool,
-    /// The attempt whose log it was when it came to be whole: those that are of one attempt do not differ.
-    whole_in: Generation,
+    /// The attempt of whose log it had all when it came to be whole: those that are of one attempt do not differ. A copy
+    /// begun anew is not, until it was sent all.
+    whole: Option<Generation>,
     /// Whether another copy comes in its place, and how far it has come: what lies behind is what was here before.
     replaced: Option<LogOffset>,
     /// Whether something of it could not be read: it is no copy then, whatever it was.
@@ -71,7 +70,7 @@ struct Held {
 impl Held {
     fn new(log: CausalLog, task: &TaskId, generation: Generation, layout: Layout, version: u64) -> Self {
         let (durable, in_flight) = (Durable::default(), task.is_in_flight());
-        let (whole, absorbed, born, depended_on) = (false, false, Generation::NONE, LogOffset::START);
+        let (whole, absorbed, born, depended_on) = (None, false, Generation::NONE, LogOffset::START);
         let found = 0;
         Self {
             log,
@@ -81,7 +80,6 @@ impl Held {
             durable,
             found,
             whole,
-            whole_in: Generation::NONE,
             replaced: None,
             spoiled: false,
             absorbed,
@@ -95,7 +93,8 @@ impl Held {
 
     /// Whether it is being taken over, or copied: what comes was recorded before.
     const fn is_being_found(&self) -> bool {
-        !self.whole && !self.absorbed && !self.in_flight
+        let is_arriving = self.replaced.is_some() || (self.whole.is_none() && !self.absorbed);
+        is_arriving && !self.in_flight
     }
 }
 
@@ -257,15 +256,19 @@ impl Store {
         self.found += found;
         let mut held = Held::new(log, task, generation, layout, version);
         held.found = found;
-        (held.whole, held.whole_in) = (true, generation);
+        held.whole = Some(generation);
         self.held.insert(task.clone(), held);
     }
 
     /// Raises the fence: lower generations are refused from now on. The copy here, if there is one.
     pub fn fence(&mut self, task: &TaskId, generation: Generation) -> Option<HeldCopy> {
         let held = self.held.get_mut(task)?;
-        held.generation = held.generation.max(generation);
-        (!held.spoiled).then_some(HeldCopy { end: held.log.end(), whole: held.whole, is_shown: false })
+        if held.generation < generation {
+            // The rest of a copy that was on its way is refused from now on: what is here is what counts.
+            (held.generation, held.replaced) = (generation, None);
+        }
+        let whole = held.whole.is_some();
+        (!held.spoiled).then_some(HeldCopy { end: held.log.end(), whole, is_shown: false })
     }
 
     /// Something of this version of the log could not be read.
@@ -278,14 +281,14 @@ impl Store {
     /// The log of this generation has all that was published of it.
     pub fn complete(&mut self, task: &TaskId, generation: Generation) {
         if let Some(held) = self.held.get_mut(task).filter(|held| held.generation == generation) {
-            (held.whole, held.whole_in) = (true, generation);
+            held.whole = Some(generation);
         }
     }
 
     /// Whether the log here has all that was published of it.
     #[must_use]
     pub fn is_whole(&self, task: &TaskId) -> bool {
-        self.held.get(task).is_some_and(|held| held.whole && !held.spoiled)
+        self.held.get(task).is_some_and(|held| held.whole.is_some() && !held.spoiled)
     }
 
     /// Generation that holds the task here.

@@ -130,6 +130,7 @@ pub(super) fn replicated(generation: Generation, all: bool, number: u64) -> Requ
         from: LogOffset::START,
         blocks: vec![text("the first of two")],
         all,
+        whole: true,
         sent: Sent { by: AgentId(7), number },
     }
 }
@@ -218,6 +219,7 @@ fn what_comes_late_takes_nothing_back() {
         from: LogOffset(blocks[0].len() as u64),
         blocks: vec![text("the second of two")],
         all: true,
+        whole: true,
         sent: Sent { by: AgentId(7), number: 2 },
     };
     for request in [&first, &first, &second, &first] {

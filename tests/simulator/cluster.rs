@@ -28,6 +28,8 @@ pub(crate) struct Cluster {
     pub(crate) cuts: Vec<Cut>,
     /// Whether somebody waits for who does not answer and is not known to be dead: that takes a while.
     pub(crate) waits: bool,
+    /// Whether the driver was paused until now.
+    pub(crate) driver_goes_on: bool,
     pub(crate) hosts: Vec<Host>,
     pub(crate) registry: Registry,
     pub(crate) depth: usize,
@@ -38,6 +40,8 @@ pub(crate) struct Cluster {
     pub(crate) late: Late,
     /// Which use of the epoch's name this is.
     pub(crate) stamp: u64,
+    /// Logs of this use that some agents have whole, as the registry was told.
+    pub(crate) published: BTreeSet<TaskId>,
 }
 
 /// An open task.
@@ -62,19 +66,37 @@ impl Cluster {
     pub(crate) fn new(hosts: usize, depth: usize, mutation: Mutation, late: Late, room: Room) -> Self {
         let mut registry = Registry::new();
         registry.want_copies(depth + 1);
-        let hosts: Vec<Host> = (0..=hosts).map(|number| Host::new(number, 0, room, mutation)).collect();
-        hosts.iter().for_each(|host| registry.register(host.info.clone(), "", 0));
-        let (count, now, cuts, waits, stamp) = (Count::default(), 0, Vec::new(), false, 0);
-        let mut cluster =
-            Self { hosts, registry, depth, room, mutation, count, now, cuts, waits, late, stamp };
+        let hosts = (0..=hosts).map(|number| Host::new(number, 0, room, mutation)).collect();
+        let (count, now, cuts, stamp) = (Count::default(), 1, Vec::new(), 0);
+        let (waits, driver_goes_on, published) = (false, false, BTreeSet::new());
+        let mut cluster = Self {
+            hosts,
+            registry,
+            depth,
+            room,
+            mutation,
+            count,
+            now,
+            cuts,
+            waits,
+            driver_goes_on,
+            late,
+            stamp,
+            published,
+        };
+        cluster.registry.look_at_clock(now);
+        (0..cluster.hosts.len()).for_each(|number| cluster.register(number));
         cluster.begin_use();
         cluster
     }
 
     /// A host dies with its agent; another agent comes up in its place, empty.
     pub(crate) fn crash(&mut self, number: usize) {
-        // Long enough for the registry to take the dead one for dead; the others go on beating.
-        self.now += 5_000;
+        // Long enough for the registry to take the dead one for dead.
+        for _ in 0..5 {
+            self.now += 1_000;
+            self.others_beat(number);
+        }
         let heard = self.commits();
         let host = &mut self.hosts[number];
         // There was nothing here that was committed before.
@@ -82,7 +104,7 @@ impl Cluster {
         host.heard = heard;
         for number in 0..self.hosts.len() {
             if self.reaches_registry(number) {
-                self.registry.register(self.hosts[number].info.clone(), "", self.now);
+                self.register(number);
             }
         }
     }
@@ -133,9 +155,7 @@ impl Cluster {
         self.hosts[host].store.end_uses_below(&task.epoch_key(), grant.over);
         let opened = self.open_granted(grant, host, inside);
         if opened.is_err() {
-            if self.mutation != Mutation::NothingIsWithdrawn {
-                self.hosts[host].store.withdraw(task, generation);
-            }
+            self.hosts[host].store.withdraw(task, generation);
             let (summary, ending) = (Summary::default(), Ending::default());
             let left = Left { by: own.id, lost: false, end: None };
             let task = task.clone();
@@ -156,12 +176,16 @@ impl Cluster {
         } else {
             for holder in grant.holders.clone() {
                 self.count.agent += 1;
+                let skip = self.mutation == Mutation::NoFence;
+                let fence = self.fence_of(&grant, host, all_count);
                 if !self.reaches(host, holder.id) {
+                    if self.stays_on_its_way(host, holder.id) && !skip {
+                        let task = task.clone();
+                        self.late.comes_later(Some(holder.id), Request::Fence { task, fence });
+                    }
                     silent |= !self.is_dead(host, holder.id);
                     continue;
                 }
-                let skip = self.mutation == Mutation::NoFence;
-                let fence = self.fence_of(&grant, host, all_count);
                 if all_count && !skip {
                     let (task, fence) = (task.clone(), fence.clone());
                     self.carry_out(Some(holder.id), Request::Fence { task, fence })?;
@@ -179,10 +203,10 @@ impl Cluster {
                     Some(holders) if all_count => copy.whole && holders.contains(&holder.id),
                     _ => copy.whole || all_count,
                 };
-                let Some(HeldCopy { end, is_shown, .. }) = copy.filter(counts) else { continue };
+                let Some(HeldCopy { end, whole, is_shown }) = copy.filter(counts) else { continue };
                 let is_absorbed = all_count && grant.whole.is_none();
                 if !is_absorbed || !grant.has_several || (is_shown && end == grant.shown.end) {
-                    copies.push((holder.id, end));
+                    copies.push((holder.id, if whole { end } else { end.before() }));
                 }
                 if is_absorbed && !is_shown {
                     continue;
@@ -434,45 +458,6 @@ impl Cluster {
         }
         // Whether there is an answer.
         self.ask(host, |_| Ok(()))
-    }
-
-    /// As `Handler::discard`.
-    pub(crate) fn discard(&mut self, session: &Session) -> Result<()> {
-        let (task, generation) = (session.task.clone(), session.grant.generation);
-        self.tell_registry(session.host, Request::Discarded { task, generation })?;
-        if self.mutation == Mutation::NobodyForgets {
-            return Ok(());
-        }
-        let agents: Vec<AgentId> = self.hosts.iter().map(|host| host.info.id).collect();
-        agents.into_iter().try_for_each(|to| {
-            if !self.reaches(session.host, to) {
-                return Ok(());
-            }
-            let (task, generation) = (session.task.clone(), session.grant.generation);
-            self.carry_out(Some(to), Request::Forget { task, generation })
-        })
-    }
-
-    /// As `Handler::forget_everywhere`.
-    fn forget_everywhere(
-        &mut self,
-        task: &TaskId,
-        generation: Generation,
-        host: usize,
-        grant: &Grant,
-    ) -> Result<()> {
-        for holder in &grant.holders {
-            self.count.agent += 1;
-            if self.reaches(host, holder.id) && self.mutation != Mutation::NobodyForgets {
-                let task = task.clone();
-                self.carry_out(Some(holder.id), Request::Forget { task, generation })?;
-            }
-            if !self.is_answered(host, holder.id) && !self.is_dead(host, holder.id) {
-                return Err(Error::Timeout { what: "an agent's answer".into(), millis: 0 });
-            }
-        }
-        self.count.registry += 1;
-        self.tell_registry(host, Request::Forgotten { task: task.clone(), generation })
     }
 
     pub(crate) fn close(&mut self, session: &Session, ending: Ending) -> Result<()> {

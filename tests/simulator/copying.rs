@@ -23,17 +23,19 @@ pub(crate) struct Logs {
     /// Of the attempt.
     generation: Generation,
     is_own: bool,
+    /// Whether all that was published of them is here.
+    is_whole: bool,
 }
 
 impl Logs {
     /// The log of a task.
-    pub(crate) fn of(host: usize, task: &TaskId, generation: Generation) -> Self {
-        Self { host, tasks: vec![task.clone()], near: task.clone(), generation, is_own: true }
+    pub(crate) fn of(host: usize, task: &TaskId, generation: Generation, is_whole: bool) -> Self {
+        Self { host, tasks: vec![task.clone()], near: task.clone(), generation, is_own: true, is_whole }
     }
 
     /// What an attempt writes.
     pub(crate) fn own(session: &Session) -> Self {
-        Self::of(session.host, &session.task, session.grant.generation)
+        Self::of(session.host, &session.task, session.grant.generation, true)
     }
 
     /// What an attempt has absorbed of these.
@@ -68,7 +70,12 @@ impl Cluster {
     /// As `Handler::send_all`.
     fn send_all(&mut self, logs: &Logs, peer: &AgentInfo) -> Result<()> {
         let number = self.hosts.iter().position(|host| host.info.id == peer.id);
-        let number = number.filter(|_| self.reaches(logs.host, peer.id)).ok_or_else(died)?;
+        let number = number.ok_or_else(died)?;
+        // What is sent to it is carried out when it goes on.
+        let stays = logs.is_own && self.stays_on_its_way(logs.host, peer.id);
+        if !stays && !self.reaches(logs.host, peer.id) {
+            return Err(died());
+        }
         self.count.agent += u64::from(!logs.is_own);
         let channel = channel(if logs.is_own { logs.generation } else { Generation::NONE }, peer);
         let mut is_again = false;
@@ -114,7 +121,13 @@ impl Cluster {
             Mutation::OlderUsesCount => Generation::NONE,
             _ => self.hosts[logs.host].store.over_below(&task.epoch_key()),
         };
-        let copy = Request::Replicate { task, generation, over, layout, reset, from, blocks, all, sent };
+        let whole = logs.is_whole;
+        let copy =
+            Request::Replicate { task, generation, over, layout, reset, from, blocks, all, whole, sent };
+        if self.stays_on_its_way(logs.host, peer.id) {
+            self.late.comes_later(Some(peer.id), copy);
+            return Err(died());
+        }
         let is_overtaken = self.late.is_overtaken(peer.id, &copy);
         if !is_overtaken {
             self.carry_out(Some(peer.id), copy)?;

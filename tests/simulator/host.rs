@@ -33,6 +33,8 @@ pub(crate) struct Host {
     pub(crate) store: Store,
     disk: Disk,
     pub(crate) lives: u64,
+    /// Whether its agent was told that the registry knows it: no task is begun before.
+    pub(crate) is_known: bool,
     /// Commits that it has heard of.
     pub(crate) heard: u64,
 }
@@ -56,7 +58,7 @@ impl Host {
         let info = info(number, lives);
         let dice = Dice::new(mixed(room.seed) ^ info.id.0);
         let disk = Disk { blocks: Vec::new(), dice, refused: room.refused, mutation };
-        Self { info, store: Store::new(room.memory), disk, lives, heard: 0 }
+        Self { info, store: Store::new(room.memory), disk, lives, is_known: false, heard: 0 }
     }
 
     /// Puts a block into a log, as `Handler::hold_with`: what does not fit leaves memory for it.

@@ -1,18 +1,19 @@
 //! A job and its scheduler, as Spark's: stages with a shuffle between them, lost outputs computed again,
 //! consumers rolled back when an output that is computed again has other contents.
 
+mod checks;
 mod losses;
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use clonos::error::{Error, Result};
+use clonos::error::Error;
 use clonos::id::TaskId;
 
 use crate::attempt::{Attempt, Shape, Step, task_id};
 use crate::cluster::Cluster;
 use crate::dice::Dice;
-use crate::host::{Host, Room};
+use crate::host::Host;
 use crate::late::Late;
 use crate::shuffle::{Output, inputs};
 use crate::uses::epoch;
@@ -51,7 +52,7 @@ pub(crate) struct Job {
     pub(crate) trace: Vec<String>,
 }
 
-type Check = std::result::Result<(), String>;
+type Check = Result<(), String>;
 
 impl Job {
     pub(crate) fn new(setting: Setting) -> Self {
@@ -98,7 +99,7 @@ impl Job {
     }
 
     /// Runs the job to its end.
-    pub(crate) fn run(&mut self) -> std::result::Result<Outcome, String> {
+    pub(crate) fn run(&mut self) -> Result<Outcome, String> {
         for _ in 0..self.steps_max() {
             if self.finished.len() == self.setting.tasks[self.last()] {
                 if self.setting.mutation == Mutation::None {
@@ -142,7 +143,7 @@ impl Job {
         self.truth.clear();
     }
 
-    fn turn(&mut self) -> std::result::Result<Option<Outcome>, String> {
+    fn turn(&mut self) -> Result<Option<Outcome>, String> {
         self.clock += 1;
         if self.crashes < self.setting.crashes && self.attempts > 1 && self.dice.below(self.setting.calm) == 0
         {
@@ -169,6 +170,9 @@ impl Job {
             return Ok(None);
         }
         let number = self.dice.below(self.running.len());
+        if self.cluster.is_paused(self.running[number].session.host) {
+            return Ok(None);
+        }
         if self.dice.chance(30) {
             return self.go_on(number, true);
         }
@@ -187,7 +191,7 @@ impl Job {
     }
 
     /// A task does its next step, or its agent what it was sent last.
-    fn go_on(&mut self, number: usize, delivers: bool) -> std::result::Result<Option<Outcome>, String> {
+    fn go_on(&mut self, number: usize, delivers: bool) -> Result<Option<Outcome>, String> {
         let mut sudden = false;
         let may_die = self.crashes < self.setting.crashes;
         let mut luck = self.dice.clone();
@@ -260,11 +264,7 @@ impl Job {
         self.setting.crashes <= self.setting.depth
     }
 
-    fn done(
-        &mut self,
-        number: usize,
-        frames: Vec<Vec<Bytes>>,
-    ) -> std::result::Result<Option<Outcome>, String> {
+    fn done(&mut self, number: usize, frames: Vec<Vec<Bytes>>) -> Result<Option<Outcome>, String> {
         let attempt = self.running.swap_remove(number);
         let (stage, partition) = (attempt.shape.stage, attempt.partition);
         let task = attempt.session.task.clone();
@@ -303,7 +303,7 @@ impl Job {
     }
 
     /// Spark notices that an output has other contents than before.
-    fn roll_back(&mut self, stage: usize, task: &TaskId) -> std::result::Result<Option<Outcome>, String> {
+    fn roll_back(&mut self, stage: usize, task: &TaskId) -> Result<Option<Outcome>, String> {
         if !self.finished.is_empty() {
             let what = format!("{task} ran again with other outcomes after results had left");
             return if self.bounded() { Err(what) } else { Ok(Some(Outcome::Reported(what))) };
@@ -315,9 +315,12 @@ impl Job {
     }
 
     /// Starts an attempt of some task that is due; whether there was one.
-    fn start(&mut self) -> std::result::Result<bool, String> {
+    fn start(&mut self) -> Result<bool, String> {
         let Some((stage, partition)) = self.due() else { return Ok(false) };
         let host = self.cluster.any_host(&mut self.dice);
+        if self.cluster.is_paused(host) || !self.cluster.hosts[host].is_known {
+            return Ok(true);
+        }
         self.attempts += 1;
         let task = task_id(stage, partition);
         let inside = stage < self.last();
@@ -385,116 +388,5 @@ impl Job {
             return Some((stage, pool[self.dice.below(pool.len())]));
         }
         None
-    }
-
-    // What must hold.
-
-    /// All copies of one log that count are prefixes of one another. Of the last operator's logs those count
-    /// that the registry knows of: what a fenced attempt appended last stands in none of them.
-    fn check_copies(&mut self) -> Check {
-        if !self.bounded() {
-            return Ok(());
-        }
-        // Elsewhere there may be what is left of an older use of the name.
-        self.cluster.all_hear();
-        let commits = self.cluster.commits();
-        let known: BTreeMap<TaskId, Vec<String>> = self
-            .cluster
-            .registry
-            .task_stats()
-            .into_iter()
-            .map(|(task, stats)| (task, stats.holders))
-            .collect();
-        for task in self.tasks() {
-            let inside = task.operator.as_ref() != format!("op{}", self.last());
-            let mut longest: Vec<Bytes> = Vec::new();
-            for host in self.cluster.living().filter(|host| host.heard == commits) {
-                let counts = known.get(&task).is_some_and(|holders| holders.contains(&host.info.addr));
-                if !inside && !counts {
-                    continue;
-                }
-                let copy = host.blocks(&task);
-                if !copy.iter().zip(&longest).all(|(a, b)| a == b) {
-                    return Err(format!("two copies of the log of {task} differ"));
-                }
-                if copy.len() > longest.len() {
-                    longest = copy;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn tasks(&self) -> Vec<TaskId> {
-        let stage =
-            |(stage, count): (usize, &usize)| (0..*count).map(move |partition| task_id(stage, partition));
-        self.setting.tasks.iter().enumerate().flat_map(stage).collect()
-    }
-
-    /// Runs the whole job once more without failures, from the logs alone: it must show the same rows.
-    fn check_story(&mut self) -> Check {
-        let mut frames: BTreeMap<(usize, usize), Output> = BTreeMap::new();
-        let mut scratch = Cluster::new(1, 0, Mutation::None, Late::never(), Room::PLENTY);
-        for (stage, count) in self.setting.tasks.clone().into_iter().enumerate() {
-            for partition in 0..count {
-                let task = task_id(stage, partition);
-                let log = self.log_that_counts(&task, stage);
-                let made = self.replayed(&mut scratch, stage, partition, &log, &frames);
-                let output = made.map_err(|error| format!("{task} cannot be replayed: {error}"))?;
-                frames.insert((stage, partition), Output { host: 1, frames: output });
-            }
-        }
-        Ok(())
-    }
-
-    /// What the story is told from: the longest copy that counts.
-    fn log_that_counts(&mut self, task: &TaskId, stage: usize) -> Vec<Bytes> {
-        if !self.bounded() {
-            // Copies may be gone; whether what was shown is one story can still be told.
-            return self.truth.get(task).cloned().unwrap_or_default();
-        }
-        let stats = self.cluster.registry.task_stats();
-        let holders = stats.into_iter().find(|(known, _)| known == task).map(|(_, stats)| stats.holders);
-        let holders = holders.unwrap_or_default();
-        let inside = stage < self.last();
-        let counts = |addr: &String| inside || holders.contains(addr);
-        let commits = self.cluster.commits();
-        let hosts = self.cluster.living().filter(|host| counts(&host.info.addr) && host.heard == commits);
-        hosts.map(|host| host.blocks(task)).max_by_key(Vec::len).unwrap_or_default()
-    }
-
-    fn replayed(
-        &mut self,
-        scratch: &mut Cluster,
-        stage: usize,
-        partition: usize,
-        log: &[Bytes],
-        before: &BTreeMap<(usize, usize), Output>,
-    ) -> Result<Vec<Vec<Bytes>>> {
-        let senders = self.shape(stage).senders;
-        let inputs = inputs(&mut self.dice, before, senders, stage, partition);
-        let inside = stage < self.last();
-        let opened = scratch.open(&task_id(stage, partition), stage as u32, 1, 1, inside)?;
-        let (session, _) = opened.ok_or_else(|| Error::Misuse { what: "busy".into() })?;
-        let shape = self.shape(stage);
-        let mut attempt = Attempt::new(session, partition, shape, log, inputs, Mutation::None)?;
-        let mut dice = Dice::new(!self.setting.seed);
-        loop {
-            match attempt.step(scratch, &mut dice, i64::MAX, &mut || false)? {
-                Step::Going => {}
-                Step::Rows(place, state) => {
-                    if self.visible.get(&(partition, place)) != Some(&state) {
-                        let what = format!("row {place} of partition {partition} is of another run");
-                        return Err(Error::Misuse { what });
-                    }
-                }
-                Step::Done(frames) => return Ok(frames),
-            }
-        }
-    }
-
-    fn check_forgotten(&self) -> Check {
-        let left = self.cluster.hosts.iter().any(|host| host.store.holds(&epoch()));
-        if left { Err("logs are left after their epoch's commit".into()) } else { Ok(()) }
     }
 }

@@ -8,6 +8,7 @@ use clonos::id::{AgentId, Generation};
 use crate::Mutation;
 use crate::cluster::Cluster;
 use crate::dice::Dice;
+use crate::silence::Way;
 
 const REPEATED: usize = 10;
 const OVERTAKEN: usize = 5;
@@ -46,7 +47,7 @@ impl Late {
         self.dice.chance(self.repeated)
     }
 
-    /// Whether the one who asked has given up, and asks anew.
+    /// Whether the one who asked has given up, and asks anew; or whoever is to beat has not come to it yet.
     pub(crate) fn is_given_up(&mut self) -> bool {
         self.dice.chance(50)
     }
@@ -70,13 +71,14 @@ impl Late {
         Sent { by, number: self.requests }
     }
 
-    /// One that comes now, if any does.
-    fn comes(&mut self) -> Option<(Option<AgentId>, Request)> {
+    /// One that comes now, if any does and whom it is for is not paused.
+    fn comes(&mut self, is_paused: impl Fn(Option<AgentId>) -> bool) -> Option<(Option<AgentId>, Request)> {
         if self.messages.is_empty() || !self.dice.chance(10) {
             return None;
         }
         let number = self.dice.below(self.messages.len());
-        Some(self.messages.swap_remove(number))
+        let to = self.messages[number].0;
+        (!is_paused(to)).then(|| self.messages.swap_remove(number))
     }
 }
 
@@ -91,7 +93,12 @@ impl Cluster {
 
     /// Something that was sent some turns ago is carried out.
     pub(crate) fn receive_late(&mut self) {
-        let Some((to, mut request)) = self.late.comes() else { return };
+        let (cuts, hosts) = (&self.cuts, &self.hosts);
+        let is_paused = |to: Option<AgentId>| {
+            let number = to.map_or(Some(0), |to| hosts.iter().position(|host| host.info.id == to));
+            cuts.iter().any(|cut| Some(cut.host) == number && cut.way == Way::Paused)
+        };
+        let Some((to, mut request)) = self.late.comes(is_paused) else { return };
         if self.mutation == Mutation::LateIsNew {
             let now = self.late.next_request(AgentId(0)).number;
             match &mut request {
@@ -112,13 +119,13 @@ impl Cluster {
         let Some(host) = self.agent(to) else { return Ok(()) };
         let store = &mut host.store;
         match request {
-            Request::Replicate { task, generation, over, layout, reset, from, blocks, all, sent } => {
+            Request::Replicate { task, generation, over, layout, reset, from, blocks, all, whole, sent } => {
                 let end = blocks.iter().fold(from, |end, block| end.plus(block.len() as u64));
-                let arriving = Arriving { generation, over, layout, reset, end, all, sent };
+                let arriving = Arriving { generation, over, layout, reset, end, all, whole, sent };
                 store.begin_copy(&task, &arriving)?;
                 let mut from = from;
                 for block in &blocks {
-                    host.hold(block, |store| store.absorb_arriving(&task, generation, from, block))?;
+                    host.hold(block, |store| store.absorb_arriving(&task, &arriving, from, block))?;
                     from = from.plus(block.len() as u64);
                 }
                 if all {
@@ -137,7 +144,11 @@ impl Cluster {
         let registry = &mut self.registry;
         match request {
             Request::Holding { task, generation, holders, adopted, whole, sent } => {
-                registry.holding(&task, generation, &holders, adopted, whole, sent)
+                registry.holding(&task, generation, &holders, adopted, whole, sent)?;
+                if whole {
+                    self.published.insert(task);
+                }
+                Ok(())
             }
             Request::Grant { open, sent, commits_seen } => {
                 registry.grant(&open, sent, commits_seen, None, self.now);

@@ -11,6 +11,7 @@ mod attempt;
 mod cluster;
 mod copying;
 mod dice;
+mod discarding;
 mod host;
 mod job;
 mod keyed;
@@ -29,8 +30,6 @@ use job::{Job, Outcome};
 pub(crate) use mutation::Mutation;
 
 const SEEDS: u64 = 2_000;
-/// Jobs beyond the sharing depth that have found something.
-const TOLD: [u64; 2] = [7_797, 63_518];
 /// Lines of a failing job's story that are shown.
 const TRACE_MAX: usize = 200;
 
@@ -160,10 +159,6 @@ fn within_the_sharing_depth_every_job_completes_as_one_run() {
 
 #[test]
 fn beyond_it_a_job_is_consistent_or_says_that_it_is_not() {
-    for seed in TOLD {
-        let ended = run(&Setting::beyond(seed));
-        assert!(ended.is_ok(), "seed {seed}: {ended:?}");
-    }
     let (good, reported) = all_good(Setting::beyond);
     assert!(good > 0 && good + reported == seeds(), "{good} good, {reported} reported");
 }
@@ -210,13 +205,25 @@ fn one_seed() {
     println!("{setting:?}\n{}\n==> {ended:?}", job.trace.join("\n"));
 }
 
+/// The first seed that fails.
+fn first(fails: impl FnMut(&u64) -> bool) -> Option<u64> {
+    (0..20 * SEEDS).find(fails).inspect(|seed| println!("seed {seed}"))
+}
+
 /// As [`noticed`], of jobs that lose more than they are ready for.
 fn noticed_beyond(mutation: Mutation) -> u64 {
     let fails = |seed: &u64| {
         let setting = Setting { mutation, ..Setting::beyond(*seed) };
+        // The fewer there are, the sooner one is lost with all that knew it.
+        let setting = match mutation {
+            Mutation::LostIsNew => {
+                Setting { depth: 1, hosts: 4, crashes: 3, calm: 40, tasks: vec![3, 3], ..setting }
+            }
+            _ => setting,
+        };
         std::panic::catch_unwind(|| run(&setting)).map_or(true, |ran| ran.is_err())
     };
-    (0..5 * SEEDS).find(fails).unwrap_or_else(|| panic!("nobody notices {mutation:?}"))
+    first(fails).unwrap_or_else(|| panic!("nobody notices {mutation:?}"))
 }
 
 /// How many of the first seeds it takes until the oracle notices.
@@ -238,14 +245,14 @@ fn noticed(mutation: Mutation) -> u64 {
                 riding: 400,
                 ..setting
             },
-            Mutation::NobodyHasCopies | Mutation::FirstAnswer | Mutation::NothingIsWithdrawn => {
+            Mutation::NobodyHasCopies | Mutation::FirstAnswer => {
                 Setting { hosts: setting.depth + 2, crashes, calm: 25, ..setting }
             }
             _ => Setting { crashes, calm, ..setting },
         };
         std::panic::catch_unwind(|| run(&setting)).map_or(true, |ran| !matches!(ran, Ok(Outcome::Good)))
     };
-    (0..20 * SEEDS).find(fails).unwrap_or_else(|| panic!("nobody notices {mutation:?}"))
+    first(fails).unwrap_or_else(|| panic!("nobody notices {mutation:?}"))
 }
 
 #[test]
@@ -304,6 +311,11 @@ fn the_oracle_notices_that_slow_is_taken_for_dead() {
 }
 
 #[test]
+fn the_oracle_notices_that_a_pause_of_the_driver_is_taken_for_silence() {
+    noticed(Mutation::PauseIsSilence);
+}
+
+#[test]
 fn the_oracle_notices_that_late_requests_take_something_back() {
     noticed(Mutation::LateIsNew);
 }
@@ -354,11 +366,6 @@ fn the_oracle_notices_that_the_dead_go_on() {
 }
 
 #[test]
-fn the_oracle_notices_that_nobody_forgets() {
-    noticed_beyond(Mutation::NobodyForgets);
-}
-
-#[test]
 fn the_oracle_notices_that_consumers_do_not_count() {
     noticed(Mutation::ConsumersDoNotCount);
 }
@@ -381,11 +388,6 @@ fn the_oracle_notices_that_nobody_has_what_frames_name() {
 #[test]
 fn the_oracle_notices_that_nobody_takes_what_is_shared() {
     noticed(Mutation::NobodyHasCopies);
-}
-
-#[test]
-fn the_oracle_notices_that_nothing_is_withdrawn() {
-    noticed(Mutation::NothingIsWithdrawn);
 }
 
 #[test]

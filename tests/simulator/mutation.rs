@@ -26,6 +26,8 @@ pub(crate) enum Mutation {
     TruncateEarly,
     /// Who does not answer is taken for dead.
     SlowIsDead,
+    /// When the driver goes on after a pause, all others have been silent for so long.
+    PauseIsSilence,
     /// A request that comes late is carried out as if it were new.
     LateIsNew,
     /// What was sent to a peer counts as there, whether it was answered or not.
@@ -46,8 +48,6 @@ pub(crate) enum Mutation {
     BeginsAnew,
     /// Who was taken for dead goes on when it is back, under another name.
     DeadGoesOn,
-    /// Agents keep what was discarded.
-    NobodyForgets,
     /// Of a log that consumers have absorbed, only what its own agent held counts.
     ConsumersDoNotCount,
     /// What consumers have of an older attempt counts beside the newer one's.
@@ -58,8 +58,6 @@ pub(crate) enum Mutation {
     NamedIsKept,
     /// Who shares the log that counts is asked whether it does, and that nobody takes it does not matter.
     NobodyHasCopies,
-    /// An open that comes to nothing is not taken back.
-    NothingIsWithdrawn,
     /// What follows on a log that was published is not.
     KeptBehindPublished,
     /// What agents have of a use of the epoch's name that is committed counts, until they hear of that.

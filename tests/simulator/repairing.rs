@@ -17,7 +17,7 @@ const PATIENCE_MS: u64 = 5_000;
 impl Cluster {
     /// An agent makes the copies that it is told to make. Those that cannot be made now are told again.
     pub(crate) fn repair(&mut self, host: usize) {
-        if self.mutation == Mutation::NothingIsRepaired {
+        if self.mutation == Mutation::NothingIsRepaired || self.is_paused(host) {
             return;
         }
         let (id, now) = (self.hosts[host].info.id, self.now);
@@ -41,7 +41,7 @@ impl Cluster {
             return self.tell_copies(host, repair, others);
         }
         let mut copying = Copying::new(self.depth + 1, Duration::ZERO).held_by(holders.clone());
-        let seen = self.see_that(&Logs::of(host, task, *generation), &mut copying);
+        let seen = self.see_that(&Logs::of(host, task, *generation, *whole), &mut copying);
         let now = copying.into_holders();
         if now.len() > holders.len() {
             self.tell_copies(host, repair, now.iter().map(|holder| holder.id).collect())?;

@@ -1,4 +1,5 @@
-//! Hosts that are cut off for a while, one way or both, from all others or from one, and may be taken for dead meanwhile.
+//! Hosts that are cut off for a while, one way or both, from all others or from one, and hosts that pause: they may be
+//! taken for dead meanwhile.
 
 use clonos::agent::protocol::AgentStanding;
 use clonos::agent::registry::Registry;
@@ -27,31 +28,39 @@ pub(crate) enum Way {
     Both,
     /// What it sends to one other host. The registry is on host 0.
     Between(usize),
+    /// Its processes stand still. What others have sent it by then arrives when they go on.
+    Paused,
 }
 
 impl Cut {
     pub(crate) fn of_some(host: usize, hosts: usize, dice: &mut Dice) -> Self {
-        let way = match dice.below(4) {
+        let way = match dice.below(6) {
             0 => Way::To,
             1 => Way::From,
             2 => Way::Both,
+            3 | 4 => Way::Paused,
             // The driver's host, too.
             _ => Way::Between((host + dice.between(1, hosts - 1)) % hosts),
         };
         Self { host, way }
     }
 
+    /// The driver's host, where the registry is.
+    pub(crate) const fn of_driver() -> Self {
+        Self { host: 0, way: Way::Paused }
+    }
+
     /// Whether the registry does not hear the host, and may take it for dead. Whom it hears it waits for, and nothing is
-    /// lost.
+    /// lost. While it stands still itself, it takes nobody for dead.
     pub(crate) fn may_kill(self) -> bool {
-        !self.lets_through(self.host, 0)
+        self.host > 0 && !self.lets_through(self.host, 0)
     }
 
     fn lets_through(self, from: usize, to: usize) -> bool {
         match self.way {
             Way::To => to != self.host,
             Way::From => from != self.host,
-            Way::Both => to != self.host && from != self.host,
+            Way::Both | Way::Paused => to != self.host && from != self.host,
             Way::Between(other) => (from, to) != (self.host, other),
         }
     }
@@ -62,10 +71,18 @@ impl Cluster {
     /// without them.
     pub(crate) fn beat(&mut self) -> Vec<usize> {
         self.now += 200;
-        self.registry.look_at_clock(self.now);
+        if self.is_paused(0) {
+            return Vec::new();
+        }
+        if self.mutation != Mutation::PauseIsSilence {
+            self.registry.look_at_clock(self.now);
+        }
+        let driver_goes_on = std::mem::take(&mut self.driver_goes_on);
         let mut dead = Vec::new();
         for number in 0..self.hosts.len() {
-            if !self.reaches_registry(number) {
+            // Not all come to it at once.
+            let is_late = driver_goes_on && self.late.is_given_up();
+            if is_late || !self.reaches_registry(number) {
                 continue;
             }
             let standing = self.registry.heartbeat(self.hosts[number].info.id, 0, self.now).0;
@@ -75,9 +92,7 @@ impl Cluster {
             self.hears(number);
             match standing {
                 // It came up in a dead one's place while that was cut off.
-                AgentStanding::Unknown => {
-                    self.registry.register(self.hosts[number].info.clone(), "", self.now);
-                }
+                AgentStanding::Unknown => self.register(number),
                 AgentStanding::Dead if self.mutation == Mutation::DeadGoesOn => self.goes_on(number),
                 AgentStanding::Dead => dead.push(number),
                 _ => {}
@@ -86,12 +101,32 @@ impl Cluster {
         dead
     }
 
+    /// While a host that has died is silent, the others go on beating.
+    pub(crate) fn others_beat(&mut self, dead: usize) {
+        if self.is_paused(0) {
+            return;
+        }
+        if self.mutation != Mutation::PauseIsSilence {
+            self.registry.look_at_clock(self.now);
+        }
+        for number in (0..self.hosts.len()).filter(|number| *number != dead) {
+            if self.reaches_registry(number) {
+                self.registry.heartbeat(self.hosts[number].info.id, 0, self.now);
+            }
+        }
+    }
+
     /// An agent that was taken for dead goes on with all that it has. Under its own name it is granted nothing.
     fn goes_on(&mut self, number: usize) {
         let host = &mut self.hosts[number];
         host.lives += 1;
         host.info = info(number, host.lives);
-        self.registry.register(host.info.clone(), "", self.now);
+        self.register(number);
+    }
+
+    pub(crate) fn register(&mut self, number: usize) {
+        self.registry.register(self.hosts[number].info.clone(), "", self.now);
+        self.hosts[number].is_known |= self.hears_registry(number);
     }
 
     /// Hosts whose agents are not taken for dead.
@@ -102,6 +137,16 @@ impl Cluster {
 
     fn arrives(&self, from: usize, to: usize) -> bool {
         from == to || self.cuts.iter().all(|cut| cut.lets_through(from, to))
+    }
+
+    /// Whether nobody on a host does anything just now.
+    pub(crate) fn is_paused(&self, host: usize) -> bool {
+        self.cuts.iter().any(|cut| cut.host == host && cut.way == Way::Paused)
+    }
+
+    /// Whether a request stays where it was sent to until somebody there goes on, who then carries it out.
+    pub(crate) fn stays_on_its_way(&self, from: usize, to: AgentId) -> bool {
+        self.number_of(to).is_some_and(|to| from != to && self.is_paused(to))
     }
 
     /// Whether a request arrives.

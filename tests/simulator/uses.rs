@@ -16,6 +16,7 @@ impl Cluster {
     /// A program begins to use the name.
     pub(crate) fn begin_use(&mut self) {
         self.stamp += 1;
+        self.published.clear();
         self.registry.stamp(epoch(), self.stamp);
     }
 

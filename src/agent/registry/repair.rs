@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Entry, Live, Registry};
 use crate::agent::protocol::Repair;
-use crate::id::{AgentId, Generation, TaskId};
+use crate::id::{AgentId, TaskId};
 
 /// Repairs told at a time.
 const REPAIRS_MAX: usize = 64;
@@ -23,8 +23,6 @@ pub(super) struct Short {
     due: BTreeMap<AgentId, BTreeSet<TaskId>>,
     /// Whether some have perhaps fewer still, for want of agents that could have one.
     are_few: bool,
-    /// Those of which none can be made as an attempt has them open: which one, and since when.
-    blocked: BTreeMap<TaskId, (Generation, u64)>,
 }
 
 impl Short {
@@ -53,27 +51,22 @@ impl Registry {
         let wanted = self.short.wanted.min(self.agents.count_staying());
         let mut repairs = Vec::new();
         for task in self.short.due.remove(&agent).unwrap_or_default() {
-            let Some(entry) = self.tasks.get(&task).filter(|entry| entry.published) else {
-                self.short.blocked.remove(&task);
-                continue;
-            };
+            let Some(entry) = self.tasks.get(&task).filter(|entry| entry.published) else { continue };
             let holders: Vec<AgentId> = self.staying_holders(entry).collect();
             if holders.len() >= wanted {
-                self.short.are_few |= self.is_few(entry) || self.is_short(entry);
-                self.short.blocked.remove(&task);
+                self.short.are_few |= self.is_few(entry);
                 continue;
             }
             // Kept until the holders are as many as wanted: a repair may fail.
             let repairer = self.repairer(entry);
             if repairer == Some(agent) && repairs.len() < REPAIRS_MAX {
                 if self.is_left(&task, patience_ms, now_ms) {
-                    self.short.blocked.remove(&task);
                     let known = self.tasks.get(&task).map(|entry| (entry.generation, entry.whole));
                     let (generation, whole) = known.unwrap_or_default();
                     let holders = self.infos(&holders);
                     repairs.push(Repair { task: task.clone(), generation, holders, whole });
                 } else {
-                    self.is_blocked(&task, patience_ms, now_ms);
+                    self.ask_after(&task, patience_ms, now_ms);
                 }
             }
             self.is_due(task, repairer);
@@ -83,12 +76,9 @@ impl Registry {
 
     /// Whoever was granted a log may never have heard of that, or have told in vain that it is over. It is asked when no
     /// answer can be on its way any more.
-    fn is_blocked(&mut self, task: &TaskId, patience_ms: u64, now_ms: u64) {
-        let Some(granted) = self.tasks.get(task).map(|entry| entry.granted) else { return };
-        let (by, since) = *self.short.blocked.entry(task.clone()).or_insert((granted, now_ms));
-        if by != granted {
-            self.short.blocked.insert(task.clone(), (granted, now_ms));
-        } else if now_ms.saturating_sub(since) >= patience_ms {
+    fn ask_after(&mut self, task: &TaskId, patience_ms: u64, now_ms: u64) {
+        let live = self.tasks.get(task).and_then(|entry| entry.live);
+        if live.is_some_and(|live| now_ms.saturating_sub(live.granted_ms) >= patience_ms) {
             self.waits_for(task);
         }
     }
@@ -119,7 +109,7 @@ impl Registry {
 
     /// Notes the logs of agents that are silent, dead or about to leave.
     pub(super) fn look_for_short(&mut self) {
-        let short = self.tasks.iter().filter(|(_, entry)| self.is_short(entry));
+        let short = self.tasks.iter().filter(|(_, entry)| self.is_short(entry) && self.is_few(entry));
         let short: Vec<_> = short.map(|(id, entry)| (self.repairer(entry), id.clone())).collect();
         for (repairer, task) in short {
             self.is_due(task, repairer);
@@ -145,16 +135,18 @@ impl Registry {
         self.short.are_few |= is_few;
         // Who writes to it sees to that.
         let is_left = entry.live.is_none_or(|live| live.is_over);
-        let may_have_more = is_few && is_left && holders < self.agents.count_staying();
-        if may_have_more || self.is_short(entry) {
+        let may_have_more = is_left && holders < self.agents.count_staying();
+        if is_few && (may_have_more || self.is_short(entry)) {
             self.is_due(task.clone(), self.repairer(entry));
         }
     }
 
     /// Whether there are fewer copies than wanted, be it that there is nobody who could have another.
     fn is_few(&self, entry: &Entry) -> bool {
-        // What stands in a checkpoint, and nobody has written to since, needs no copies.
-        entry.whole && self.staying_holders(entry).count() < self.short.wanted
+        // What stands in a checkpoint, and nobody has written to since, needs no copies. Nor does what rides in frames,
+        // as whoever depends on it has it: what became visible of that has holders.
+        let wants = entry.whole || self.is_short(entry);
+        wants && self.staying_holders(entry).count() < self.short.wanted
     }
 
     /// An agent has come, or is back, which may have copies of what has too few, or make them.
@@ -162,7 +154,7 @@ impl Registry {
         if !std::mem::take(&mut self.short.are_few) {
             return;
         }
-        let few = self.tasks.iter().filter(|(_, entry)| self.is_few(entry) || self.is_short(entry));
+        let few = self.tasks.iter().filter(|(_, entry)| self.is_few(entry));
         for task in few.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
             self.look_if_short(&task);
         }

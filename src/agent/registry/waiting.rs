@@ -90,11 +90,27 @@ mod tests {
         let mut registry = Registry::new();
         registry.want_copies(2);
         for id in [1, 2, 3] {
-            let (addr, host, driver) = (format!("{id}"), "h".into(), id == 3);
-            let info = AgentInfo { id: AgentId(id), addr, host, driver };
-            registry.register(info, "", 0);
+            registry.register(info(id), "", 0);
         }
         registry
+    }
+
+    /// What agent 1 says of an attempt's log: who has it.
+    fn held(registry: &mut Registry, partition: u32, by: Generation, holders: &[AgentId]) {
+        let sent = Sent { by: AGENT, number: registry.totals.opens };
+        registry.holding(&task(partition), by, holders, None, true, sent).unwrap();
+    }
+
+    /// As [`held`], by an attempt that is granted for it and is over then.
+    fn left(registry: &mut Registry, partition: u32, holders: &[AgentId]) -> Generation {
+        let generation = grant(registry, 1, 1, partition).unwrap();
+        held(registry, partition, generation, holders);
+        registry.over(AGENT, &[(task(partition), generation)]);
+        generation
+    }
+
+    fn info(id: u64) -> AgentInfo {
+        AgentInfo { id: AgentId(id), addr: id.to_string(), host: "h".into(), driver: id == 3 }
     }
 
     fn grant(registry: &mut Registry, agent: u64, stage: u32, partition: u32) -> Option<Generation> {
@@ -186,8 +202,7 @@ mod tests {
     fn a_silent_agent_of_an_executor_that_spark_has_given_up_is_not_waited_for() {
         let mut registry = registry();
         let first = grant(&mut registry, 1, 1, 0).unwrap();
-        let sent = Sent { by: AGENT, number: 1 };
-        registry.holding(&task(0), first, &[AGENT, AgentId(2)], None, true, sent).unwrap();
+        held(&mut registry, 0, first, &[AGENT, AgentId(2)]);
         registry.leaving(AGENT);
         for (now_ms, repairs) in [(3_000, 0), (5_000, 1)] {
             registry.heartbeat(AgentId(2), 0, now_ms);
@@ -199,35 +214,26 @@ mod tests {
     fn a_log_with_fewer_copies_than_are_wanted_gets_others_once_there_are_agents_for_them() {
         let mut registry = registry();
         registry.want_copies(4);
-        let holds = |registry: &mut Registry, partition, holders: &[AgentId]| {
-            let generation = grant(registry, 1, 1, partition).unwrap();
-            let sent = Sent { by: AGENT, number: registry.totals.opens };
-            registry.holding(&task(partition), generation, holders, None, true, sent).unwrap();
-            registry.over(AGENT, &[(task(partition), generation)]);
-        };
         let due = |registry: &mut Registry| {
             let due = registry.repairs(AGENT, 120_000, 0);
             due.into_iter().map(|repair| repair.task.partition.0).collect::<Vec<_>>()
         };
-        holds(&mut registry, 0, &[AGENT, AgentId(2), AgentId(3)]);
+        left(&mut registry, 0, &[AGENT, AgentId(2), AgentId(3)]);
         assert!(due(&mut registry).is_empty(), "there is nobody else");
-        holds(&mut registry, 1, &[AGENT]);
+        left(&mut registry, 1, &[AGENT]);
         assert_eq!(due(&mut registry), [1], "others did not answer");
         let layout = registry.tasks[&task(0)].layout;
         let recorded = Recorded { layout, relaid: false, has_moved: false };
         registry.recovered(task(2), Generation(1), recorded, AGENT);
-        let info =
-            |id: u64| AgentInfo { id: AgentId(id), addr: id.to_string(), host: "h".into(), driver: false };
         registry.register(info(4), "", 0);
         assert_eq!(due(&mut registry), [0, 1], "what stands in a checkpoint needs none");
-        let sent = Sent { by: AGENT, number: 9 };
-        let (generation, all) = (registry.tasks[&task(0)].generation, [1, 2, 3, 4].map(AgentId));
-        registry.holding(&task(0), generation, &all, None, true, sent).unwrap();
+        let generation = registry.tasks[&task(0)].generation;
+        held(&mut registry, 0, generation, &[1, 2, 3, 4].map(AgentId));
         registry.register(info(5), "", 0);
         assert_eq!(due(&mut registry), [1]);
         // One of four dies while there is nobody in its place.
-        let all = [1, 2, 3, 4].map(AgentId);
-        registry.holding(&task(1), registry.tasks[&task(1)].generation, &all, None, true, sent).unwrap();
+        let generation = registry.tasks[&task(1)].generation;
+        held(&mut registry, 1, generation, &[1, 2, 3, 4].map(AgentId));
         for dead in [5, 4] {
             assert!(registry.is_dead(AgentId(dead), true, 2_000));
         }
@@ -245,10 +251,7 @@ mod tests {
     #[test]
     fn a_copy_waits_for_an_attempt_only_if_that_is_at_work() {
         let mut registry = registry();
-        let first = grant(&mut registry, 1, 1, 0).unwrap();
-        let sent = Sent { by: AGENT, number: 1 };
-        registry.holding(&task(0), first, &[AGENT], None, true, sent).unwrap();
-        registry.over(AGENT, &[(task(0), first)]);
+        left(&mut registry, 0, &[AGENT]);
         // Granted to an agent that never heard of it.
         let second = grant(&mut registry, 2, 1, 0).unwrap();
         // The answer may be on its way.
@@ -267,15 +270,10 @@ mod tests {
     #[test]
     fn all_who_have_a_copy_are_silent_for_a_while_and_one_does_not_come_back() {
         let mut registry = registry();
-        let first = grant(&mut registry, 1, 1, 0).unwrap();
-        let sent = Sent { by: AGENT, number: 1 };
-        registry.holding(&task(0), first, &[AGENT, AgentId(2)], None, true, sent).unwrap();
-        registry.over(AGENT, &[(task(0), first)]);
+        left(&mut registry, 0, &[AGENT, AgentId(2)]);
         // The driver was away, and hears first of somebody who has none.
-        let info = AgentInfo { id: AgentId(4), addr: "4".into(), host: "h".into(), driver: false };
-        registry.register(info, "", 60_000);
-        let back = AgentInfo { id: AGENT, addr: "1".into(), host: "h".into(), driver: false };
-        registry.register(back, "", 60_000);
+        registry.register(info(4), "", 60_000);
+        registry.register(info(1), "", 60_000);
         assert_eq!(registry.repairs(AGENT, 120_000, 60_000).len(), 1);
     }
 
@@ -283,8 +281,7 @@ mod tests {
     fn a_log_that_is_written_at_a_silent_agent_is_copied_again_once_it_is_silent_for_long() {
         let mut registry = registry();
         let first = grant(&mut registry, 1, 1, 0).unwrap();
-        let sent = Sent { by: AGENT, number: 1 };
-        registry.holding(&task(0), first, &[AGENT, AgentId(2)], None, true, sent).unwrap();
+        held(&mut registry, 0, first, &[AGENT, AgentId(2)]);
         let repairs = |registry: &mut Registry, now_ms| {
             registry.heartbeat(AgentId(2), 0, now_ms);
             registry.repairs(AgentId(2), 15_000, now_ms)

@@ -291,6 +291,7 @@ impl Store {
         held.durable.cut(blocks.len());
         held.depended_on = held.depended_on.min(held.log.end());
         held.vouched.1 = held.vouched.1.min(held.log.end());
+        held.replaced = held.replaced.map(|upto| upto.min(held.log.end()));
         let in_memory =
             blocks.iter().enumerate().filter(|(_, block)| matches!(block.place, Place::Memory(_)));
         self.queue.extend(in_memory.map(|(index, _)| (fresh, index)));

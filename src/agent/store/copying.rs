@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Absorbed, Outgoing, Part, Store, fenced, one_piece};
+use super::{Absorbed, Held, Outgoing, Part, Store, fenced, one_piece};
 use crate::agent::protocol::{Layout, Sent};
 use crate::error::{Error, Result};
 use crate::id::{ChannelId, Generation, LogOffset, TaskId};
@@ -22,6 +22,8 @@ pub struct Arriving {
     pub end: LogOffset,
     /// Whether the sender has no more than that.
     pub all: bool,
+    /// Whether the sender has all that was published of it, and not only what came with frames.
+    pub whole: bool,
     /// Which request it is.
     pub sent: Sent,
 }
@@ -64,7 +66,7 @@ impl Store {
     /// [`Error::Fenced`] if a newer generation was here; [`Error::LogGap`] if the request comes late and not
     /// all that it brings is here, or goes on with a copy that is not here: whoever sent it must send again.
     pub fn begin_copy(&mut self, task: &TaskId, arriving: &Arriving) -> Result<()> {
-        let Arriving { generation, over, layout, reset, end, all, sent } = *arriving;
+        let Arriving { generation, over, reset, end, all, sent, .. } = *arriving;
         // What is here of a use of the epoch's name that is committed is nothing to this one.
         self.end_uses_below(&task.epoch_key(), over);
         let held = self.held.get(task);
@@ -74,7 +76,8 @@ impl Store {
         }
         if let Some(held) = held.filter(|held| held.generation == generation) {
             let known = held.replaced.unwrap_or_else(|| held.log.end());
-            let (is_whole, is_late) = (held.whole && held.replaced.is_none(), sent.is_late(held.sent));
+            let (is_whole, is_late) =
+                (held.whole.is_some() && held.replaced.is_none(), sent.is_late(held.sent));
             if (is_late || held.sent == Some(sent)) && end <= known && (is_whole || !all) {
                 return Ok(());
             }
@@ -87,7 +90,7 @@ impl Store {
             return Err(Error::LogGap { from: end, end: held.log.end() });
         }
         if reset {
-            self.begin_anew(task, generation, layout)?;
+            self.begin_anew(task, arriving)?;
         }
         if let Some(held) = self.held.get_mut(task) {
             held.sent = Some(sent);
@@ -97,39 +100,41 @@ impl Store {
 
     /// A copy begins in place of the one here. That one may count as long as not all has come, and the rest may never
     /// come, so it stays but for what differs.
-    fn begin_anew(&mut self, task: &TaskId, generation: Generation, layout: Layout) -> Result<()> {
+    fn begin_anew(&mut self, task: &TaskId, arriving: &Arriving) -> Result<()> {
+        let Arriving { generation, layout, .. } = *arriving;
         self.refuse_committed(task, generation)?;
-        match self.held.get_mut(task) {
-            Some(held) if !held.spoiled && !held.in_flight => {
-                // What is whole of the same attempt does not differ, and is not changed.
-                if !held.whole || held.whole_in != generation {
-                    held.replaced = Some(LogOffset::START);
-                }
-                held.generation = generation;
-                Ok(())
-            }
-            _ => self.begin(task, generation, layout),
+        let stays = |held: &&mut Held| !held.spoiled && !held.in_flight;
+        let Some(held) = self.held.get_mut(task).filter(stays) else {
+            return self.begin(task, generation, layout);
+        };
+        held.generation = generation;
+        // What is whole of the same attempt does not differ, and is not changed.
+        if held.whole != Some(generation) {
+            held.replaced = Some(LogOffset::START);
         }
+        Ok(())
     }
 
-    /// As [`Self::absorb`], of a block of a copy.
+    /// As [`Self::absorb`], of a block of a copy. Who has only what came with frames takes nothing from who may have more.
     ///
     /// # Errors
     /// As there; [`Error::LogGap`], too, if not all that lies before it has come, and if another copy stands here now.
     pub fn absorb_arriving(
         &mut self,
         task: &TaskId,
-        generation: Generation,
+        arriving: &Arriving,
         from: LogOffset,
         block: &Bytes,
     ) -> Result<Absorbed> {
+        let Arriving { generation, whole, .. } = *arriving;
+        let gap = |end| Error::LogGap { from, end };
         let held = self.held.get(task).filter(|held| held.generation >= generation);
-        let upto = held.map_or(Some(LogOffset::START), |held| held.replaced);
-        if let Some(upto) = upto.filter(|upto| held.is_none() || from > *upto) {
-            return Err(Error::LogGap { from, end: upto });
+        let upto = held.ok_or_else(|| gap(LogOffset::START))?.replaced;
+        if let Some(upto) = upto.filter(|upto| from > *upto) {
+            return Err(gap(upto));
         }
         let mut absorbed = self.absorb(task, generation, from, block);
-        if matches!(absorbed, Err(Error::LogFork { .. })) && upto == Some(from) {
+        if matches!(absorbed, Err(Error::LogFork { .. })) && whole && upto == Some(from) {
             // From here on it was never acknowledged, or is of an attempt that does not count.
             self.cut(task, from);
             absorbed = self.absorb(task, generation, from, block);
@@ -147,7 +152,7 @@ impl Store {
     /// # Errors
     /// [`Error::LogGap`] if it is not, as another stands here now, or is coming.
     pub fn complete_copy(&mut self, task: &TaskId, arriving: &Arriving) -> Result<()> {
-        let Arriving { generation, layout, end, .. } = *arriving;
+        let Arriving { generation, layout, end, whole, .. } = *arriving;
         let gap = |known| Error::LogGap { from: end, end: known };
         let held = self.held.get_mut(task).filter(|held| held.generation == generation && !held.spoiled);
         let held = held.ok_or_else(|| gap(LogOffset::START))?;
@@ -155,13 +160,18 @@ impl Store {
         if known < end {
             return Err(gap(known));
         }
-        if held.replaced.take().is_some() {
+        let replaces = held.replaced.take().is_some();
+        if replaces && !whole {
+            // What was here is what it was, and may be more.
+            return Ok(());
+        }
+        held.whole = Some(generation);
+        if replaces {
             (held.layout, held.absorbed) = (layout, false);
             if held.log.end() > known {
                 self.cut(task, known);
             }
         }
-        self.complete(task, generation);
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ use super::asking::SILENCE_PAUSE;
 use super::handler::{Handler, unexpected};
 use crate::agent::copying::{Copying, Step};
 use crate::agent::placement;
-use crate::agent::protocol::{AgentInfo, PIECE_BYTES, Piece, Request, Sent};
+use crate::agent::protocol::{AgentInfo, PIECE_BYTES, Piece, Repair, Request, Sent};
 use crate::agent::store::{Arriving, Outgoing, Part};
 use crate::edge::locked;
 use crate::error::{Error, Result};
@@ -30,8 +30,8 @@ pub(super) struct Logs<'a> {
 
 #[derive(Clone, Copy)]
 enum Kind {
-    /// The log of the attempt in this generation.
-    Own(Generation),
+    /// The log of the attempt in this generation, and whether all that was published of it is here.
+    Own(Generation, bool),
     /// What was absorbed by a task of this generation.
     Absorbed(Generation),
 }
@@ -39,7 +39,13 @@ enum Kind {
 impl<'a> Logs<'a> {
     /// The log of an attempt.
     pub(super) const fn own(task: &'a TaskId, generation: Generation) -> Self {
-        Self { tasks: std::slice::from_ref(task), near: task, kind: Kind::Own(generation) }
+        Self { tasks: std::slice::from_ref(task), near: task, kind: Kind::Own(generation, true) }
+    }
+
+    /// A log of which other copies are to be made.
+    pub(super) const fn of(repair: &'a Repair) -> Self {
+        let Repair { task, generation, whole, .. } = repair;
+        Self { tasks: std::slice::from_ref(task), near: task, kind: Kind::Own(*generation, *whole) }
     }
 
     /// What was absorbed of these logs, by a task of this generation last.
@@ -49,7 +55,7 @@ impl<'a> Logs<'a> {
 
     const fn channel(&self, peer: &AgentInfo) -> ChannelId {
         match self.kind {
-            Kind::Own(generation) => channel(generation, peer),
+            Kind::Own(generation, _) => channel(generation, peer),
             Kind::Absorbed(_) => channel(Generation::NONE, peer),
         }
     }
@@ -88,7 +94,7 @@ impl Handler {
     fn candidates(&self, logs: Logs<'_>) -> Vec<AgentInfo> {
         let members = self.members_now();
         match logs.kind {
-            Kind::Own(_) => self.peers(logs.near, &members),
+            Kind::Own(..) => self.peers(logs.near, &members),
             Kind::Absorbed(_) => {
                 let mut peers = placement::candidates(logs.near, self.info.id, &self.info.host, &members);
                 peers.sort_by_cached_key(|peer| self.connections.failed_lately(&peer.addr));
@@ -131,9 +137,20 @@ impl Handler {
                 parts.push((of, part));
                 bytes += part.bytes();
                 let request = match logs.kind {
-                    Kind::Own(_) => {
+                    Kind::Own(_, whole) => {
                         let over = locked(&self.store).over_below(&task.epoch_key());
-                        Request::Replicate { task, generation, over, layout, reset, from, blocks, all, sent }
+                        Request::Replicate {
+                            task,
+                            generation,
+                            over,
+                            layout,
+                            reset,
+                            from,
+                            blocks,
+                            all,
+                            whole,
+                            sent,
+                        }
                     }
                     Kind::Absorbed(born) => {
                         pieces.push(Piece { task, generation, from, blocks });
@@ -173,10 +190,10 @@ impl Handler {
         let here = store.generation(task).unwrap_or(Generation::NONE);
         let generation = match kind {
             // A newer attempt's blocks must not go out under an older one's name.
-            Kind::Own(ours) if here > ours => {
+            Kind::Own(ours, _) if here > ours => {
                 return Err(Error::Fenced { task: task.clone(), newer: here, ours });
             }
-            Kind::Own(ours) => ours,
+            Kind::Own(ours, _) => ours,
             Kind::Absorbed(_) => here,
         };
         Ok(store.outgoing(task, channel).map(|outgoing| (generation, outgoing, self.next_request())))
@@ -203,17 +220,17 @@ impl Handler {
 
     /// Holds a piece of an attempt's log.
     pub(in crate::edge) fn replicated(&self, request: Request) -> Result<()> {
-        let Request::Replicate { task, generation, over, layout, reset, mut from, blocks, all, sent } =
+        let Request::Replicate { task, generation, over, layout, reset, mut from, blocks, all, whole, sent } =
             request
         else {
             return Err(unexpected());
         };
         let end = blocks.iter().fold(from, |end, block| end.plus(block.len() as u64));
-        let arriving = Arriving { generation, over, layout, reset, end, all, sent };
+        let arriving = Arriving { generation, over, layout, reset, end, all, whole, sent };
         locked(&self.store).begin_copy(&task, &arriving)?;
         let deadline = Some(Instant::now() + self.peer_patience());
         for block in &blocks {
-            self.hold_arriving(deadline, &task, generation, from, block)?;
+            self.hold_arriving(deadline, &task, &arriving, from, block)?;
             from = from.plus(block.len() as u64);
         }
         if all {

@@ -66,7 +66,9 @@ impl Handler {
             let Some(copy) = copy.filter(|copy| counts(&holder, copy)) else { continue };
             // Of several attempts' copies none is known to be a part of another, but for what was shown.
             if !is_absorbed || !grant.has_several || (copy.is_shown && copy.end == grant.shown.end) {
-                copies.push((holder.id, copy.end));
+                // Nobody vouches for what came with frames: its last block is sent again, and compared.
+                let known = if copy.whole { copy.end } else { copy.end.before() };
+                copies.push((holder.id, known));
             }
             // This agent's own copy wins a tie: nothing needs to be moved then.
             let better = |(longest, _): &(LogOffset, AgentInfo)| {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::handler::Handler;
-use crate::agent::store::{Absorbed, Reopened, Store, Victims};
+use crate::agent::store::{Absorbed, Arriving, Reopened, Store, Victims};
 use crate::config::SpillPolicy;
 use crate::edge::locked;
 use crate::edge::net::server::Server;
@@ -46,11 +46,11 @@ impl Handler {
         &self,
         deadline: Option<Instant>,
         task: &TaskId,
-        generation: Generation,
+        arriving: &Arriving,
         from: LogOffset,
         block: &Bytes,
     ) -> Result<()> {
-        let absorb = |store: &mut Store| store.absorb_arriving(task, generation, from, block);
+        let absorb = |store: &mut Store| store.absorb_arriving(task, arriving, from, block);
         self.hold_with(deadline, block, absorb).map(drop)
     }
 

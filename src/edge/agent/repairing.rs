@@ -58,7 +58,7 @@ impl Handler {
         }
         let wanted = self.depth().saturating_add(1);
         let mut copying = Copying::new(wanted, Duration::ZERO).held_by(repair.holders.clone());
-        let seen = self.see_that(Logs::own(&repair.task, repair.generation), &mut copying);
+        let seen = self.see_that(Logs::of(repair), &mut copying);
         let holders = copying.into_holders();
         if holders.len() == before {
             // Nothing has changed; who leaves is not among them, and still has it.

@@ -43,12 +43,19 @@ impl Job {
     fn cut_off(&mut self) {
         // There are always as many others as copies are wanted.
         let cuts_max = self.cluster.hosts.len() - 1 - self.setting.depth;
-        let are_wanted = self.setting.crashes > 0 && self.cluster.cuts.len() < cuts_max;
+        let may_be = !self.cluster.is_paused(0) && self.cluster.cuts.len() < cuts_max;
+        let are_wanted = self.setting.crashes > 0 && may_be;
         if !are_wanted || self.dice.below(self.setting.calm) > 0 {
             return;
         }
         let host = self.cluster.any_host(&mut self.dice);
-        let cut = Cut::of_some(host, self.cluster.hosts.len(), &mut self.dice);
+        // Who is back while the driver is paused is not told whether it counts as dead.
+        let driver_may_pause = self.cluster.cuts.is_empty();
+        let cut = match self.dice.chance(10) && driver_may_pause {
+            true => Cut::of_driver(),
+            false => Cut::of_some(host, self.cluster.hosts.len(), &mut self.dice),
+        };
+        let Cut { host, .. } = cut;
         let is_cut = self.cluster.cuts.iter().any(|cut| cut.host == host);
         if is_cut || (cut.may_kill() && self.crashes >= self.setting.crashes) {
             return;
@@ -64,6 +71,7 @@ impl Job {
         self.cluster.cuts = cuts;
         for Cut { host, .. } in &back {
             self.note(|| format!("host {host} is back"));
+            self.cluster.driver_goes_on |= *host == 0;
         }
         self.crashes -= back.iter().filter(|cut: &&Cut| cut.may_kill()).count();
     }

@@ -55,16 +55,33 @@ fn bring(
     all: bool,
     byte: u8,
 ) -> Result<()> {
-    let (score, generation) = (task("score", 1, 0), Generation(generation));
-    let sent = Sent { by: AgentId(9), number };
-    let (over, reset, end_at) = (Generation::NONE, from == 0, LogOffset(end));
-    let arriving = Arriving { generation, over, layout: LAYOUT, reset, end: end_at, all, sent };
-    store.begin_copy(&score, &arriving)?;
-    for at in (from..end).step_by(10) {
-        store.absorb_arriving(&score, generation, LogOffset(at), &block(byte, 10))?;
+    let (generation, sent) = (Generation(generation), Sent { by: AgentId(9), number });
+    let arriving = Arriving { generation, reset: from == 0, all, sent, ..arriving(LogOffset(end)) };
+    bring_it(store, &arriving, from, byte)
+}
+
+/// All of a log up to `end`, as whoever has all that was published sends it.
+fn arriving(end: LogOffset) -> Arriving {
+    Arriving {
+        generation: Generation(2),
+        over: Generation::NONE,
+        layout: LAYOUT,
+        reset: true,
+        end,
+        all: true,
+        whole: true,
+        sent: Sent { by: AgentId(9), number: 6 },
     }
-    if all {
-        store.complete_copy(&score, &arriving)?;
+}
+
+fn bring_it(store: &mut Store, arriving: &Arriving, from: u64, byte: u8) -> Result<()> {
+    let score = task("score", 1, 0);
+    store.begin_copy(&score, arriving)?;
+    for at in (from..arriving.end.0).step_by(10) {
+        store.absorb_arriving(&score, arriving, LogOffset(at), &block(byte, 10))?;
+    }
+    if arriving.all {
+        store.complete_copy(&score, arriving)?;
     }
     Ok(())
 }
@@ -98,10 +115,7 @@ fn a_request_that_is_repeated_takes_nothing_back() {
     bring(&mut store, (1, 5), (0, 10), true, 7).unwrap();
     assert_eq!((store.version(&score), store.is_whole(&score)), (version, true));
     // Broken off, it is carried out when it comes again.
-    let sent = Sent { by: AgentId(9), number: 6 };
-    let (generation, end) = (Generation(1), LogOffset(30));
-    let over = Generation::NONE;
-    let broken_off = Arriving { generation, over, layout: LAYOUT, reset: true, end, all: true, sent };
+    let broken_off = Arriving { generation: Generation(1), ..arriving(LogOffset(30)) };
     store.begin_copy(&score, &broken_off).unwrap();
     assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(10)), true));
     bring(&mut store, (1, 6), (0, 30), true, 7).unwrap();
@@ -151,30 +165,23 @@ fn what_a_stale_request_has_all_of_is_not_all() {
     let mut store = store();
     let score = task("score", 1, 0);
     bring(&mut store, (1, 5), (0, 30), true, 8).unwrap();
-    let arriving = |number, end| Arriving {
-        generation: Generation(2),
-        over: Generation::NONE,
-        layout: LAYOUT,
-        reset: true,
-        end: LogOffset(end),
-        all: true,
-        sent: Sent { by: AgentId(9), number },
-    };
-    let (stale, newer) = (arriving(6, 10), arriving(7, 30));
+    let stale = arriving(LogOffset(10));
+    let newer = Arriving { sent: Sent { by: AgentId(9), number: 7 }, ..arriving(LogOffset(30)) };
     store.begin_copy(&score, &stale).unwrap();
     store.begin_copy(&score, &newer).unwrap();
     let refused = store.complete_copy(&score, &stale);
     assert!(matches!(refused, Err(Error::LogGap { .. })), "nothing has come: {refused:?}");
     for at in [0, 10, 20] {
-        store.absorb_arriving(&score, Generation(2), LogOffset(at), &block(7, 10)).unwrap();
+        store.absorb_arriving(&score, &newer, LogOffset(at), &block(7, 10)).unwrap();
     }
-    store.absorb_arriving(&score, Generation(2), LogOffset::START, &block(7, 10)).unwrap();
+    store.absorb_arriving(&score, &stale, LogOffset::START, &block(7, 10)).unwrap();
     store.complete_copy(&score, &stale).unwrap();
     store.complete_copy(&score, &newer).unwrap();
     assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(30)), true));
     // What was never compared is not gone on with.
-    store.begin_copy(&score, &Arriving { generation: Generation(3), ..arriving(8, 10) }).unwrap();
-    let gap = store.absorb_arriving(&score, Generation(3), LogOffset(20), &block(9, 10));
+    let next = Arriving { generation: Generation(3), sent: Sent { by: AgentId(9), number: 8 }, ..stale };
+    store.begin_copy(&score, &next).unwrap();
+    let gap = store.absorb_arriving(&score, &next, LogOffset(20), &block(9, 10));
     assert!(matches!(gap, Err(Error::LogGap { .. })), "{gap:?}");
     check(&store, &[]);
 }
@@ -184,16 +191,9 @@ fn what_a_committed_use_of_a_name_has_left_is_no_beginning_of_a_copy() {
     let mut store = store();
     let score = task("score", 1, 0);
     bring(&mut store, (1, 5), (0, 30), true, 7).unwrap();
-    let arriving = Arriving {
-        generation: Generation(6),
-        over: Generation(5),
-        layout: LAYOUT,
-        reset: true,
-        end: LogOffset(10),
-        all: false,
-        sent: Sent { by: AgentId(9), number: 6 },
-    };
-    store.begin_copy(&score, &arriving).unwrap();
+    let (generation, over) = (Generation(6), Generation(5));
+    let next = Arriving { generation, over, all: false, ..arriving(LogOffset(10)) };
+    store.begin_copy(&score, &next).unwrap();
     assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset::START), false));
     check(&store, &[]);
 }
@@ -211,6 +211,58 @@ fn what_consumers_have_absorbed_stands_until_a_copy_is_there_in_its_place() {
     bring(&mut store, (2, 6), (10, 20), true, 7).unwrap();
     assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(20)), true));
     assert!(store.is_own(&score));
+    check(&store, &[]);
+}
+
+#[test]
+fn what_comes_from_who_has_a_part_takes_nothing_from_who_has_more() {
+    let mut store = store();
+    let score = task("score", 1, 0);
+    let part = Arriving { whole: false, ..arriving(LogOffset(20)) };
+    bring(&mut store, (1, 5), (0, 30), true, 7).unwrap();
+    // It holds that much, and more.
+    bring_it(&mut store, &part, 0, 7).unwrap();
+    assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(30)), true));
+    let other = Arriving { sent: Sent { by: AgentId(9), number: 7 }, ..part };
+    let refused = bring_it(&mut store, &other, 0, 8);
+    assert!(matches!(refused, Err(Error::LogFork { .. })), "{refused:?}");
+    assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(30)), true));
+    // Where there is nothing, it is a copy.
+    store.forget(&score, Generation(9));
+    bring_it(&mut store, &Arriving { generation: Generation(10), ..part }, 0, 8).unwrap();
+    assert_eq!(store.end(&score), Some(LogOffset(20)));
+    check(&store, &[]);
+}
+
+#[test]
+fn a_copy_whose_beginning_was_dropped_meanwhile_is_not_all_there() {
+    let mut store = store();
+    let score = task("score", 1, 0);
+    for at in [0, 10, 20] {
+        store.absorb_copy(&score, Generation(1), LogOffset(at), &block(7, 10)).unwrap();
+    }
+    let copy = arriving(LogOffset(20));
+    store.begin_copy(&score, &copy).unwrap();
+    for at in [0, 10] {
+        store.absorb_arriving(&score, &copy, LogOffset(at), &block(7, 10)).unwrap();
+    }
+    // Whoever confirms frames says that it is another run's from there on.
+    store.drop_stale(&score, store.version(&score), LogOffset(10));
+    let gap = store.complete_copy(&score, &copy);
+    assert!(matches!(gap, Err(Error::LogGap { end: LogOffset(10), .. })), "{gap:?}");
+    check(&store, &[]);
+}
+
+#[test]
+fn what_a_fence_was_raised_for_is_gone_on_with_where_a_copy_was_on_its_way() {
+    let mut store = store();
+    let score = task("score", 1, 0);
+    bring(&mut store, (1, 5), (0, 20), true, 7).unwrap();
+    bring(&mut store, (2, 6), (0, 10), false, 7).unwrap();
+    let copy = store.fence(&score, Generation(3)).unwrap();
+    assert_eq!((copy.end, copy.whole), (LogOffset(20), true));
+    bring(&mut store, (3, 7), (20, 30), true, 8).unwrap();
+    assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(30)), true));
     check(&store, &[]);
 }
 
