@@ -39,5 +39,6 @@ mod state_saved;
 mod states;
 mod timers;
 mod unreadable;
+mod upstream;
 mod values;
 mod world;

@@ -120,7 +120,7 @@ impl Store {
         self.fence(task, generation)
     }
 
-    fn newest(&self, task: &TaskId) -> Option<&Reopened> {
+    pub(super) fn newest(&self, task: &TaskId) -> Option<&Reopened> {
         self.reopened.get(task)?.last()
     }
 

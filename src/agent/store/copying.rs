@@ -74,6 +74,10 @@ impl Store {
         if let Some(held) = held.filter(|held| held.generation > generation) {
             return Err(fenced(task, held.generation, generation));
         }
+        // A copy that was sent before, and comes only now, is a dead attempt's; nothing here tells it from one that counts.
+        if let Some(newest) = self.newest(task).filter(|newest| newest.generation > generation) {
+            return Err(fenced(task, newest.generation, generation));
+        }
         if let Some(held) = held.filter(|held| held.generation == generation) {
             let known = held.replaced.unwrap_or_else(|| held.log.end());
             let (is_whole, is_late) =
@@ -101,15 +105,15 @@ impl Store {
     /// A copy begins in place of the one here. That one may count as long as not all has come, and the rest may never
     /// come, so it stays but for what differs.
     fn begin_anew(&mut self, task: &TaskId, arriving: &Arriving) -> Result<()> {
-        let Arriving { generation, layout, .. } = *arriving;
+        let Arriving { generation, layout, whole, .. } = *arriving;
         self.refuse_committed(task, generation)?;
         let stays = |held: &&mut Held| !held.spoiled && !held.in_flight;
         let Some(held) = self.held.get_mut(task).filter(stays) else {
             return self.begin(task, generation, layout);
         };
         held.generation = generation;
-        // What is whole of the same attempt does not differ, and is not changed.
-        if held.whole != Some(generation) {
+        // What is whole of the same attempt does not differ, and is not changed. Nor does a part take anything's place.
+        if whole && held.whole != Some(generation) {
             held.replaced = Some(LogOffset::START);
         }
         Ok(())
@@ -126,7 +130,7 @@ impl Store {
         from: LogOffset,
         block: &Bytes,
     ) -> Result<Absorbed> {
-        let Arriving { generation, whole, .. } = *arriving;
+        let Arriving { generation, .. } = *arriving;
         let gap = |end| Error::LogGap { from, end };
         let held = self.held.get(task).filter(|held| held.generation >= generation);
         let upto = held.ok_or_else(|| gap(LogOffset::START))?.replaced;
@@ -134,7 +138,7 @@ impl Store {
             return Err(gap(upto));
         }
         let mut absorbed = self.absorb(task, generation, from, block);
-        if matches!(absorbed, Err(Error::LogFork { .. })) && whole && upto == Some(from) {
+        if matches!(absorbed, Err(Error::LogFork { .. })) && upto == Some(from) {
             // From here on it was never acknowledged, or is of an attempt that does not count.
             self.cut(task, from);
             absorbed = self.absorb(task, generation, from, block);
@@ -160,17 +164,15 @@ impl Store {
         if known < end {
             return Err(gap(known));
         }
-        let replaces = held.replaced.take().is_some();
-        if replaces && !whole {
-            // What was here is what it was, and may be more.
-            return Ok(());
-        }
-        held.whole = Some(generation);
-        if replaces {
+        if held.replaced.take().is_some() {
             (held.layout, held.absorbed) = (layout, false);
             if held.log.end() > known {
                 self.cut(task, known);
             }
+        }
+        // A part makes nothing whole that was here before.
+        if whole || self.held.get(task).is_some_and(|held| held.whole.is_none() && !held.absorbed) {
+            self.complete(task, generation);
         }
         Ok(())
     }

@@ -59,7 +59,13 @@ impl Handler {
     /// At the end of a task whose output stays inside: sees to it that the logs it has absorbed stand on as
     /// many agents as are wanted before Spark shows that output to anyone. The sender's agent has each, and so
     /// has this one; where they are the same, or may be on one host, or more are wanted, others are given a copy.
+    ///
+    /// With a checkpoint they are committed, as at the edge: what is shown at the end of a chain depends on them, and those
+    /// further down do not have them where that is more than `sharing_depth` hops from here.
     pub(in crate::edge) fn spread(&self, session: &Session) -> Result<()> {
+        if self.disk.has_segments() {
+            return self.share(session);
+        }
         let wanted = self.depth();
         // Of several that take a copy, one may be the sender's agent, which has it.
         let is_near = self.shares_its_host(session)?;

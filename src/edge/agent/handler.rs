@@ -44,6 +44,8 @@ pub(in crate::edge) struct Session {
     pub(in crate::edge) inside: bool,
     /// Copies of its log that were found when it was opened, until this agent publishes it.
     pub(super) copies: Copies,
+    /// How much of it was found then.
+    pub(super) found: LogOffset,
     /// Whether its in-flight log was begun.
     pub(in crate::edge) sends: bool,
     /// Tasks whose logs it has absorbed, and what of each.
@@ -68,6 +70,7 @@ impl Session {
             failed,
             inside,
             copies,
+            found: LogOffset::START,
             sends,
             absorbed,
             pool,

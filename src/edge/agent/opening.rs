@@ -92,6 +92,7 @@ impl Handler {
         let has_frames = self.reach_frames(&mut grant);
         let mut session = Session::new(task.clone(), grant, lost, open.inside, copies);
         let end = locked(&self.store).end(&task).unwrap_or_default();
+        session.found = end;
         // What rides in frames is with those who depend on it; what was published stays so.
         if !session.inside || session.grant.whole.is_some() {
             self.begin_publishing(&mut session)?;
@@ -312,6 +313,13 @@ impl Handler {
             let blocks = self.read(task, from)?;
             if blocks.is_empty() {
                 return Ok(());
+            }
+            // What a newer attempt has put in its place is not this one's to write.
+            match locked(&self.store).generation(task) {
+                Some(newer) if newer > grant.generation => {
+                    return Err(Error::Fenced { task: task.clone(), newer, ours: grant.generation });
+                }
+                _ => {}
             }
             let mut pending = Vec::with_capacity(blocks.len());
             for block in &blocks {

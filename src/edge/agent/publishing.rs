@@ -69,9 +69,10 @@ impl Handler {
         if moved || !session.published || is_alone {
             locked(&self.store).complete(&session.task, session.grant.generation);
             // Of a log that is lost there is nothing but this layout's: its rows must not pass for those of the one before.
-            let anew = (session.lost && !session.published).then_some(LogOffset::START);
+            // What stays inside is published for the first time here, though some of it may have been found.
+            let adopts = !session.published && (session.lost || session.inside);
             // Refused if a newer attempt has opened the task: then this block is not acknowledged.
-            self.tell_holders(session, anew)?;
+            self.tell_holders(session, adopts.then_some(session.found))?;
             session.published = true;
         }
         Ok(())

@@ -267,6 +267,18 @@ fn what_a_fence_was_raised_for_is_gone_on_with_where_a_copy_was_on_its_way() {
 }
 
 #[test]
+fn a_dead_attempts_copy_that_comes_late_is_refused_where_nothing_was() {
+    let mut store = store();
+    let score = task("score", 1, 0);
+    let at = AgentInfo { id: AgentId(7), addr: "there".into(), host: "h".into(), driver: false };
+    assert!(store.reopened(&score, Generation(2), at).is_none(), "nothing is here");
+    let late = bring(&mut store, (1, 5), (0, 10), true, 7);
+    assert!(matches!(late, Err(Error::Fenced { newer: Generation(2), .. })), "{late:?}");
+    assert_eq!(store.end(&score), None);
+    bring(&mut store, (2, 6), (0, 10), true, 8).unwrap();
+}
+
+#[test]
 fn a_fenced_request_does_not_make_those_of_the_newer_generation_late() {
     let mut store = store();
     bring(&mut store, (2, 5), (0, 10), false, 7).unwrap();
