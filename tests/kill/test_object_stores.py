@@ -1,4 +1,4 @@
-"""Everything killed, and the store itself, with the checkpoint in a real S3 server."""
+"""Everything killed, the store too, with the checkpoint in real servers of two kinds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import azure_server
 import expiring_keys
 import faulty_store
 import pytest
 import s3_server
 import scene
 import state_driver
+import store_server
 import stories
 from dying import PATIENCE_SECONDS, await_mark, driver, log_of
 from pyspark import cloudpickle
@@ -36,32 +38,40 @@ def server(tmp_path: Path) -> Iterator[s3_server.Server]:
         yield server
 
 
+@pytest.fixture(params=[s3_server, azure_server], ids=["s3", "abfss"])
+def any_server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[store_server.Server]:
+    with store_server.running(request.param.Server, tmp_path / "store") as server:
+        yield server
+
+
 def test_a_batch_job_goes_on_where_it_was_from_an_object_store(
-    tmp_path: Path, server: s3_server.Server
+    tmp_path: Path, any_server: store_server.Server
 ) -> None:
-    record = stories.killed_batch_job(tmp_path, attach=server.settings())
-    assert any(".seg" in str(file) for file in server.files)
-    stories.the_same_job_goes_on(tmp_path, record, attach=server.settings())
+    record = stories.killed_batch_job(tmp_path, attach=any_server.settings())
+    assert any(".seg" in name for name in any_server.objects)
+    stories.the_same_job_goes_on(tmp_path, record, attach=any_server.settings())
     # Of a claim that was given up, an empty object stays; of a killed agent, that it may write.
     kept = (".incarnation", ".alive")
-    left = [file for file in server.files if file.stat().st_size and file.suffix not in kept]
+    left = [name for name, size in any_server.objects.items() if size and not name.endswith(kept)]
     assert not left, "what is committed is removed"
-    assert s3_server.SECRET not in log_of(tmp_path).read_text()
+    assert any_server.secret not in log_of(tmp_path).read_text()
 
 
 def test_a_stream_killed_in_a_batch_gives_it_again_from_an_object_store(
-    tmp_path: Path, server: s3_server.Server
+    tmp_path: Path, any_server: store_server.Server
 ) -> None:
-    stories.killed_stream_goes_on(tmp_path, attach=server.settings())
+    stories.killed_stream_goes_on(tmp_path, attach=any_server.settings())
 
 
-def test_keyed_state_goes_on_from_an_object_store(tmp_path: Path, server: s3_server.Server) -> None:
+def test_keyed_state_goes_on_from_an_object_store(
+    tmp_path: Path, any_server: store_server.Server
+) -> None:
     for batch in range(3):
         state_driver.put(tmp_path, batch)
-    plan: dict[str, Any] = {"attach": server.settings(), "pause": 0.0}
+    plan: dict[str, Any] = {"attach": any_server.settings(), "pause": 0.0}
     with driver("state_driver.py", tmp_path, hang=(1, "written"), **plan) as process:
         await_mark(tmp_path / "written 1", process)
-    assert any(file.suffix == ".delta" for file in server.files)
+    assert any(name.endswith(".delta") for name in any_server.objects)
     with driver("state_driver.py", tmp_path, hang=None, **plan) as process:
         assert process.wait(PATIENCE_SECONDS) == 0, log_of(tmp_path).read_text()[-3000:]
     state_driver.check(tmp_path, 3)
@@ -146,7 +156,7 @@ def test_doctor_tries_the_store(server: s3_server.Server, monkeypatch: pytest.Mo
     done = CliRunner().invoke(app, ["doctor", "--checkpoint-dir", url])
     assert f"fail checkpoint_dir {url}" in " ".join(done.output.split())
     assert "another-secret" not in done.output
-    assert not server.files
+    assert not server.objects
 
 
 def test_requests_that_fail_and_answers_that_are_lost_change_nothing(
@@ -160,8 +170,8 @@ def test_requests_that_fail_and_answers_that_are_lost_change_nothing(
         # Each of them, of more than a hundred requests.
         assert all(proxy.seen[fault] for fault in faulty_store.FAULTS), proxy.seen
         assert proxy.seen["PUT"] > 20, proxy.seen
-    left = [file for file in server.files if file.stat().st_size]
-    assert not [file for file in left if file.suffix == ".seg"], "what is committed is removed"
+    left = [name for name, size in server.objects.items() if size]
+    assert not [name for name in left if name.endswith(".seg")], "what is committed is removed"
 
 
 @clonos.causal("double", flush="call")

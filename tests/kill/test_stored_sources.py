@@ -116,9 +116,9 @@ def test_a_driver_whose_machine_is_lost_goes_on_elsewhere_with_every_line_once(
     assert lines == [f"line {n}" for n in range(COUNT)]
     assert s3_server.SECRET not in log_of(tmp_path).read_text()
     # What Spark has committed is removed, part by part, and in the background.
-    segments = [str(file) for file in server.files if ".seg" in str(file)]
+    segments = [name for name in server.objects if ".seg" in name]
     assert segments
-    wait_until(lambda: not any("/batch-0/" in str(file) for file in server.files), "a removal", 100)
+    wait_until(lambda: not any("/batch-0/" in name for name in server.objects), "a removal", 100)
 
 
 @pytest.fixture
