@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from clonos import errors
 from clonos._services import (
     call,
-    datetime_now,
     idempotency_key,
+    now,
     numpy_rng,
     random,
     service,
@@ -45,7 +45,6 @@ __all__ = [
     "attach",
     "call",
     "causal",
-    "datetime_now",
     "errors",
     "exchange",
     "functions",
@@ -53,6 +52,7 @@ __all__ = [
     "map_in_arrow",
     "map_in_pandas",
     "map_partitions",
+    "now",
     "numpy_rng",
     "random",
     "service",

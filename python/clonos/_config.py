@@ -209,6 +209,25 @@ def parse_checkpoint_dir(path: str | os.PathLike[str] | None) -> str | None:
     return None if path is None else parse_location("checkpoint_dir", path)
 
 
+def parse_spill_dir(path: str | os.PathLike[str] | None) -> str | None:
+    """Return the path of a folder, which each host has of its own.
+
+    Raises
+    ------
+    ConfigError
+        If it is no path.
+    """
+    return None if path is None else _text_of("spill_dir", path)
+
+
+def _text_of(setting: str, path: object) -> str:
+    text = path if isinstance(path, str) else getattr(path, "__fspath__", lambda: None)()
+    if not isinstance(text, str):
+        message = f"{setting}={path!r} is neither text nor a pathlib.Path"
+        raise ConfigError(message, "CONFIG")
+    return text
+
+
 def parse_location(setting: str, path: str | os.PathLike[str]) -> str:
     """Return the absolute path of a folder, or the URL of an object store as it is.
 
@@ -222,9 +241,9 @@ def parse_location(setting: str, path: str | os.PathLike[str]) -> str:
     Raises
     ------
     ConfigError
-        If it is another URL, or one of which a ``pathlib.Path`` was made.
+        If it is no path, another URL, or one of which a ``pathlib.Path`` was made.
     """
-    given = os.fspath(path).removeprefix("file://").removeprefix("file:")
+    given = _text_of(setting, path).removeprefix("file://").removeprefix("file:")
     text = without_secrets(given)
     if text != given:
         message = f"{setting}={text!r} has something secret in it: give that as storage_options"
@@ -314,6 +333,34 @@ def parse_ports(value: str | int | None) -> tuple[int, int]:
     message = (
         f"agent_ports={value!r} is no range of ports from 1 to {PORT_MAX:,}, such as '40000-40100'"
     )
+    raise ConfigError(message, "CONFIG")
+
+
+def parse_port(setting: str, value: object) -> int:
+    """Return a port; 0 is any.
+
+    Raises
+    ------
+    ConfigError
+        If it is no whole number from 0 to 65,535.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= PORT_MAX:
+        return value
+    message = f"{setting}={value!r} is no port: a whole number from 1 to {PORT_MAX:,}, or 0 for any"
+    raise ConfigError(message, "CONFIG")
+
+
+def parse_name(setting: str, value: object) -> str | None:
+    """Return a name, or None if there is none.
+
+    Raises
+    ------
+    ConfigError
+        If it is no text, or an empty one.
+    """
+    if value is None or (isinstance(value, str) and value.strip()):
+        return value
+    message = f"{setting}={value!r} is no name: write text, or leave it out"
     raise ConfigError(message, "CONFIG")
 
 

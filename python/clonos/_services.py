@@ -167,7 +167,7 @@ def time() -> float:
     return time_ns() / 1e9
 
 
-def datetime_now(tz: tzinfo | None = None) -> datetime:
+def now(tz: tzinfo | None = None) -> datetime:
     """Date and time in `tz` (default: UTC), recorded in a causal task; microseconds."""
     return datetime.fromtimestamp(time_ns() // 1000 / 1e6, tz or UTC)
 

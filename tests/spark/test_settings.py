@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import socket
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.functions import spark_partition_id
 
 import clonos
-from clonos import causal, errors
+from clonos import _attached, causal, errors
 from clonos._attached import current_config
 
 pytestmark = pytest.mark.timeout(240)
@@ -90,8 +92,6 @@ def test_equal_rows_are_given_any_of_their_answers(plain_spark: Any) -> None:
 
 
 def test_the_drivers_agent_listens_where_it_is_told(plain_spark: Any) -> None:
-    import socket
-
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -126,8 +126,6 @@ def test_nothing_is_encrypted_unless_spark_does_or_attach_is_told(plain_spark: A
 
 
 def test_a_port_that_is_taken_is_named(plain_spark: Any) -> None:
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -148,3 +146,42 @@ def test_a_row_key_tells_equal_rows_apart(session: Any) -> None:
         raise Again
     with session.epoch("keyed"):
         assert keyed(5) == first
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("driver_port", 99_999),
+        ("driver_port", -1),
+        ("driver_port", "7001"),
+        ("driver_host", 3),
+        ("host_label", " "),
+        ("checkpoint_dir", 3),
+        ("checkpoint_dir", b"/tmp"),
+        ("spill_dir", 3),
+        ("metrics", "x"),
+    ],
+)
+def test_what_is_out_of_range_is_named_and_stops_no_session(
+    plain_spark: Any, setting: str, value: Any
+) -> None:
+    with clonos.attach(plain_spark) as session:
+        with pytest.raises(errors.ConfigError, match=f"{setting}="):
+            clonos.attach(plain_spark, **{setting: value})
+        assert session.is_active
+
+
+def test_an_attach_that_fails_late_leaves_nothing_behind(plain_spark: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(errors.ConfigError, match="metrics="):
+            clonos.attach(plain_spark, metrics=address)
+    assert _attached.latest() is None
+    threads = {path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")}
+    assert "clonos-tcp" not in threads, "its agent listens still"
+
+
+def test_what_is_no_session_is_refused_by_name() -> None:
+    for nothing in (None, "spark", 3):
+        with pytest.raises(errors.ConfigError, match="is no Spark session"):
+            clonos.attach(nothing)  # type: ignore[arg-type]

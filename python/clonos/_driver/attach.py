@@ -8,7 +8,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from clonos import _attached, _core
 from clonos._config import (
@@ -28,22 +28,27 @@ from clonos._config import (
     parse_depth,
     parse_encrypt,
     parse_io_timeout,
+    parse_name,
     parse_network_timeout,
     parse_options,
+    parse_port,
     parse_ports,
     parse_retained,
     parse_seconds,
     parse_size,
+    parse_spill_dir,
     parse_spill_policy,
 )
 from clonos._driver import spark_private
 from clonos._driver.borders import stage_borders
 from clonos._driver.local_iterators import LocalIterators
+from clonos._driver.metrics import parse_address
 from clonos._driver.plans import plan_uses
 from clonos._driver.session import Session
 from clonos._temporary import SESSION_FILE, private_folder, write_private
 from clonos._versions import check_spark
 from clonos._worker.agents import sweep
+from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -165,9 +170,9 @@ def attach(
     Raises
     ------
     ConfigError
-        If a setting is out of range, the session there is has an epoch open and would be stopped,
-        Spark is of a version that Clonos does not know, or a Spark Connect server has no Clonos, or
-        takes no Java function.
+        If a setting is out of range, `spark` is no session or was stopped, the session there is has
+        an epoch open and would be stopped, Spark is of a version that Clonos does not know, or a
+        Spark Connect server has no Clonos, or takes no Java function.
 
     Notes
     -----
@@ -190,21 +195,28 @@ def attach(
     asked = {name: value for name, value in locals().items() if name != "spark"}
     asked["adopt"] = parse_adopt(adopt)
     asked["storage_options"] = parse_options(storage_options)
+    _check_session(spark)
     check_spark(spark.version)
-    if not spark_private.is_classic(spark):
-        return _client(spark, asked)
+    attached = _classic if spark_private.is_classic(spark) else _client
+    return attached(spark, asked)
+
+
+def _classic(spark: SparkSession, asked: dict[str, Any]) -> Session:
+    """Attach a session that has a JVM: as `attach`, whose checked arguments `asked` are."""
     context = spark.sparkContext
     settings = context.getConf()
     local = _is_local(context.master or "")
-    bind_host, reached_as = _driver_hosts(settings, driver_host, local)
+    bind_host, reached_as = _driver_hosts(settings, asked["driver_host"], local)
     before = _attached.latest()
     if isinstance(before, Session) and _is_same(before, spark, asked):
         _join(before, spark, reached_as or bind_host)
         return before
     chosen = _chosen(asked, settings, local=local)
+    _check_own(asked)
     # A setting of the session, which a program may change before it starts a query.
     chosen["state_epochs"] = _batches_retained(spark)
-    # Only now: a setting that is refused stops nothing.
+    # Only now: a setting that is refused stops nothing. What cannot be had, as a port that is taken
+    # or a folder that nobody may write, is seen when the session before has given back its own.
     _attached.check_replaceable()
     if before is not None:
         before.stop()
@@ -219,17 +231,46 @@ def attach(
     config = config.with_driver_addr(reached_as)
 
     iterators = LocalIterators(spark)
-    agent = _start_agent(spark, config, (bind_host, driver_port), host_label, iterators)
-    advertised = config.with_driver_addr(agent.addr)
-    write_private(folder / SESSION_FILE, advertised.to_bytes())
-    session = Session(spark, agent, advertised, folder, asked, iterators=iterators)
-    atexit.register(session.stop)
-    if metrics is not None:
-        session.serve_metrics(metrics)
-    register_formats(spark, advertised, reached_as or bind_host)
-    _attached.set_current(session)
-    session.adopt()
+    bind = (bind_host, asked["driver_port"])
+    agent = _start_agent(spark, config, bind, asked["host_label"], iterators)
+    stop = agent.stop
+    try:
+        advertised = config.with_driver_addr(agent.addr)
+        write_private(folder / SESSION_FILE, advertised.to_bytes())
+        session = Session(spark, agent, advertised, folder, asked, iterators=iterators)
+        stop = session.stop
+        atexit.register(stop)
+        if asked["metrics"] is not None:
+            session.serve_metrics(asked["metrics"])
+        register_formats(spark, advertised, reached_as or bind_host)
+        _attached.set_current(session)
+        session.adopt()
+    except BaseException:
+        stop()
+        raise
     return session
+
+
+def _check_own(asked: dict[str, Any]) -> None:
+    """Refuse what is out of range of the arguments of `attach` that the core is not told of."""
+    parse_port("driver_port", asked["driver_port"])
+    for name in ("driver_host", "host_label"):
+        parse_name(name, asked[name])
+    if asked["metrics"] is not None:
+        parse_address(asked["metrics"])
+
+
+def _check_session(spark: object) -> None:
+    if not hasattr(type(spark), "readStream"):
+        message = f"spark={spark!r} is no Spark session: give what SparkSession.builder made"
+        raise ConfigError(message, "CONFIG")
+    session = cast("SparkSession", spark)
+    if spark_private.is_classic(session):
+        stopped = not spark_private.is_running(session)
+    else:
+        stopped = getattr(session, "is_stopped", False)
+    if stopped:
+        raise ConfigError("spark is a session that was stopped: make another", "CONFIG")
 
 
 def _is_same(before: Session, spark: SparkSession, asked: dict[str, Any]) -> bool:
@@ -259,7 +300,6 @@ def _client(spark: SparkSession, asked: dict[str, Any]) -> ConnectSession:
 
 def _chosen(asked: dict[str, Any], settings: Any, *, local: bool) -> dict[str, Any]:
     """Return what the core is told of the arguments of `attach`, each of which is checked."""
-    spill_dir = asked["spill_dir"]
     return {
         "local": local,
         "guarantee": choice("guarantee", asked["guarantee"], Guarantee),
@@ -270,7 +310,7 @@ def _chosen(asked: dict[str, Any], settings: Any, *, local: bool) -> dict[str, A
         "spill_policy": parse_spill_policy(asked["spill_policy"], asked["agent_scope"]),
         "clock_resolution_ns": parse_seconds("clock_resolution", asked["clock_resolution"], 10**9),
         "compress_frames": choice("compression", asked["compression"], Compression) == "lz4",
-        "spill_dir": None if spill_dir is None else os.fspath(spill_dir),
+        "spill_dir": parse_spill_dir(asked["spill_dir"]),
         "checkpoint_dir": parse_checkpoint_dir(asked["checkpoint_dir"]),
         "storage_options": parse_options(asked["storage_options"]),
         "flush_interval_ms": parse_seconds("flush_interval", asked["flush_interval"], 1000),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from clonos import _core
 from clonos._temporary import private_folder
@@ -114,7 +114,9 @@ def _show(console: Console, report: dict[str, Any]) -> None:
     tasks: list[dict[str, Any]] = report.get("tasks", report.get("states", []))
     columns = list(dict.fromkeys(key for task in tasks for key in task))
     if columns:
-        table = Table(*columns, title=str(report["title"]), title_justify="left")
+        # Folded where the screen is narrow, not cut off: the end of its name tells a task.
+        heads = [Column(column, overflow="fold") for column in columns]
+        table = Table(*heads, title=str(report["title"]), title_justify="left")
         for task in tasks:
             table.add_row(*(_cell(task.get(column, "")) for column in columns))
         console.print(table)
