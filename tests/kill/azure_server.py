@@ -52,11 +52,6 @@ class Server(store_server.Server):
         return {"endpoint": endpoint, "account_name": ACCOUNT, "account_key": SECRET}
 
     @property
-    def wrong_options(self) -> dict[str, str]:
-        wrong = base64.b64encode(b"another-secret").decode()
-        return {**self.options, "account_key": wrong}
-
-    @property
     def objects(self) -> dict[str, int]:
         found: dict[str, int] = {}
         marker = ""

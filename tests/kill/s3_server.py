@@ -47,10 +47,6 @@ class Server(store_server.Server):
             "secret_access_key": SECRET,
         }
 
-    @property
-    def wrong_options(self) -> dict[str, str]:
-        return {**self.options, "secret_access_key": "another-secret"}
-
     def admin(self, *command: str) -> None:
         """Run a command of the server's administration."""
         endpoint = ("--endpoint-url", f"http://127.0.0.1:{self.port}")

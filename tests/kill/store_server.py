@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import os
 import shutil
@@ -60,7 +61,7 @@ def built_by_go(module: str, version: str) -> Path:
     return built(f"{name}-{version}", name, make, tool="go", where="/usr/local/go/bin")
 
 
-class Server:
+class Server(abc.ABC):
     """A server, on a port of its own."""
 
     # How its URLs begin, and what must be shown nowhere.
@@ -81,9 +82,9 @@ class Server:
         """Make what is there before it starts."""
         (self.data / BUCKET).mkdir()
 
+    @abc.abstractmethod
     def command(self) -> Sequence[str | Path]:
         """What starts it."""
-        raise NotImplementedError
 
     @property
     def environment(self) -> dict[str, str]:
@@ -91,14 +92,9 @@ class Server:
         return {}
 
     @property
+    @abc.abstractmethod
     def options(self) -> dict[str, str]:
         """What ``storage_options`` says of it."""
-        raise NotImplementedError
-
-    @property
-    def wrong_options(self) -> dict[str, str]:
-        """The same, with a secret that is not its."""
-        raise NotImplementedError
 
     def settings(self, prefix: str = "logs", **changes: Any) -> dict[str, Any]:
         """Arguments of ``clonos.attach``."""
