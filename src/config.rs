@@ -256,6 +256,12 @@ impl SessionConfig {
         Ok(bytes)
     }
 
+    /// How many exchanges far determinants travel: with a checkpoint at least one, as consumers write down what comes.
+    #[must_use]
+    pub fn hops(&self) -> u32 {
+        self.sharing_depth.max(u32::from(self.checkpoint_dir.is_some()))
+    }
+
     /// Inverse of [`Self::to_bytes`].
     ///
     /// # Errors
@@ -292,5 +298,18 @@ impl std::fmt::Debug for SessionConfig {
             .field("agent_scope", &self.agent_scope)
             .field("encrypt", &self.encrypt)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_be_written_down_travels_to_those_who_do() {
+        let alone = SessionConfig { sharing_depth: 0, ..SessionConfig::new("app", [0; 32]) };
+        let kept = SessionConfig { checkpoint_dir: Some("/logs".into()), ..alone.clone() };
+        let deep = SessionConfig { sharing_depth: 3, ..kept.clone() };
+        assert_eq!([&alone, &kept, &deep].map(SessionConfig::hops), [0, 1, 3]);
     }
 }

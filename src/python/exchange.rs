@@ -18,7 +18,7 @@ use super::door::enter;
 use super::lock;
 use super::service_task::PyServiceTask;
 use crate::agent::protocol::{Recovery, Request};
-use crate::config::{FULL_DEPTH, SessionConfig, SpillPolicy};
+use crate::config::{SessionConfig, SpillPolicy};
 use crate::edge::agent::pending_frames::PendingFrames;
 use crate::error::{Error, Result};
 use crate::exchange::{Compression, Cut, Gather, RIDING_BYTES_MAX, Round, Scatter, ScatterOptions, Stage};
@@ -82,15 +82,13 @@ impl Ends {
     fn stage(&self, task: Option<&PyServiceTask>, config: Option<&SessionConfig>) -> Stage<PendingFrames> {
         let id = task.map_or(&self.id, |task| &task.id);
         let pending = PendingFrames::new(config, id.epoch_key());
-        let depth = config.map_or(0, |config| config.sharing_depth);
+        let depth = config.map_or(0, SessionConfig::hops);
         let inner = task.map(|task| lock(&task.inner));
         let service = inner.as_ref().map(|inner| &inner.task);
         let orders = service.map(|service| service.orders().to_vec()).unwrap_or_default();
         let gather = self.sender.is_some().then(|| Gather::new(pending, orders));
         let tasks = task.and_then(|task| task.tasks);
         let scatter = self.scatter(id, tasks, config);
-        // Everyone downstream, if all are to have it.
-        let depth = if depth == FULL_DEPTH { u32::MAX } else { depth };
         let prior = task.map(|task| std::mem::take(&mut *lock(&task.prior))).unwrap_or_default();
         Stage::new(id, depth, gather, scatter, service, &prior)
     }

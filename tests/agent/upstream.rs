@@ -1,12 +1,12 @@
 //! What is shown depends on operators any number of exchanges up: with a checkpoint all of that survives the loss of
 //! everything, however few hops it is handed on.
 
-use clonos::agent::protocol::OpenTask;
+use clonos::agent::protocol::{OpenTask, Reply, Request};
 use clonos::edge::net::client::Client;
 use clonos::id::TaskId;
 
 use crate::reopened::{absorb, consumer, fail, inside, keep, open_when_known, worker_of, world};
-use crate::world::{AgentProcess, World, append, close, opening, restarted, task, text};
+use crate::world::{AgentProcess, Peer, World, append, close, opening, restarted, task, text};
 
 fn last() -> TaskId {
     TaskId { operator: "h".into(), ..task(0) }
@@ -53,6 +53,27 @@ fn so_does_a_driver_that_has_lost_all_executors() {
     let mut worker = world.worker();
     open_when_known(&mut worker, &task(0), 10);
     all_is_found(|open| worker.open(open).unwrap().prior);
+}
+
+#[test]
+fn what_a_sender_has_published_is_not_sent_on_by_those_who_have_it() {
+    let world = world(true);
+    let (a, _b) = (world.executor("a"), world.process("b"));
+    let sent = || match Peer::of(&world, a.addr()).ask(&Request::Stats) {
+        Reply::Stats(stats) => stats.sent_bytes,
+        other => panic!("{other:?}"),
+    };
+    let mut on_a = world.worker_of(&a);
+    let sender = on_a.open(inside(&task(0), 1)).unwrap();
+    keep(&mut on_a, sender.session, "rides");
+    append(&mut on_a, sender.session, &text("named, and large")).unwrap();
+    close(&mut on_a, sender.session);
+    let before = sent();
+    assert!(before > 0);
+    let taker = on_a.open(inside(&consumer(0), 2)).unwrap();
+    absorb(&mut on_a, taker.session, &task(0), &["rides"]).unwrap();
+    close(&mut on_a, taker.session);
+    assert_eq!(sent(), before);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 """Two exchanges in a chain, in a driver to be killed whole: ``python chain_driver.py '<json>'``.
 
-Keys of the JSON: folder, stream (whether the rows come in micro-batches), die (whether to say where
-it is and then wait to be killed).
+Keys of the JSON: folder, depth (of sharing), stream (whether the rows come in micro-batches), die
+(whether to say where it is and then wait to be killed).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def main() -> None:
     plan = json.loads(sys.argv[1])
     folder = Path(plan["folder"])
     spark = scene.start("local-cluster[2,1,1024]")
-    with clonos.attach(spark, checkpoint_dir=folder / "logs") as session:
+    settings = {"checkpoint_dir": folder / "logs", "sharing_depth": plan["depth"]}
+    with clonos.attach(spark, **settings) as session:
         (stream if plan["stream"] else batch)(spark, session, plan)
     (folder / "done").touch()
     spark.stop()

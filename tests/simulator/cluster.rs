@@ -42,6 +42,8 @@ pub(crate) struct Cluster {
     pub(crate) stamp: u64,
     /// Logs of this use that some agents have whole, as the registry was told.
     pub(crate) published: BTreeSet<TaskId>,
+    /// Whether inner tasks commit what they absorbed.
+    pub(crate) commits: bool,
 }
 
 /// An open task.
@@ -83,6 +85,7 @@ impl Cluster {
             late,
             stamp,
             published,
+            commits: false,
         };
         cluster.registry.look_at_clock(now);
         (0..cluster.hosts.len()).for_each(|number| cluster.register(number));

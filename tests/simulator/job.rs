@@ -56,13 +56,14 @@ type Check = Result<(), String>;
 
 impl Job {
     pub(crate) fn new(setting: Setting) -> Self {
-        let cluster = Cluster::new(
+        let mut cluster = Cluster::new(
             setting.hosts,
             setting.depth,
             setting.mutation,
             Late::new(setting.seed),
             setting.room,
         );
+        cluster.commits = setting.commits;
         let dice = Dice::new(setting.seed);
         Self {
             cluster,

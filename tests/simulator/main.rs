@@ -60,6 +60,8 @@ pub(crate) struct Setting {
     /// How often the epoch's name is used, each time after the commit of the time before.
     pub(crate) uses: u64,
     pub(crate) room: Room,
+    /// Whether inner tasks commit what they absorbed, as with a checkpoint.
+    pub(crate) commits: bool,
     pub(crate) mutation: Mutation,
     pub(crate) traced: bool,
 }
@@ -84,6 +86,7 @@ impl Setting {
                 Room { memory: 4_000, refused: 2, seed },
                 Room { memory: 600, refused: 5, seed },
             ][dice.below(3)],
+            commits: dice.chance(50),
             mutation: Mutation::None,
             traced: false,
         }

@@ -24,6 +24,9 @@ impl Cluster {
         if self.mutation == Mutation::NoSpread {
             return Ok(());
         }
+        if self.commits {
+            return self.share(session);
+        }
         let store = &self.hosts[session.host].store;
         let are_few = |task: &&TaskId| self.depth > 1 || store.is_own(task);
         let tasks: Vec<TaskId> = session.absorbed.iter().filter(are_few).cloned().collect();
@@ -63,13 +66,20 @@ impl Cluster {
     fn share_all(&mut self, session: &Session, own: &AgentInfo, tasks: &[TaskId]) -> Result<()> {
         let by = Sharer { agent: own.id, generation: session.grant.generation };
         let compared = self.compare(session.host, by, tasks)?;
-        let mut holders = self.share_with_some(session, tasks.to_vec())?;
+        let ride = tasks.iter().zip(&compared).filter(|(_, (_, is_whole))| !is_whole);
+        let ride: Vec<TaskId> = ride.map(|(task, _)| task.clone()).collect();
+        let mut holders = match ride.is_empty() {
+            true => Vec::new(),
+            false => self.share_with_some(session, ride)?,
+        };
         holders.push(own.id);
         self.count.registry += 1;
         let store = &self.hosts[session.host].store;
         let beginning = |task: &TaskId| store.beginning(task, store.end(task)?);
-        let shown =
-            tasks.iter().zip(compared).filter_map(|(task, by)| Some((task.clone(), by, beginning(task)?)));
+        let shown = tasks
+            .iter()
+            .zip(compared)
+            .filter_map(|(task, (by, _))| Some((task.clone(), by, beginning(task)?)));
         let shown: Vec<_> = shown.collect();
         self.tell_registry(session.host, Request::Visible { tasks: shown, holders, by })
     }
@@ -83,13 +93,13 @@ impl Cluster {
         Some(!store.has_withdrawn(task, generation))
     }
 
-    /// As `Handler::compared`.
-    fn compare(&mut self, host: usize, by: Sharer, tasks: &[TaskId]) -> Result<Vec<Generation>> {
+    /// As `Handler::compared`: the attempt that each is a part of, and whether that has published it.
+    fn compare(&mut self, host: usize, by: Sharer, tasks: &[TaskId]) -> Result<Vec<(Generation, bool)>> {
         use Mutation::{NoConfirmation, NobodyHasCopies, StaleCounts};
         // What these let pass would be seen here.
         let is_skipped = [NoConfirmation, NobodyHasCopies, StaleCounts].contains(&self.mutation);
         if is_skipped {
-            return Ok(vec![Generation(u64::MAX); tasks.len()]);
+            return Ok(vec![(Generation(u64::MAX), false); tasks.len()]);
         }
         let own = self.hosts[host].info.id;
         let asked: Vec<_> = {
@@ -102,7 +112,7 @@ impl Cluster {
         };
         self.count.registry += 1;
         let counting = self.ask(host, |registry| registry.counting(by, &asked))?;
-        let compared = counting.iter().map(|counting| counting.generation).collect();
+        let compared = counting.iter().map(|counting| (counting.generation, counting.whole)).collect();
         for ((task, _), Counting { generation, newest, holders, whole, .. }) in asked.iter().zip(counting) {
             let ours = self.hosts[host].blocks(task);
             let end = self.hosts[host].store.end(task).unwrap_or_default();

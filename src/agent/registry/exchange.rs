@@ -121,12 +121,12 @@ impl Registry {
     fn counting_of(&mut self, agent: AgentId, task: &TaskId, vouched: Generation) -> Counting {
         let Some(entry) = self.tasks.get(task) else { return Counting::default() };
         let (generation, layout, published) = (entry.generation, entry.layout, entry.published);
-        let first = Counting { generation, layout, published, ..Counting::default() };
+        let first = Counting { generation, layout, published, whole: entry.whole, ..Counting::default() };
         if entry.opens < 2 || vouched == generation {
             return Counting { published: false, ..first };
         }
         if entry.whole {
-            return Counting { holders: self.infos(&entry.holders), whole: true, ..first };
+            return Counting { holders: self.infos(&entry.holders), ..first };
         }
         let newest = entry.attempted.back().and_then(|(by, at)| Some((*by, self.agents.info(*at)?.clone())));
         if newest.is_some() {

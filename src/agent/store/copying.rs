@@ -109,7 +109,12 @@ impl Store {
         self.refuse_committed(task, generation)?;
         let stays = |held: &&mut Held| !held.spoiled && !held.in_flight;
         let Some(held) = self.held.get_mut(task).filter(stays) else {
-            return self.begin(task, generation, layout);
+            self.begin(task, generation, layout)?;
+            if let Some(part) = self.held.get_mut(task).filter(|_| !whole) {
+                // As what came with frames: nobody vouches for more than its beginning.
+                part.absorbed = true;
+            }
+            return Ok(());
         };
         held.generation = generation;
         // What is whole of the same attempt does not differ, and is not changed. Nor does a part take anything's place.
@@ -170,8 +175,7 @@ impl Store {
                 self.cut(task, known);
             }
         }
-        // A part makes nothing whole that was here before.
-        if whole || self.held.get(task).is_some_and(|held| held.whole.is_none() && !held.absorbed) {
+        if whole {
             self.complete(task, generation);
         }
         Ok(())

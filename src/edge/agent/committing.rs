@@ -90,7 +90,8 @@ impl Handler {
         if tasks.is_empty() {
             return Ok(());
         }
-        let shared = self.share_all(session, &tasks);
+        // What was shared is what was found now, be it that it was compared once more: it must be what the session took.
+        let shared = self.share_all(session, &tasks).and_then(|()| self.has_what_it_absorbed(session));
         if shared.is_err() {
             locked(&self.store).not_shared(&epoch, tasks);
         }
@@ -114,8 +115,13 @@ impl Handler {
         let by = Sharer { agent: self.info.id, generation: session.grant.generation };
         let logs = self.compared(by, tasks)?;
         let pending = self.persist_copies(&logs, session.grant.used)?;
+        // What its sender has published stands where it is wanted, however much of it is here.
+        let ride = logs.iter().filter(|(_, counting)| !counting.whole).map(|(log, _)| log.task.clone());
+        let ride: Vec<TaskId> = ride.collect();
         let mut copying = Copying::new(self.depth(), self.patience());
-        self.see_that(Logs::absorbed(&session.task, tasks, session.grant.generation), &mut copying)?;
+        if !ride.is_empty() {
+            self.see_that(Logs::absorbed(&session.task, &ride, session.grant.generation), &mut copying)?;
+        }
         let peers = copying.holders().iter().map(|peer| peer.id);
         let holders = peers.chain([self.info.id]).collect();
         for Writing { task, version, index, written } in pending {
@@ -329,7 +335,7 @@ impl Handler {
             return Ok(pending);
         }
         for (Shared { task, version, end, .. }, counting) in logs {
-            if locked(&self.store).is_durable(task) {
+            if counting.whole || locked(&self.store).is_durable(task) {
                 continue;
             }
             let author = Author { generation: counting.generation, layout: counting.layout, used };

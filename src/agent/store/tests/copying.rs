@@ -230,7 +230,8 @@ fn what_comes_from_who_has_a_part_takes_nothing_from_who_has_more() {
     // Where there is nothing, it is a copy.
     store.forget(&score, Generation(9));
     bring_it(&mut store, &Arriving { generation: Generation(10), ..part }, 0, 8).unwrap();
-    assert_eq!(store.end(&score), Some(LogOffset(20)));
+    assert_eq!((store.end(&score), store.is_whole(&score)), (Some(LogOffset(20)), false));
+    assert!(!store.is_own(&score));
     check(&store, &[]);
 }
 
