@@ -160,6 +160,7 @@ def test_a_row_key_tells_equal_rows_apart(session: Any) -> None:
         ("checkpoint_dir", b"/tmp"),
         ("spill_dir", 3),
         ("metrics", "x"),
+        ("metrics", 5),
     ],
 )
 def test_what_is_out_of_range_is_named_and_stops_no_session(

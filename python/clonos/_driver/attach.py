@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import hashlib
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -220,7 +221,23 @@ def _classic(spark: SparkSession, asked: dict[str, Any]) -> Session:
     _attached.check_replaceable()
     if before is not None:
         before.stop()
+    with contextlib.ExitStack() as undo:
+        session = _begun(spark, asked, chosen, (bind_host, reached_as), undo)
+        undo.pop_all()
+    return session
+
+
+def _begun(
+    spark: SparkSession,
+    asked: dict[str, Any],
+    chosen: dict[str, Any],
+    hosts: tuple[str, str],
+    undo: contextlib.ExitStack,
+) -> Session:
+    """Begin a session; `undo` has what takes it back if that fails halfway."""
+    (bind_host, reached_as), context = hosts, spark.sparkContext
     folder = _session_folder(context.applicationId)
+    undo.callback(shutil.rmtree, folder, ignore_errors=True)
     config = _core.SessionConfig(
         app_id=_application(context.applicationId),
         secret=os.urandom(32),
@@ -231,31 +248,30 @@ def _classic(spark: SparkSession, asked: dict[str, Any]) -> Session:
     config = config.with_driver_addr(reached_as)
 
     iterators = LocalIterators(spark)
+    undo.callback(iterators.end)
     bind = (bind_host, asked["driver_port"])
     agent = _start_agent(spark, config, bind, asked["host_label"], iterators)
-    stop = agent.stop
-    try:
-        advertised = config.with_driver_addr(agent.addr)
-        write_private(folder / SESSION_FILE, advertised.to_bytes())
-        session = Session(spark, agent, advertised, folder, asked, iterators=iterators)
-        stop = session.stop
-        atexit.register(stop)
-        if asked["metrics"] is not None:
-            session.serve_metrics(asked["metrics"])
-        register_formats(spark, advertised, reached_as or bind_host)
-        _attached.set_current(session)
-        session.adopt()
-    except BaseException:
-        stop()
-        raise
+    undo.callback(agent.stop)
+    advertised = config.with_driver_addr(agent.addr)
+    write_private(folder / SESSION_FILE, advertised.to_bytes())
+    session = Session(spark, agent, advertised, folder, asked, iterators=iterators)
+    undo.callback(session.stop)
+    atexit.register(session.stop)
+    if asked["metrics"] is not None:
+        session.serve_metrics(asked["metrics"])
+    register_formats(spark, advertised, reached_as or bind_host)
+    _attached.set_current(session)
+    session.adopt()
     return session
 
 
 def _check_own(asked: dict[str, Any]) -> None:
     """Refuse what is out of range of the arguments of `attach` that the core is not told of."""
     parse_port("driver_port", asked["driver_port"])
-    for name in ("driver_host", "host_label"):
-        parse_name(name, asked[name])
+    parse_name("driver_host", asked["driver_host"])
+    # Empty: none, whatever the environment says.
+    if asked["host_label"] != "":
+        parse_name("host_label", asked["host_label"])
     if asked["metrics"] is not None:
         parse_address(asked["metrics"])
 

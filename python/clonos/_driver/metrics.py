@@ -22,7 +22,7 @@ def parse_address(value: str) -> tuple[str, int]:
     ConfigError
         If the value is no address.
     """
-    host, colon, port = value.rpartition(":")
+    host, colon, port = str(value).rpartition(":")
     if colon and host and port.isdecimal() and int(port) <= PORT_MAX:
         return host.removeprefix("[").removesuffix("]"), int(port)
     message = f"metrics={value!r} is no address: write host:port, such as '127.0.0.1:9095'"
