@@ -71,6 +71,9 @@ class BatchSession:
     def watch_streams(self) -> None:
         """Nothing, as `watch`."""
 
+    def rdd_is_made(self, number: int) -> None:
+        """Nothing: here there are no RDDs."""
+
     def mark_rows(self, function: Any, *, takes_marks: bool) -> None:
         """Nothing: rows are told apart by their arguments and ``row_key=`` alone."""
 

@@ -22,6 +22,7 @@ from clonos._driver.adopt import Adoption
 from clonos._driver.listener import progress_listener
 from clonos._driver.local_iterators import LocalIterators
 from clonos._driver.metrics import serve
+from clonos._driver.own_epochs import OwnEpochs
 from clonos._driver.row_marks import RowMarks
 from clonos._driver.strays import Strays
 from clonos._epochs import BATCH_BYTES, BATCH_BYTES_SETTING, STAMP_BITS, check_epoch_name
@@ -34,8 +35,6 @@ from clonos._worker.place import (
     QUERY_PROPERTY,
     STAMP_PROPERTY,
     application_query,
-    execution_epoch,
-    stage_epoch,
 )
 from clonos.errors import ConfigError
 
@@ -95,8 +94,7 @@ class Session:
         self._named: dict[str, str] = {}
         # Runs in which streaming queries were started last.
         self._runs: dict[str, str] = {}
-        # SQL executions whose rows are fetched one partition at a time.
-        self._iterated: set[int] = set()
+        self._own = OwnEpochs(spark, agent, config.app_id, self._stopped)
         self._closing: list[Callable[[], None]] = []
         self._adoption: Adoption | None = None
         self._marks = RowMarks(spark)
@@ -179,7 +177,7 @@ class Session:
             context = self.spark.sparkContext
             before = {of: context.getLocalProperty(of) or "" for of in of_block}
             _set_properties(context, of_block)
-            strays = Strays(self._executions())
+            strays = Strays(self._own.executions())
             self._strays.append(strays)
             try:
                 yield
@@ -188,7 +186,7 @@ class Session:
                 if spark_private.is_running(self.spark):
                     _set_properties(context, before)
                 self._strays.remove(strays)
-                strays.see(self._executions())
+                strays.see(self._own.executions())
                 # It points at the block, so it must be given from here.
                 strays.warn(name)
         except BaseException:
@@ -247,6 +245,10 @@ class Session:
             causal.run(self.config, self.check, of, batch, number)
 
         return causal_batch
+
+    def rdd_is_made(self, number: int) -> Any:
+        """Begin to watch an RDD, whose epoch ends with it; see `OwnEpochs.rdd_is_made`."""
+        return self._own.rdd_is_made(number)
 
     def next_attempt(self) -> int:
         """Number the runs of batch functions, as Spark numbers attempts of tasks."""
@@ -395,7 +397,7 @@ class Session:
 
     def watch_streams(self) -> None:
         """Listen to all sessions of the application in which a streaming query runs."""
-        with self._what_fails_is_logged():
+        with self._own.what_fails_is_logged():
             others = spark_private.sessions_of_streams(self.spark, self._watched)
             for name, streams in others.items():
                 self._listen_to(name, streams)
@@ -433,32 +435,17 @@ class Session:
 
     def _watch_executions(self) -> None:
         """Commit the epochs of what has ended and stands in no ``epoch`` scope."""
-        query = application_query(self.config.app_id)
         while not self._stopped.wait(EXECUTION_POLL_SECONDS):
-            with self._what_fails_is_logged():
+            with self._own.what_fails_is_logged():
                 if not self.config.local:
                     executors = spark_private.executors(self.spark.sparkContext)
                     self._agent.executors_are(executors)
             self._pass_on_traces()
             self.watch_streams()
-            with self._what_fails_is_logged():
-                self._commit_stages(query)
-            executions = self._executions()
+            executions = self._own.executions()
             for strays in list(self._strays):
                 strays.see(executions)
-            # Spark may be shutting down under us; then there is nothing left to commit. Otherwise
-            # what fails is tried again.
-            with self._what_fails_is_logged():
-                left = executions - self._iterated
-                ended = {e for e in left if spark_private.execution_ended(self.spark, e)}
-                # The jobs of a `toLocalIterator` run when their execution is over.
-                if ended:
-                    ended -= spark_private.running_executions(self.spark.sparkContext)
-                # Found once: they have a job for each partition, and no end.
-                self._iterated |= {e for e in ended if spark_private.goes_on(self.spark, e)}
-                for execution in ended - self._iterated:
-                    with self._what_fails_is_logged():
-                        self._agent.commit_epoch(query, execution_epoch(str(execution)))
+            self._own.commit_ended()
 
     def _pass_on_traces(self) -> None:
         """Log what the driver's agent, whose threads have no interpreter, has to say."""
@@ -467,32 +454,6 @@ class Session:
             _log.log(logging.ERROR if is_error else logging.WARNING, "%s", line)
         if dropped:
             _log.warning("%d more warnings of the driver's agent were dropped", dropped)
-
-    def _commit_stages(self, query: str) -> None:
-        """Commit the epochs of stages that no job needs any more: those of jobs over RDDs."""
-        stages = self._own_epochs("stage-")
-        if stages:
-            for stage in stages - spark_private.running_stages(self.spark.sparkContext, stages):
-                with self._what_fails_is_logged():
-                    self._agent.commit_epoch(query, stage_epoch(stage))
-
-    @contextlib.contextmanager
-    def _what_fails_is_logged(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception:  # noqa: BLE001, whatever py4j raises of a JVM that goes
-            if not self._stopped.is_set():
-                _log.debug("what Spark has ended was not looked after", exc_info=True)
-
-    def _executions(self) -> set[int]:
-        """Numbers of the SQL executions that record in no ``epoch`` scope."""
-        return self._own_epochs("sql-")
-
-    def _own_epochs(self, prefix: str) -> set[int]:
-        """Numbers of the open epochs with such names that belong to no ``epoch`` scope."""
-        query = application_query(self.config.app_id)
-        epochs = (str(epoch) for of, epoch in self._agent.live_epochs() if of == query)
-        return {int(e.removeprefix(prefix)) for e in epochs if e.startswith(prefix)}
 
 
 def _set_properties(context: SparkContext, values: dict[str, str]) -> None:

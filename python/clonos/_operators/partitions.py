@@ -6,9 +6,11 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from clonos import _attached
 from clonos._operators.exchange import map_stage
 from clonos._operators.spec import spec_of
 from clonos._worker.libraries import LIBRARIES, Libraries
+from clonos._worker.place import rdd_epoch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,9 +71,10 @@ def map_partitions(
     """``RDD.mapPartitions`` in which the causal services are recorded.
 
     Outside ``session.epoch`` the RDD is its own epoch: whenever Spark computes one of its
-    partitions again, in whichever job, it gets the same answers. They are kept for as long as the
-    application runs, as a frame or an RDD made of it may ask for them at any time: a program that
-    makes many of them does so within ``session.epoch``, at whose end they go.
+    partitions again, in whichever job, it gets the same answers. They are kept for as long as
+    there is anything that may ask for them, an RDD, a frame or a job made of it. When the last of
+    these is gone is known as the driver's JVM collects garbage, which Spark has it do every
+    ``spark.cleaner.periodicGC.interval``.
 
     Parameters
     ----------
@@ -87,9 +90,14 @@ def map_partitions(
     pyspark.RDD
     """
     spec = spec_of(func, uid, stacklevel=4)
-    epoch = f"rdd-{next(_rdd_numbers)}"
+    number = next(_rdd_numbers)
+    epoch = rdd_epoch(number)
+    session = _attached.current()
+    alive = None if session is None else session.rdd_is_made(number)
 
-    def body(elements: Iterable[T], *, _libraries: Libraries = LIBRARIES) -> Iterator[U]:
+    def body(
+        elements: Iterable[T], *, _libraries: Libraries = LIBRARIES, _alive: object = alive
+    ) -> Iterator[U]:
         from clonos._worker import partitions
 
         return partitions.run_elements(spec, func, epoch, iter(elements))

@@ -23,7 +23,7 @@ RDD_CHUNK = 1000
 
 
 def open_task(
-    spec: OperatorSpec, epoch: str | None, *, inside: bool = False
+    spec: OperatorSpec, epoch: str | None, *, inside: bool = False, of_rdd: str | None = None
 ) -> _core.ServiceTask | None:
     """Open the task's log, or ``None`` where nothing is recorded.
 
@@ -34,12 +34,14 @@ def open_task(
         Epoch to use where Spark names none.
     inside : bool
         Whether all that the task does leaves it in frames, which carry its determinants.
+    of_rdd : str, optional
+        As for `current_place`.
     """
     if spec.config is None:
         record_nothing()
         return None
     config = _core.SessionConfig.from_bytes(spec.config)
-    place = current_place(config.app_id, epoch)
+    place = current_place(config.app_id, epoch, of_rdd=of_rdd)
     if place is None:
         return None
     if config.guarantee != "exactly_once":
@@ -78,7 +80,7 @@ def run_elements(
     spec: OperatorSpec, func: Callable[..., Any], epoch: str, elements: Iterator[Any]
 ) -> Iterator[Any]:
     """Run `func` over a partition of an RDD in a worker."""
-    task = open_task(spec, epoch)
+    task = open_task(spec, None, of_rdd=epoch)
     if task is None:
         return iter(func(elements))
 

@@ -67,6 +67,11 @@ def stage_epoch(stage: int) -> str:
     return f"stage-{stage}"
 
 
+def rdd_epoch(number: int) -> str:
+    """Return the epoch name of an RDD that `clonos.map_partitions` has made."""
+    return f"rdd-{number}"
+
+
 def epoch_tag(name: str | None = None, stamp: int = 0) -> str:
     """Return the tag of a run of a named epoch; without a name, what all such tags begin with."""
     # A tag has no commas, and a name may have any.
@@ -152,7 +157,9 @@ def epoch_of(properties: dict[str, str], app_id: str) -> tuple[str, int | str | 
     return application_query(app_id), None
 
 
-def current_place(app_id: str, epoch: str | None = None) -> Place | None:
+def current_place(
+    app_id: str, epoch: str | None = None, *, of_rdd: str | None = None
+) -> Place | None:
     """Return the task this process runs, or ``None`` outside Spark.
 
     Parameters
@@ -163,6 +170,9 @@ def current_place(app_id: str, epoch: str | None = None) -> Place | None:
         Epoch to use where Spark names none, in a job over RDDs (`DataFrame.foreachPartition` and
         `DataFrame.rdd` are such). Default: one for each stage, which Spark runs again under the
         same number, as jobs have no number that a task knows.
+    of_rdd : str, optional
+        Epoch of an RDD that is one of its own, whichever job computes it: a query's over a frame
+        that was made of it too.
     """
     from pyspark import TaskContext
 
@@ -173,7 +183,9 @@ def current_place(app_id: str, epoch: str | None = None) -> Place | None:
     tagged = _tagged(properties)
     stamp = properties.get(STAMP_PROPERTY) or (0 if tagged is None else tagged.stamp)
     query, found = epoch_of(properties, app_id)
-    if found is None:
+    if of_rdd is not None and query == application_query(app_id):
+        found = of_rdd
+    elif found is None:
         found = stage_epoch(context.stageId()) if epoch is None else epoch
     execution, root = properties.get(EXECUTION_PROPERTY), root_of(properties)
     return Place(

@@ -1,0 +1,125 @@
+"""The application's own epochs, of all that stands in no ``epoch`` scope."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from clonos._driver import spark_private
+from clonos._worker.place import application_query, execution_epoch, rdd_epoch, stage_epoch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from clonos import _core
+
+_log = logging.getLogger("clonos")
+
+
+class OwnEpochs:
+    """Commits the epochs of SQL executions, stages and RDDs once nobody can ask for them again.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        The attached session.
+    agent : _core.Agent
+        The driver's agent.
+    app_id : str
+        The application whose epochs they are.
+    stopped : threading.Event
+        Set when what fails is no longer of interest.
+    """
+
+    def __init__(
+        self, spark: SparkSession, agent: _core.Agent, app_id: str, stopped: threading.Event
+    ) -> None:
+        self._spark = spark
+        self._agent = agent
+        self._query = application_query(app_id)
+        self._stopped = stopped
+        # SQL executions whose rows are fetched one partition at a time.
+        self._iterated: set[int] = set()
+        # Weak references to what the functions of RDDs hold, by their numbers, and where the JVM
+        # puts those of which nothing is left.
+        self._rdds: dict[int, Any] = {}
+        self._rdds_lock = threading.Lock()
+        self._gone: Any = spark.sparkContext._jvm.java.lang.ref.ReferenceQueue()  # type: ignore[union-attr]
+
+    @contextlib.contextmanager
+    def what_fails_is_logged(self) -> Iterator[None]:
+        """Go on after whatever py4j raises of a JVM that goes: it is tried again."""
+        try:
+            yield
+        except Exception:  # noqa: BLE001, see above
+            if not self._stopped.is_set():
+                _log.debug("what Spark has ended was not looked after", exc_info=True)
+
+    def executions(self) -> set[int]:
+        """Numbers of the SQL executions that record in no ``epoch`` scope."""
+        return self._open("sql-")
+
+    def commit_ended(self) -> None:
+        """Commit the epochs of what has ended."""
+        for commit in (self._commit_stages, self._commit_executions, self._commit_rdds):
+            with self.what_fails_is_logged():
+                commit()
+
+    def rdd_is_made(self, number: int) -> Any:
+        """Begin to watch whether an RDD can still be computed.
+
+        Returns
+        -------
+        pyspark.Broadcast
+            For its function to hold. Spark keeps it with each RDD that runs the function, be it one
+            that only the JVM knows by now, so it goes when the last of them does.
+        """
+        context = self._spark.sparkContext
+        held = context.broadcast(None)
+        jvm: Any = context._jvm
+        with self._rdds_lock:
+            self._rdds[number] = jvm.java.lang.ref.WeakReference(held._jbroadcast, self._gone)
+        return held
+
+    def _commit_rdds(self) -> None:
+        if self._gone.poll() is None:
+            return
+        while self._gone.poll() is not None:
+            pass
+        with self._rdds_lock:
+            gone = {number for number, held in self._rdds.items() if held.get() is None}
+        for number in gone:
+            self._commit(rdd_epoch(number))
+            with self._rdds_lock:
+                del self._rdds[number]
+
+    def _commit_stages(self) -> None:
+        """Those of jobs over RDDs go when no job needs the stage any more."""
+        stages = self._open("stage-")
+        if stages:
+            running = spark_private.running_stages(self._spark.sparkContext, stages)
+            for stage in stages - running:
+                with self.what_fails_is_logged():
+                    self._commit(stage_epoch(stage))
+
+    def _commit_executions(self) -> None:
+        left = self.executions() - self._iterated
+        ended = {e for e in left if spark_private.execution_ended(self._spark, e)}
+        # The jobs of a `toLocalIterator` run when their execution is over.
+        if ended:
+            ended -= spark_private.running_executions(self._spark.sparkContext)
+        # Found once: they have a job for each partition, and no end.
+        self._iterated |= {e for e in ended if spark_private.goes_on(self._spark, e)}
+        for execution in ended - self._iterated:
+            with self.what_fails_is_logged():
+                self._commit(execution_epoch(str(execution)))
+
+    def _commit(self, epoch: str) -> None:
+        self._agent.commit_epoch(self._query, epoch)
+
+    def _open(self, prefix: str) -> set[int]:
+        epochs = (str(epoch) for of, epoch in self._agent.live_epochs() if of == self._query)
+        return {int(e.removeprefix(prefix)) for e in epochs if e.startswith(prefix)}
