@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import datetime as dt
 import decimal
-import gc
 import os
 import random
 import sys
@@ -252,45 +251,6 @@ def test_an_epoch_that_failed_keeps_its_log(session: Any, spark: Any) -> None:
         fail()
     with session.epoch("failing"):
         assert rows.collect() == first
-
-
-def test_an_rdd_is_its_own_epoch(session: Any, spark: Any) -> None:
-    numbers = spark.sparkContext.parallelize(range(ROWS), 3)
-    stamped = clonos.map_partitions(
-        numbers, lambda part: ((n, clonos.time_ns(), clonos.random.random()) for n in part)
-    )
-    assert stamped.collect() == stamped.collect()
-    assert session.stats().totals.replayed
-
-
-def test_the_epoch_of_an_rdd_ends_with_the_last_that_can_ask_for_it(
-    session: Any, spark: Any
-) -> None:
-    def rdds() -> set[str]:
-        return {str(of) for _, of in session._agent.live_epochs() if str(of).startswith("rdd-")}
-
-    def collected() -> set[str]:
-        gc.collect()
-        spark.sparkContext._jvm.System.gc()
-        time.sleep(2 * EXECUTION_POLL_SECONDS)
-        return rdds() - before
-
-    before = rdds()
-    numbers = spark.sparkContext.parallelize(range(ROWS), 3)
-    drawn = clonos.map_partitions(numbers, lambda part: ((n, clonos.random.random()) for n in part))
-    shown = drawn.collect()
-    frame = drawn.toDF(["n", "drawn"])
-    assert len(rdds() - before) == 1
-    # What the frame is made of only the JVM knows now.
-    del drawn
-    assert len(collected()) == 1
-    for asked in (frame, frame.where("n >= 0"), frame.rdd):
-        assert [tuple(row) for row in asked.collect()] == shown
-    del frame, asked
-    deadline = time.monotonic() + 30
-    while collected() and time.monotonic() < deadline:
-        pass
-    assert not collected()
 
 
 def test_sql_finds_a_registered_function(session: Any, spark: Any) -> None:

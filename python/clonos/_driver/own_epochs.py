@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clonos._driver import spark_private
@@ -43,9 +44,9 @@ class OwnEpochs:
         self._stopped = stopped
         # SQL executions whose rows are fetched one partition at a time.
         self._iterated: set[int] = set()
-        # Weak references to what the functions of RDDs hold, by their numbers, and where the JVM
-        # puts those of which nothing is left.
-        self._rdds: dict[int, Any] = {}
+        # Weak references to what the functions of RDDs hold and the file in which Spark keeps
+        # that, by their numbers; and where the JVM puts those of which nothing is left.
+        self._rdds: dict[int, tuple[Any, Path]] = {}
         self._rdds_lock = threading.Lock()
         self._gone: Any = spark.sparkContext._jvm.java.lang.ref.ReferenceQueue()  # type: ignore[union-attr]
 
@@ -81,7 +82,8 @@ class OwnEpochs:
         held = context.broadcast(None)
         jvm: Any = context._jvm
         with self._rdds_lock:
-            self._rdds[number] = jvm.java.lang.ref.WeakReference(held._jbroadcast, self._gone)
+            reference = jvm.java.lang.ref.WeakReference(held._jbroadcast, self._gone)
+            self._rdds[number] = reference, Path(held._path)
         return held
 
     def _commit_rdds(self) -> None:
@@ -90,9 +92,11 @@ class OwnEpochs:
         while self._gone.poll() is not None:
             pass
         with self._rdds_lock:
-            gone = {number for number, held in self._rdds.items() if held.get() is None}
-        for number in gone:
+            known = self._rdds.items()
+            gone = {number: file for number, (held, file) in known if held.get() is None}
+        for number, file in gone.items():
             self._commit(rdd_epoch(number))
+            file.unlink(missing_ok=True)
             with self._rdds_lock:
                 del self._rdds[number]
 

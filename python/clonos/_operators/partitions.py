@@ -96,13 +96,17 @@ def map_partitions(
     alive = None if session is None else session.rdd_is_made(number)
 
     def body(
-        elements: Iterable[T], *, _libraries: Libraries = LIBRARIES, _alive: object = alive
+        split: int,
+        elements: Iterable[T],
+        *,
+        _libraries: Libraries = LIBRARIES,
+        _alive: object = alive,
     ) -> Iterator[U]:
         from clonos._worker import partitions
 
-        return partitions.run_elements(spec, func, epoch, iter(elements))
+        return partitions.run_elements(spec, func, (epoch, split), iter(elements))
 
-    return rdd.mapPartitions(body)
+    return rdd.mapPartitionsWithIndex(body)
 
 
 def _dataframe_body(func: Callable[..., Any], uid: str | None) -> Any:

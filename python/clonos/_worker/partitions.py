@@ -23,7 +23,11 @@ RDD_CHUNK = 1000
 
 
 def open_task(
-    spec: OperatorSpec, epoch: str | None, *, inside: bool = False, of_rdd: str | None = None
+    spec: OperatorSpec,
+    epoch: str | None,
+    *,
+    inside: bool = False,
+    of_rdd: tuple[str, int] | None = None,
 ) -> _core.ServiceTask | None:
     """Open the task's log, or ``None`` where nothing is recorded.
 
@@ -34,8 +38,9 @@ def open_task(
         Epoch to use where Spark names none.
     inside : bool
         Whether all that the task does leaves it in frames, which carry its determinants.
-    of_rdd : str, optional
-        As for `current_place`.
+    of_rdd : tuple, optional
+        As for `current_place`. Whoever computes the partition once more in one attempt, has the
+        same log.
     """
     if spec.config is None:
         record_nothing()
@@ -54,6 +59,8 @@ def open_task(
         "allow_code_change": spec.allow_code_change,
         "count_occurrences": False,
     }
+    if of_rdd is not None:
+        arguments["worker"] = 0
     task = connection.open_task(_core.ServiceTask, config, arguments)
     check_lost(task, config, spec.name, place)
     return task
@@ -77,10 +84,10 @@ def run_pandas(
 
 
 def run_elements(
-    spec: OperatorSpec, func: Callable[..., Any], epoch: str, elements: Iterator[Any]
+    spec: OperatorSpec, func: Callable[..., Any], of: tuple[str, int], elements: Iterator[Any]
 ) -> Iterator[Any]:
     """Run `func` over a partition of an RDD in a worker."""
-    task = open_task(spec, None, of_rdd=epoch)
+    task = open_task(spec, None, of_rdd=of)
     if task is None:
         return iter(func(elements))
 

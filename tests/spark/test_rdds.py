@@ -1,0 +1,123 @@
+"""RDDs of `clonos.map_partitions`: each is an epoch, as long as anything is made of it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+
+import clonos
+from clonos._driver.session import EXECUTION_POLL_SECONDS
+
+ROWS = 60
+PARTS = 3
+pytestmark = pytest.mark.timeout(240)
+# Workers cannot import this module, so its functions travel by value.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def stamp(part: Iterable[Any]) -> Iterator[tuple[Any, float]]:
+    return ((n, clonos.random.random()) for n in part)
+
+
+def alike(spark: Any) -> Any:
+    """An RDD whose partitions have the same elements, so that only their answers differ."""
+    ones = spark.sparkContext.parallelize([1] * ROWS, PARTS)
+    return clonos.map_partitions(ones, stamp)
+
+
+def as_rows(drawn: Any, _spark: Any) -> list[Any]:
+    frame = drawn.toDF(["n", "drawn"])
+    return [tuple(row) for row in frame.union(frame).coalesce(2).collect()]
+
+
+def beside_none(drawn: Any, spark: Any) -> list[Any]:
+    return spark.sparkContext.parallelize([], 2).union(drawn).collect() * 2
+
+
+def to_itself(drawn: Any, _spark: Any) -> list[Any]:
+    pairs = drawn.zip(drawn).collect()
+    return [one for one, _ in pairs] + [other for _, other in pairs]
+
+
+def to_each(drawn: Any, spark: Any) -> list[Any]:
+    # Computed once for each partition of the other one, twice in one task.
+    pairs = spark.sparkContext.parallelize(range(4), 2).cartesian(drawn).collect()
+    return [pair for number in (0, 3) for of, pair in pairs if of == number]
+
+
+SHAPES: list[Callable[[Any, Any], list[Any]]] = [
+    lambda drawn, _: drawn.union(drawn).collect(),
+    lambda drawn, _: drawn.coalesce(2).collect() * 2,
+    beside_none,
+    as_rows,
+    to_itself,
+    to_each,
+]
+
+
+@pytest.mark.parametrize(
+    "shape", SHAPES, ids=["union", "coalesce", "beside", "frame", "zip", "cartesian"]
+)
+def test_a_partition_has_its_answers_whichever_task_computes_it(
+    session: Any, spark: Any, shape: Callable[[Any, Any], list[Any]]
+) -> None:
+    drawn = alike(spark)
+    before = shape(drawn, spark)
+    once = drawn.collect()
+    assert len(set(once)) == ROWS
+    assert sorted(before) == sorted(shape(drawn, spark)) == sorted(once * 2)
+
+
+def test_in_an_epoch_two_rdds_of_one_function_have_answers_of_their_own(
+    session: Any, spark: Any
+) -> None:
+    with session.epoch("two RDDs"):
+        one, other = alike(spark), alike(spark)
+        both = one.union(other).collect()
+        assert len(set(both)) == 2 * ROWS
+        assert other.collect() + one.collect() == both[ROWS:] + both[:ROWS]
+
+
+def test_an_rdd_is_its_own_epoch(session: Any, spark: Any) -> None:
+    numbers = spark.sparkContext.parallelize(range(ROWS), 3)
+    stamped = clonos.map_partitions(
+        numbers, lambda part: ((n, clonos.time_ns(), clonos.random.random()) for n in part)
+    )
+    assert stamped.collect() == stamped.collect()
+    assert session.stats().totals.replayed
+
+
+def test_the_epoch_of_an_rdd_ends_with_the_last_that_can_ask_for_it(
+    session: Any, spark: Any
+) -> None:
+    def rdds() -> set[str]:
+        return {str(of) for _, of in session._agent.live_epochs() if str(of).startswith("rdd-")}
+
+    def collected() -> set[str]:
+        gc.collect()
+        spark.sparkContext._jvm.System.gc()
+        time.sleep(2 * EXECUTION_POLL_SECONDS)
+        return rdds() - before
+
+    before = rdds()
+    numbers = spark.sparkContext.parallelize(range(ROWS), 3)
+    drawn = clonos.map_partitions(numbers, lambda part: ((n, clonos.random.random()) for n in part))
+    shown = drawn.collect()
+    frame = drawn.toDF(["n", "drawn"])
+    assert len(rdds() - before) == 1
+    # What the frame is made of only the JVM knows now.
+    del drawn
+    assert len(collected()) == 1
+    for asked in (frame, frame.where("n >= 0"), frame.rdd):
+        assert [tuple(row) for row in asked.collect()] == shown
+    del frame, asked
+    deadline = time.monotonic() + 30
+    while collected() and time.monotonic() < deadline:
+        pass
+    assert not collected()
