@@ -1,13 +1,14 @@
 //! What the registry costs an application of a thousand executors, beside one of ten.
 //!
 //! One epoch of an operator is run by as many tasks as there are: each is granted, tells its holders and
-//! ends; then all are granted once more, as at a restart.
+//! ends; then all are granted once more, as at a restart. Logs of another operator ride in frames to all agents, each of
+//! which says so. Then nobody is heard of for some seconds, and all come back; and half of the executors are let go and end.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use clonos::agent::code::Use;
-use clonos::agent::protocol::{AgentInfo, Ending, Left, OpenTask, Sent};
+use clonos::agent::protocol::{AgentInfo, Beginning, Ending, Left, OpenTask, Sent};
 use clonos::agent::registry::{Granted, Registry};
 use clonos::id::{AgentId, Epoch, Generation, Partition, TaskId};
 use clonos::task::Summary;
@@ -15,12 +16,14 @@ use clonos::task::Summary;
 /// Agents beat twice a second.
 const BEAT_MS: u64 = 500;
 const OPERATORS: usize = 10;
+/// Logs that all agents take in.
+const RIDING: u32 = 100;
 
 fn main() {
     println!(
-        "| agents | tasks | grant | grant again | holding | close | 1 s of all beats | bytes per task |"
+        "| agents | tasks | grant | grant again | holding | close | visible | 1 s of all beats | all fall silent | all are back | half are gone | bytes per task |"
     );
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
     for (agents, tasks) in [(10, 1_000), (1_000, 100_000)] {
         Cluster::new(agents).measure(tasks);
     }
@@ -37,7 +40,11 @@ impl Cluster {
         let mut registry = Registry::new();
         for id in 0..agents {
             let (addr, host) = (format!("10.0.{}.{}:41234", id / 250, id % 250), format!("node-{id}"));
-            registry.register(AgentInfo { id: AgentId(id), addr, host, driver: id == 0 }, "", 1);
+            registry.register(
+                AgentInfo { id: AgentId(id), addr, host, driver: id == 0 },
+                &format!("e{id}"),
+                1,
+            );
         }
         Self { registry, agents, now_ms: 1 }
     }
@@ -64,15 +71,22 @@ impl Cluster {
         let again = self.each(tasks, |cluster, task, number| {
             black_box(cluster.grant(task, number, 2));
         });
+        let visible = self.visible();
         let beats = self.beats();
+        let (silent, back) = self.silence();
+        let gone = self.gone();
         println!(
-            "| {} | {tasks} | {:.1} µs | {:.1} µs | {:.1} µs | {:.1} µs | {:.2} % of a core | {bytes} |",
+            "| {} | {tasks} | {:.1} µs | {:.1} µs | {:.1} µs | {:.1} µs | {:.1} µs | {:.2} % of a core | {} | {} | {} | {bytes} |",
             self.agents,
             micros(grant, tasks),
             micros(again, tasks),
             micros(holding, tasks),
             micros(close, tasks),
+            micros(visible, RIDING) / self.agents as f64,
             beats.as_secs_f64() * 100.0,
+            millis(silent),
+            millis(back),
+            millis(gone),
         );
     }
 
@@ -105,6 +119,20 @@ impl Cluster {
         }
     }
 
+    /// Every agent says that something visible depends on logs that it has taken in.
+    fn visible(&mut self) -> Duration {
+        let tasks: Vec<_> =
+            (0..RIDING).map(|number| TaskId { operator: "rides".into(), ..name(number * 10) }).collect();
+        let granted = tasks.iter().zip(0..).map(|(task, number)| (task.clone(), self.grant(task, number, 1)));
+        let logs: Vec<_> = granted.map(|(task, by)| (task, by, Beginning::default())).collect();
+        let begun = Instant::now();
+        for id in 0..self.agents {
+            let holders = [id, (id + 1) % self.agents].map(AgentId);
+            self.registry.visible(&logs, &holders).expect("newest");
+        }
+        begun.elapsed()
+    }
+
     /// All beats of ten seconds, and what agents ask with them; per second.
     fn beats(&mut self) -> Duration {
         let begun = Instant::now();
@@ -117,6 +145,39 @@ impl Cluster {
             }
         }
         begun.elapsed() / 10
+    }
+
+    /// Nobody is heard of for five seconds, then everybody: what both cost.
+    fn silence(&mut self) -> (Duration, Duration) {
+        let begun = Instant::now();
+        self.wait(0);
+        let silent = begun.elapsed();
+        let begun = Instant::now();
+        for id in (0..self.agents).map(AgentId) {
+            black_box(self.registry.heartbeat(id, 0, self.now_ms));
+        }
+        (silent, begun.elapsed())
+    }
+
+    /// Spark lets half of the executors go, and they end.
+    fn gone(&mut self) -> Duration {
+        let executors = |ids: std::ops::Range<u64>| ids.map(|id| format!("e{id}")).collect();
+        self.registry.executors_are(executors(0..self.agents));
+        let begun = Instant::now();
+        self.registry.executors_are(executors(0..self.agents / 2));
+        self.wait(self.agents / 2);
+        begun.elapsed()
+    }
+
+    /// Five seconds, in which the first agents beat.
+    fn wait(&mut self, beating: u64) {
+        for _ in 0..10 {
+            self.now_ms += BEAT_MS;
+            self.registry.look_at_clock(self.now_ms);
+            for id in (0..beating).map(AgentId) {
+                self.registry.heartbeat(id, 0, self.now_ms);
+            }
+        }
     }
 
     fn agent_of(&self, number: u32) -> AgentId {
@@ -136,6 +197,10 @@ fn name(number: u32) -> TaskId {
         epoch: Epoch::Batch(3),
         partition: Partition(number / 10),
     }
+}
+
+fn millis(all: Duration) -> String {
+    format!("{:.1} ms", all.as_secs_f64() * 1e3)
 }
 
 fn micros(all: Duration, tasks: u32) -> f64 {

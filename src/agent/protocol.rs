@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub use self::opening::{
-    AgentInfo, AgentStanding, Beginning, Fence, Grant, HeldCopy, Layout, OpenTask, Opened, Recording,
+    AgentInfo, AgentStanding, Beginning, Fence, Grant, HeldCopy, Layout, OpenTask, Opened, Recording, Silence,
 };
 pub use self::parts::{Commit, Counting, Ending, Left, Piece, PoolEntry, Repair, Sent, Sharer};
 pub use super::borders::Borders;
@@ -31,7 +31,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::{PoolQuestions, PoolRows, Summary};
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 37;
+pub const PROTOCOL_VERSION: u32 = 38;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 1 << 20;
 
@@ -406,8 +406,8 @@ pub enum Reply {
         /// Attempts at the agent for which others wait: are they there?
         waited_for: Vec<(TaskId, Generation)>,
     },
-    /// To `Silent`: then it stays so, and is told with its next beat.
-    IsDead(bool),
+    /// To `Silent`.
+    SilenceIs(Silence),
     /// To `DeadAmong`: these.
     AreDead(Vec<AgentId>),
     /// To `Leaving`: whether there are logs that it is to copy before.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use clonos::agent::protocol::{Ending, OpenTask, Reply, Request};
+use clonos::agent::protocol::{Ending, OpenTask, Reply, Request, Silence};
 use clonos::agent::registry::AGENT_SILENCE_MS_MAX;
 use clonos::edge::agent::Agent;
 use clonos::edge::net::client::Client;
@@ -44,7 +44,7 @@ fn known(world: &World, name: &str) -> (AgentProcess, AgentId) {
 fn is_dead(world: &World, agent: AgentId) {
     let ask = Request::Silent { agent, refused: true };
     let asked = || Peer::of(world, world.driver.addr()).ask(&ask);
-    eventually("it was not heard of", || matches!(asked(), Reply::IsDead(true)));
+    eventually("it was not heard of", || matches!(asked(), Reply::SilenceIs(Silence::Dead)));
 }
 
 fn found_at(world: &World, agent: &Agent) -> Vec<bytes::Bytes> {

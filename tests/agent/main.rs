@@ -22,6 +22,7 @@ mod line;
 mod lost_answers;
 mod memory;
 mod naming;
+mod pauses;
 mod pooling;
 mod pooling_lost;
 mod process;

@@ -1,6 +1,7 @@
 //! Logs that are lost, or begun anew, where another number of tasks looks for their rows.
 
 use clonos::agent::protocol::Reply;
+use clonos::agent::registry::AGENT_SILENCE_MS_MAX;
 use clonos::edge::net::client::Client;
 use clonos::error::Error;
 
@@ -9,9 +10,14 @@ use crate::reopened::fail;
 use crate::silence::{replicated, says};
 use crate::world::{APP, Peer, World, append, close, open, task};
 
+/// Of a process that was killed nobody here hears that it has ended, as from Spark.
+fn soon_lost() -> World {
+    World::with(|config, _| (config.sharing_depth, config.network_timeout_ms) = (0, AGENT_SILENCE_MS_MAX))
+}
+
 #[test]
 fn rows_of_a_log_that_is_lost_are_not_taken_for_new_ones() {
-    let world = World::with(|config, _| config.sharing_depth = 0);
+    let world = soon_lost();
     let holder = world.process("a");
     let mut worker = Client::connect(&world.config, &holder.socket).unwrap();
     let lost = open(&mut worker, &task(9), 110, 1);
@@ -34,7 +40,7 @@ fn rows_of_a_log_that_is_lost_are_not_taken_for_new_ones() {
 
 #[test]
 fn what_is_recorded_in_the_place_of_a_lost_log_does_not_pass_for_it() {
-    let world = World::with(|config, _| config.sharing_depth = 0);
+    let world = soon_lost();
     let holder = world.process("a");
     let mut worker = Client::connect(&world.config, &holder.socket).unwrap();
     let lost = open(&mut worker, &task(1), 110, 1);

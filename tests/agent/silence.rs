@@ -65,7 +65,10 @@ pub(super) fn says(world: &World, generation: Generation, holder: AgentId, numbe
 
 #[test]
 fn nothing_is_decided_without_a_holder_that_lives_and_does_not_answer() {
-    let world = World::with(|config, _| (config.io_timeout_ms, config.sharing_depth) = (600, 0));
+    let world = World::with(|config, _| {
+        (config.io_timeout_ms, config.sharing_depth) = (600, 0);
+        config.network_timeout_ms = AGENT_SILENCE_MS_MAX;
+    });
     let silent = Silent::new(&world);
     is_held_by(&world, &silent.info);
     std::thread::scope(|scope| {

@@ -64,6 +64,7 @@ impl Job {
             setting.room,
         );
         cluster.commits = setting.commits;
+        cluster.registry.bear(setting.borne_ms);
         let dice = Dice::new(setting.seed);
         Self {
             cluster,

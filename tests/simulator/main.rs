@@ -62,6 +62,8 @@ pub(crate) struct Setting {
     pub(crate) room: Room,
     /// Whether inner tasks commit what they absorbed, as with a checkpoint.
     pub(crate) commits: bool,
+    /// How long the silence of an agent is borne that alone has something.
+    pub(crate) borne_ms: u64,
     pub(crate) mutation: Mutation,
     pub(crate) traced: bool,
 }
@@ -87,6 +89,7 @@ impl Setting {
                 Room { memory: 600, refused: 5, seed },
             ][dice.below(3)],
             commits: dice.chance(50),
+            borne_ms: [0, 20_000][dice.below(2)],
             mutation: Mutation::None,
             traced: false,
         }

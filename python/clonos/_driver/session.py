@@ -208,6 +208,7 @@ class Session:
                 self._raised.add(name)
             if self._epochs[name]:
                 return
+            del self._epochs[name]
             del self._stamps[name]
             self._agent.end_run(BATCH_QUERY, name)
             raised = name in self._raised

@@ -192,6 +192,17 @@ pub enum AgentStanding {
     Dead,
 }
 
+/// What the registry takes an agent for that does not answer somebody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Silence {
+    /// It was heard of lately.
+    Heard,
+    /// It is silent, and something would be lost without it: it is waited for.
+    Borne,
+    /// It is dead, and stays so: it is told with its next beat.
+    Dead,
+}
+
 /// The registry's answer to an open.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Grant {

@@ -11,21 +11,19 @@ use crate::id::AgentId;
 
 /// An agent that was silent for longer is not chosen as a peer, and is dead if its answer is needed.
 pub const AGENT_SILENCE_MS_MAX: u64 = 4_000;
-/// As much where nobody listens at its address any more: two beats and a half.
-const REFUSED_SILENCE_MS_MAX: u64 = 1_250;
 /// Agents beat twice a second, and the driver's own looks as often. If nobody was heard for longer, this
 /// process did not run, and nobody else is to blame.
 const PAUSE_MS_MIN: u64 = 2_000;
 
 /// An agent that is not dead.
 #[derive(Debug)]
-struct Known {
-    info: AgentInfo,
+pub(super) struct Known {
+    pub(super) info: AgentInfo,
     /// Spark's name of its executor; empty if it has none of its own.
     executor: String,
     seen_ms: u64,
     is_silent: bool,
-    is_leaving: bool,
+    pub(super) is_leaving: bool,
     /// It was told that nobody needs it: it ends, and is not asked for a copy.
     is_going: bool,
 }
@@ -36,7 +34,7 @@ impl Known {
         !self.is_silent && !self.is_leaving
     }
 
-    fn was_seen(&self, silence_ms_max: u64, now_ms: u64) -> bool {
+    pub(super) fn was_seen(&self, silence_ms_max: u64, now_ms: u64) -> bool {
         self.info.driver || now_ms.saturating_sub(self.seen_ms) <= silence_ms_max
     }
 }
@@ -45,7 +43,7 @@ impl Known {
 /// looks at all of them each time.
 #[derive(Debug, Default)]
 pub(super) struct Agents {
-    known: BTreeMap<AgentId, Known>,
+    pub(super) known: BTreeMap<AgentId, Known>,
     /// How many of them stay.
     staying: usize,
     /// Executors that Spark had when it was asked last.
@@ -59,10 +57,12 @@ pub(super) struct Agents {
     changes: Changes,
     /// When the clock was looked at last.
     looked_ms: u64,
+    /// How long the silence of one is borne that is not to be lost.
+    pub(super) borne_ms: u64,
 }
 
 impl Agents {
-    /// Notes who has fallen silent since, and which of those are let go: nobody will hear of them again.
+    /// Notes who has fallen silent since.
     fn look(&mut self, now_ms: u64) -> Vec<AgentId> {
         if now_ms < self.next_ms {
             return Vec::new();
@@ -82,7 +82,6 @@ impl Agents {
         for id in &silent {
             self.change(*id, |known| known.is_silent = true);
         }
-        silent.retain(|id| self.known.get(id).is_some_and(|known| known.is_leaving));
         silent
     }
 
@@ -182,15 +181,23 @@ impl Registry {
         }
         agents.looked_ms = agents.looked_ms.max(now_ms);
         self.look_for_silent(now_ms);
+        self.look_for_few(now_ms);
     }
 
     pub(super) fn look_for_silent(&mut self, now_ms: u64) {
-        let before = self.agents.staying;
-        let gone = self.agents.look(now_ms);
-        if self.agents.staying < before {
-            self.look_for_short();
+        let silent = self.agents.look(now_ms);
+        self.are_missing(&silent);
+    }
+
+    /// These are silent, or leave. Of one that does both nobody will hear again.
+    fn are_missing(&mut self, agents: &[AgentId]) {
+        let is_left = |known: &Known| known.is_silent && known.is_leaving;
+        for agent in agents {
+            match self.agents.known.get(agent).is_some_and(is_left) {
+                true => self.has_died(*agent),
+                false => self.look_for_short(*agent),
+            }
         }
-        gone.into_iter().for_each(|agent| self.has_died(agent));
     }
 
     /// An agent says where it is, and beside which executor; empty if it has none of its own.
@@ -215,7 +222,7 @@ impl Registry {
         let is_new = !self.agents.stays(info.id);
         self.agents.came(info, executor.to_owned(), now_ms);
         if is_new {
-            self.look_for_few();
+            self.has_room(now_ms);
         }
     }
 
@@ -224,12 +231,13 @@ impl Registry {
         std::mem::take(&mut self.agents.buried)
     }
 
-    fn has_died(&mut self, agent: AgentId) {
+    pub(super) fn has_died(&mut self, agent: AgentId) {
         if self.agents.died(agent) {
             self.agents.buried.push(agent);
             self.short.of_dead(agent);
-            self.look_for_short();
+            self.look_for_short(agent);
             self.break_off(agent);
+            self.places.died(agent);
             self.states.died(agent);
             self.waiting.died(agent);
         }
@@ -259,16 +267,11 @@ impl Registry {
     }
 
     fn leave(&mut self, agents: &[AgentId]) {
-        let before = self.agents.staying;
+        // All of them first: none of them is to take a copy of another's.
         for agent in agents {
             self.agents.change(*agent, |known| known.is_leaving = true);
         }
-        if self.agents.staying < before {
-            self.look_for_short();
-        }
-        let is_silent = |agent: &AgentId| self.agents.known.get(agent).is_some_and(|known| known.is_silent);
-        let gone: Vec<AgentId> = agents.iter().copied().filter(is_silent).collect();
-        gone.into_iter().for_each(|agent| self.has_died(agent));
+        self.are_missing(agents);
     }
 
     /// An agent says that it is alive: what it is taken for, and what was committed since.
@@ -285,8 +288,8 @@ impl Registry {
                 agents.next_ms = agents.next_ms.min(now_ms + AGENT_SILENCE_MS_MAX + 1);
                 agents.change(agent, |known| known.is_silent = false);
                 // It has copies that were given up as missing.
-                self.look_for_short();
-                self.look_for_few();
+                self.look_for_short(agent);
+                self.has_room(now_ms);
                 AgentStanding::Alive
             }
             Some(known) => {
@@ -298,35 +301,6 @@ impl Registry {
         };
         let (new, commits) = self.commits_since(commits_seen);
         (standing, new, commits)
-    }
-
-    /// Whether an agent that does not answer is dead; `refused` if nobody listens where it was. Whoever asks
-    /// goes on without it then, so that it stays dead.
-    pub fn is_dead(&mut self, agent: AgentId, refused: bool, now_ms: u64) -> bool {
-        let silence_ms_max = if refused { REFUSED_SILENCE_MS_MAX } else { AGENT_SILENCE_MS_MAX };
-        let known = self.agents.known.get(&agent);
-        if known.is_some_and(|known| known.was_seen(silence_ms_max, now_ms)) {
-            return false;
-        }
-        self.has_died(agent);
-        true
-    }
-
-    /// [`Self::is_dead`] of some, none of which has refused.
-    pub fn dead_among(&mut self, agents: &[AgentId], now_ms: u64) -> Vec<AgentId> {
-        agents.iter().copied().filter(|agent| self.is_dead(*agent, false, now_ms)).collect()
-    }
-
-    /// Whether an agent is dead, or has been silent for longer than that and is taken for dead from now on. Of one whose
-    /// executor Spark has given up, any silence will do.
-    pub(super) fn is_gone(&mut self, agent: AgentId, patience_ms: u64, now_ms: u64) -> bool {
-        let Some(known) = self.agents.known.get(&agent) else { return true };
-        let silence_ms_max = if known.is_leaving { AGENT_SILENCE_MS_MAX } else { patience_ms };
-        if known.info.driver || known.was_seen(silence_ms_max, now_ms) {
-            return false;
-        }
-        self.has_died(agent);
-        true
     }
 
     /// Whether an agent was heard of lately.
@@ -359,6 +333,7 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::registry::silence::REFUSED_SILENCE_MS_MAX;
 
     fn with_two() -> Registry {
         let mut registry = Registry::new();

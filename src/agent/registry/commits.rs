@@ -41,6 +41,7 @@ impl Registry {
         }
         self.tasks.retain(|task, _| !key.covers(&task.epoch_key()));
         self.uses.retain(|epoch, _| !key.covers(epoch));
+        self.places.forget(|epoch| key.covers(epoch));
         let below = self.newest.next();
         // Nobody runs an execution again, and many of them would crowd out names.
         if !key.is_execution() {

@@ -80,6 +80,9 @@ impl Registry {
                     }
                 }
             });
+            if self.tasks.get(task).is_some_and(|entry| !entry.whole) {
+                self.places.are(task, holders);
+            }
             // Some of them may leave by now.
             self.look_if_short(task);
         }

@@ -119,9 +119,13 @@ impl Registry {
     /// published, and of who has it open, are made here.
     pub(super) fn change<T>(&mut self, task: &TaskId, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
         let entry = self.tasks.get_mut(task)?;
-        let before = entry.cut();
+        let before = (entry.cut(), entry.live.map(|live| live.agent));
         let changed = change(entry);
-        let after = entry.cut();
+        let (after, opener) = (entry.cut(), entry.live.map(|live| live.agent));
+        if let Some(opener) = opener.filter(|_| before.1 != opener) {
+            self.places.are(task, &[opener]);
+        }
+        let before = before.0;
         if before != after && !task.is_in_flight() {
             let cuts = self.uses_of(task).cuts.entry(first_part(&task.operator).into()).or_default();
             cuts.remove(task, before);

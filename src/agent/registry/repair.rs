@@ -13,6 +13,8 @@ use crate::id::{AgentId, TaskId};
 
 /// Repairs told at a time.
 const REPAIRS_MAX: usize = 64;
+/// All logs are looked at no more often: of many agents that come one after the other, each may have copies.
+const LOOK_PERIOD_MS: u64 = 1_000;
 
 /// Logs that have fewer copies than wanted.
 #[derive(Debug, Default)]
@@ -23,6 +25,10 @@ pub(super) struct Short {
     due: BTreeMap<AgentId, BTreeSet<TaskId>>,
     /// Whether some have perhaps fewer still, for want of agents that could have one.
     are_few: bool,
+    /// Whether agents have come since that was looked at.
+    has_room: bool,
+    /// When it may be looked at again.
+    next_ms: u64,
 }
 
 impl Short {
@@ -107,9 +113,11 @@ impl Registry {
         });
     }
 
-    /// Notes the logs of agents that are silent, dead or about to leave.
-    pub(super) fn look_for_short(&mut self) {
-        let short = self.tasks.iter().filter(|(_, entry)| self.is_short(entry) && self.is_few(entry));
+    /// Notes the logs of an agent that are held by some who are silent, dead or about to leave, as it may be itself; or it is
+    /// back.
+    pub(super) fn look_for_short(&mut self, agent: AgentId) {
+        let logs = self.places.of(agent).filter_map(|task| self.tasks.get_key_value(task));
+        let short = logs.filter(|(_, entry)| self.has_few(entry) && self.is_short(entry));
         let short: Vec<_> = short.map(|(id, entry)| (self.repairer(entry), id.clone())).collect();
         for (repairer, task) in short {
             self.is_due(task, repairer);
@@ -130,13 +138,12 @@ impl Registry {
 
     /// As [`Self::look_for_short`], of one log that somebody has said something of: it may have begun with fewer copies.
     pub(super) fn look_if_short(&mut self, task: &TaskId) {
-        let Some(entry) = self.tasks.get(task) else { return };
-        let (is_few, holders) = (self.is_few(entry), self.staying_holders(entry).count());
-        self.short.are_few |= is_few;
+        let Some(entry) = self.tasks.get(task).filter(|entry| self.is_few(entry)) else { return };
+        self.short.are_few = true;
         // Who writes to it sees to that.
         let is_left = entry.live.is_none_or(|live| live.is_over);
-        let may_have_more = is_left && holders < self.agents.count_staying();
-        if is_few && (may_have_more || self.is_short(entry)) {
+        let may_have_more = is_left && self.staying_holders(entry).count() < self.agents.count_staying();
+        if may_have_more || self.is_short(entry) {
             self.is_due(task.clone(), self.repairer(entry));
         }
     }
@@ -145,15 +152,27 @@ impl Registry {
     fn is_few(&self, entry: &Entry) -> bool {
         // What stands in a checkpoint, and nobody has written to since, needs no copies. Nor does what rides in frames,
         // as whoever depends on it has it: what became visible of that has holders.
-        let wants = entry.whole || self.is_short(entry);
-        wants && self.staying_holders(entry).count() < self.short.wanted
+        self.has_few(entry) && (entry.whole || self.is_short(entry))
     }
 
-    /// An agent has come, or is back, which may have copies of what has too few, or make them.
-    pub(super) fn look_for_few(&mut self) {
-        if !std::mem::take(&mut self.short.are_few) {
+    /// Looks at no more holders than are wanted, if they stay: what rides far may have as many as there are agents.
+    fn has_few(&self, entry: &Entry) -> bool {
+        self.staying_holders(entry).take(self.short.wanted).count() < self.short.wanted
+    }
+
+    /// An agent has come, or is back, which may have copies of what has too few.
+    pub(super) fn has_room(&mut self, now_ms: u64) {
+        self.short.has_room = true;
+        self.look_for_few(now_ms);
+    }
+
+    /// Looks for logs that have too few copies, if some of them could have more by now.
+    pub(super) fn look_for_few(&mut self, now_ms: u64) {
+        let short = &mut self.short;
+        if !(short.are_few && short.has_room) || now_ms < short.next_ms {
             return;
         }
+        (short.are_few, short.has_room, short.next_ms) = (false, false, now_ms + LOOK_PERIOD_MS);
         let few = self.tasks.iter().filter(|(_, entry)| self.is_few(entry));
         for task in few.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
             self.look_if_short(&task);

@@ -44,7 +44,8 @@ impl Registry {
 
     /// An agent is dead: how many rows had come to what it had open, nobody will hear.
     pub(super) fn break_off(&mut self, agent: AgentId) {
-        let open = self.tasks.iter().filter_map(|(task, entry)| {
+        let open = self.places.of(agent).filter_map(|task| {
+            let entry = self.tasks.get(task)?;
             let live = entry.live.filter(|live| live.agent == agent && !live.is_over)?;
             Some((task.clone(), live.layout))
         });
@@ -238,7 +239,8 @@ mod tests {
             assert!(registry.is_dead(AgentId(dead), true, 2_000));
         }
         assert!(due(&mut registry).is_empty());
-        registry.register(info(6), "", 0);
+        // Looked for at once, unless that was done a moment ago.
+        registry.register(info(6), "", 2_000);
         assert_eq!(due(&mut registry), [0, 1]);
     }
 

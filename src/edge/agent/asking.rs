@@ -6,13 +6,15 @@ use std::thread::{self, ScopedJoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use super::handler::Handler;
-use crate::agent::protocol::AgentInfo;
+use crate::agent::protocol::{AgentInfo, Silence};
 use crate::agent::registry::AGENT_SILENCE_MS_MAX;
 use crate::edge::net::nobody_listens;
+use crate::edge::progress::Progress;
 use crate::error::{Error, Result};
 
-/// Somebody who does not answer and is not dead is waited for so long, or as long as an answer may take if
-/// that is more: long enough for the registry to know. Then the task fails, and Spark tries it again.
+/// Somebody who does not answer, and of whom others hear, is waited for so long, or as long as an answer may take if
+/// that is more: long enough for the registry to know. Then the task fails, and Spark tries it again, perhaps where
+/// that one can be reached.
 const PATIENCE_MIN: Duration = Duration::from_millis(AGENT_SILENCE_MS_MAX + 2_000);
 /// Time between two tries.
 pub(super) const SILENCE_PAUSE: Duration = Duration::from_millis(100);
@@ -32,16 +34,18 @@ impl Handler {
         let (mut answers, mut left) = (Vec::new(), holders.to_vec());
         let deadline = Instant::now() + self.patience();
         loop {
-            let mut silent = Vec::new();
+            let (mut silent, mut is_borne) = (Vec::new(), false);
             for asked in left.chunks(ASKED_AT_ONCE) {
-                for (holder, answer) in at_once(asked, &|holder| match ask(holder) {
-                    Ok(answer) => Some(Ok(answer)),
-                    Err(error) => self.may_answer_yet(holder, &error).then_some(Err(())),
-                }) {
+                for (holder, answer) in
+                    at_once(asked, &|holder| ask(holder).map_err(|error| self.told_nothing(holder, &error)))
+                {
                     match answer {
-                        Some(Ok(answer)) => answers.push((holder.clone(), answer)),
-                        Some(Err(())) => silent.push(holder.clone()),
-                        None => {}
+                        Ok(answer) => answers.push((holder.clone(), answer)),
+                        Err(Silence::Dead) => {}
+                        Err(why) => {
+                            is_borne |= why == Silence::Borne;
+                            silent.push(holder.clone());
+                        }
                     }
                 }
             }
@@ -50,10 +54,7 @@ impl Handler {
             if answers.iter().any(|(_, answer)| suffices(answer)) {
                 return Ok(answers);
             }
-            if Instant::now() >= deadline {
-                return Err(self.no_answer(silent));
-            }
-            sleep(SILENCE_PAUSE);
+            self.bear(is_borne, deadline, silent)?;
         }
     }
 
@@ -66,7 +67,7 @@ impl Handler {
         let mut left = holders.to_vec();
         let deadline = Instant::now() + self.patience();
         loop {
-            let mut answer = None;
+            let (mut answer, mut is_borne) = (None, false);
             left.retain(|holder| {
                 answer.is_none()
                     && match ask(holder) {
@@ -74,30 +75,50 @@ impl Handler {
                             answer = Some(given);
                             false
                         }
-                        Err(error) => self.may_answer_yet(holder, &error),
+                        Err(error) => {
+                            let why = self.told_nothing(holder, &error);
+                            is_borne |= why == Silence::Borne;
+                            why != Silence::Dead
+                        }
                     }
             });
             let Some(silent) = left.first().filter(|_| answer.is_none()) else { return Ok(answer) };
-            if Instant::now() >= deadline {
-                return Err(self.no_answer(silent));
-            }
-            sleep(SILENCE_PAUSE);
+            self.bear(is_borne, deadline, silent)?;
         }
     }
 
-    /// Whether the question was not answered, and may be yet.
-    fn may_answer_yet(&self, holder: &AgentInfo, error: &Error) -> bool {
+    /// Waits a little before who is silent is asked again. Where something would be lost without it, as long as Spark
+    /// bears the silence of anybody: the registry says when that is over.
+    pub(super) fn bear(&self, is_borne: bool, deadline: Instant, silent: &AgentInfo) -> Result<()> {
+        if is_borne {
+            // Whoever waits for this waits on.
+            Progress::step();
+        } else if Instant::now() >= deadline {
+            return Err(self.no_answer(silent));
+        }
+        sleep(SILENCE_PAUSE);
+        Ok(())
+    }
+
+    /// What a holder is taken for that has not answered; for one that will not, if it has no answer.
+    fn told_nothing(&self, holder: &AgentInfo, error: &Error) -> Silence {
         if !error.is_silence() {
             tracing::info!(holder = %holder.addr, %error, "a holder has no copy to give");
-            return false;
+            return Silence::Dead;
         }
-        tracing::info!(holder = %holder.addr, %error, "a holder does not answer");
-        !self.is_dead(holder)
+        let silence = self.silence(holder);
+        tracing::info!(holder = %holder.addr, %error, ?silence, "a holder does not answer");
+        silence
+    }
+
+    /// What who has not answered is taken for.
+    pub(super) fn silence(&self, agent: &AgentInfo) -> Silence {
+        self.registrar.silence(&self.connections, agent.id, nobody_listens(&agent.addr))
     }
 
     /// Whether who has not answered is dead, and so will not.
     pub(super) fn is_dead(&self, agent: &AgentInfo) -> bool {
-        self.registrar.is_dead(&self.connections, agent.id, nobody_listens(&agent.addr))
+        self.silence(agent) == Silence::Dead
     }
 
     pub(super) fn patience(&self) -> Duration {

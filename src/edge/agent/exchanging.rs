@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::copying::Logs;
 use super::handler::{Handler, Session};
 use crate::agent::copying::Copying;
-use crate::agent::protocol::{AgentInfo, Grant, Reply, Request};
+use crate::agent::protocol::{AgentInfo, Grant, Reply, Request, Silence};
 use crate::agent::store::Reopened;
 use crate::edge::locked;
 use crate::edge::net::nobody_listens;
@@ -146,7 +146,7 @@ impl Handler {
             Ok(_) | Err(Error::CausalLogLost { .. } | Error::LogFork { .. }) => return Err(stale()),
             Err(error) => {
                 let refused = nobody_listens(&holder.addr);
-                if !self.registrar.is_dead(&self.connections, holder.id, refused) {
+                if self.registrar.silence(&self.connections, holder.id, refused) != Silence::Dead {
                     return Err(error);
                 }
                 locked(&self.store).nobody_confirms(task, *generation);

@@ -11,7 +11,7 @@ use crate::agent::members::News;
 use crate::agent::permits::RateLimits;
 use crate::agent::protocol::{
     AgentInfo, Beginning, Borders, Counting, Execution, Grant, Layout, OpenTask, Placed, PoolEntry,
-    Recording, Repair, Reply, Request, Sent, Sharer,
+    Recording, Repair, Reply, Request, Sent, Sharer, Silence,
 };
 use crate::agent::registry::{Granted, Registry, StageCut};
 use crate::edge::locked;
@@ -134,6 +134,7 @@ impl LocalRegistry {
     ) -> Self {
         let mut registry = Registry::new();
         registry.want_copies(copies);
+        registry.bear(patience_ms);
         Self {
             patience_ms,
             clocks: KnownClocks::new(clocks),
@@ -154,7 +155,12 @@ impl LocalRegistry {
     /// The application has attached to its checkpoint folder.
     pub(in crate::edge) fn attached(&self, incarnation: u64) {
         self.incarnation.store(incarnation, Ordering::Release);
-        locked(&self.registry).begin_after(before_first(incarnation));
+        let mut registry = locked(&self.registry);
+        registry.begin_after(before_first(incarnation));
+        if incarnation > 0 {
+            // What is lost with an agent stands in the folder.
+            registry.bear(0);
+        }
     }
 
     pub(in crate::edge) fn now_ms(&self) -> u64 {
@@ -291,7 +297,7 @@ impl LocalRegistry {
             }
             Request::Leaving { agent } => Ok(Reply::IsNeeded(registry.leaving(*agent))),
             Request::Silent { agent, refused } => {
-                Ok(Reply::IsDead(registry.is_dead(*agent, *refused, now_ms)))
+                Ok(Reply::SilenceIs(registry.silence(*agent, *refused, now_ms)))
             }
             Request::DeadAmong { agents } => Ok(Reply::AreDead(registry.dead_among(agents, now_ms))),
             Request::Holding { task, generation, holders, adopted, whole, sent } => {
@@ -457,9 +463,17 @@ impl Registrar {
         }
     }
 
-    /// Whether an agent that did not answer is dead, and is from now on; not if that cannot be asked.
-    pub(in crate::edge) fn is_dead(&self, connections: &Connections, agent: AgentId, refused: bool) -> bool {
-        matches!(self.ask(connections, &Request::Silent { agent, refused }), Ok(Reply::IsDead(true)))
+    /// What an agent that did not answer is taken for; not for dead, if that cannot be asked.
+    pub(in crate::edge) fn silence(
+        &self,
+        connections: &Connections,
+        agent: AgentId,
+        refused: bool,
+    ) -> Silence {
+        match self.ask(connections, &Request::Silent { agent, refused }) {
+            Ok(Reply::SilenceIs(silence)) => silence,
+            _ => Silence::Heard,
+        }
     }
 
     /// Those of some agents that are dead; one that was silent for long is from now on.

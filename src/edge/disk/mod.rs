@@ -31,7 +31,7 @@ use crate::causal_log::{BlockRef, Place, SpillRef};
 use crate::config::SessionConfig;
 use crate::edge::progress::Progress;
 use crate::error::{Error, Result};
-use crate::id::{AgentId, Epoch, EpochKey, Generation, LogOffset, TaskId};
+use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::state::Files;
 
 /// What part of the time that workers wait for an answer an object store has for its own: one publish may wait for two
@@ -277,12 +277,11 @@ impl Disk {
     }
 
     /// Removes this agent's segment of a committed epoch, or with `everybodys` those of all in that use of the
-    /// epoch. What cannot be removed is no loss. Of a micro-batch that is done while others go on: it may be its next
-    /// one's first task that waits here.
+    /// epoch, while others go on: a beat or the next epoch's first task would wait for a slow disk here. What is written
+    /// after this is written after it is gone. What cannot be removed is no loss.
     pub(super) fn drop_epoch(&self, key: &EpochKey, everybodys: Option<u64>) {
-        match (&self.segments, &key.epoch) {
-            (Some(segments), Epoch::Batch(_)) => segments.drop_epoch_later(key, everybodys),
-            _ => drop(self.remove(key, everybodys)),
+        if let Some(segments) = &self.segments {
+            segments.drop_epoch_later(key, everybodys);
         }
     }
 
@@ -292,18 +291,15 @@ impl Disk {
         if key.is_claimed_alone() {
             let incarnation = self.incarnation.load(Ordering::Acquire);
             claim::give_up(store.as_ref(), key, Claim { incarnation, used })?;
-            self.drop_epoch(key, Some(used));
+            // Nobody claims what is left of it.
+            let _rubbish = self.remove_all(key, used);
             return Ok(());
         }
-        self.remove(key, Some(used))
+        self.remove_all(key, used)
     }
 
-    fn remove(&self, key: &EpochKey, everybodys: Option<u64>) -> Result<()> {
-        let Some(segments) = &self.segments else { return Ok(()) };
-        match everybodys {
-            Some(used) => segments.drop_epoch_all(key, used),
-            None => segments.drop_epoch(key),
-        }
+    fn remove_all(&self, key: &EpochKey, used: u64) -> Result<()> {
+        self.segments.as_ref().map_or(Ok(()), |segments| segments.drop_epoch_all(key, used))
     }
 }
 

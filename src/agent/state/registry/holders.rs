@@ -213,6 +213,12 @@ impl Holders {
         }
     }
 
+    /// Whether an agent has some range that none of the others has.
+    pub(super) fn has_alone(&self, agent: AgentId, is_other: impl Fn(&AgentId) -> bool) -> bool {
+        let Some(held) = self.by_agent.get(&agent) else { return false };
+        held.ready.iter().any(|range| !self.ready(range).any(|holder| is_other(&holder)))
+    }
+
     /// Whether an agent alone has some range that others are to have.
     pub(super) fn is_needed(&self, agent: AgentId) -> bool {
         let Some(held) = self.by_agent.get(&agent) else { return false };

@@ -255,6 +255,11 @@ impl States {
         }
     }
 
+    /// Whether an agent has what none of the others has.
+    pub(crate) fn has_alone(&self, agent: AgentId, is_other: impl Fn(&AgentId) -> bool + Copy) -> bool {
+        self.states.values().any(|state| state.holders.has_alone(agent, is_other))
+    }
+
     /// Whether an agent that is about to end has what others are to have before.
     #[must_use]
     pub(crate) fn is_needed(&mut self, agent: AgentId, cluster: &dyn Cluster) -> bool {

@@ -9,10 +9,11 @@ use super::super::asking::{SILENCE_PAUSE, at_once};
 use super::super::handler::{Handler, unexpected};
 use super::task::StateTask;
 use crate::agent::placement;
-use crate::agent::protocol::{AgentInfo, PIECE_BYTES};
+use crate::agent::protocol::{AgentInfo, PIECE_BYTES, Silence};
 use crate::agent::state::asking::{FromRegistry, Holding, Located, ToRegistry};
 use crate::agent::state::holders::{Answer, Asked, ToHolder};
 use crate::agent::state::messages::Found;
+use crate::edge::progress::Progress;
 use crate::error::{Error, Result};
 use crate::id::Generation;
 use crate::state::{Entries, EntriesBuilder, Entry, KeyPrefix, Limits, Range, RangeSet, Version};
@@ -193,10 +194,13 @@ impl Handler {
         let had = |holding: &&Holding| !holding.ready.intersection(ranges).is_empty();
         let silent: Vec<AgentInfo> =
             task.located.holders.iter().filter(had).map(|holding| holding.agent.clone()).collect();
-        for holder in silent.iter().filter(|holder| holder.id != self.info.id) {
-            self.is_dead(holder);
-        }
-        if Instant::now() >= deadline {
+        let others = silent.iter().filter(|holder| holder.id != self.info.id);
+        let is_borne =
+            others.map(|holder| self.silence(holder)).filter(|why| *why == Silence::Borne).count() > 0;
+        if is_borne {
+            // Whoever waits for this waits on: without that one it is lost.
+            Progress::step();
+        } else if Instant::now() >= deadline {
             let addr = silent.first().map_or("(nowhere)", |holder| holder.addr.as_str());
             return Err(Error::Timeout {
                 what: format!(

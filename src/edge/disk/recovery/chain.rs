@@ -1,6 +1,7 @@
 //! One task's log put together from records: pure, no file is touched here.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -12,9 +13,9 @@ use crate::edge::disk::segment::SegmentRecord;
 use crate::error::{Error, Result};
 use crate::id::{Generation, LogOffset, TaskId};
 
-/// A record without its block.
-#[derive(Debug, Clone)]
-pub(super) struct Entry {
+/// What is the same for most records of a log.
+#[derive(Debug, PartialEq, Eq)]
+struct Author {
     generation: Generation,
     app: u64,
     stage: u32,
@@ -23,11 +24,19 @@ pub(super) struct Entry {
     code: Option<Code>,
     plan: Option<Plan>,
     borders: Borders,
+}
+
+/// A record without its block. There may be tens of millions, so it is small.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    author: Arc<Author>,
     offset: LogOffset,
     /// Stands for the block when two are compared.
     hash: BlockHash,
     place: SpillRef,
 }
+
+const _: () = assert!(size_of::<Entry>() <= 56);
 
 /// The function whose log this block opens, for one generation.
 fn code_of(block: &Bytes) -> Option<Code> {
@@ -39,7 +48,7 @@ impl Entry {
     pub(super) fn new(file: u64, pos: u64, record: &SegmentRecord) -> Self {
         // Cannot be cut short: a record's payload has a length of 32 bits.
         let len = u32::try_from(record.block.len()).unwrap_or(u32::MAX);
-        Self {
+        let author = Author {
             generation: record.generation,
             app: record.app,
             stage: record.stage,
@@ -47,6 +56,9 @@ impl Entry {
             code: code_of(&record.block),
             plan: record.plan,
             borders: record.borders,
+        };
+        Self {
+            author: Arc::new(author),
             offset: record.offset,
             hash: BlockHash::of(&record.block),
             place: SpillRef { file, pos, len },
@@ -99,10 +111,15 @@ impl Chain {
     }
 
     /// Takes the next record of one file.
-    pub(super) fn push(&mut self, entry: Entry) -> Result<(), Conflict> {
-        if self.newest.as_ref().is_some_and(|newest| entry.generation < newest.generation) {
-            // Fenced: written late, never acknowledged.
-            return Ok(());
+    pub(super) fn push(&mut self, mut entry: Entry) -> Result<(), Conflict> {
+        if let Some(newest) = &self.newest {
+            if entry.author.generation < newest.author.generation {
+                // Fenced: written late, never acknowledged.
+                return Ok(());
+            }
+            if entry.author == newest.author {
+                entry.author = Arc::clone(&newest.author);
+            }
         }
         self.newest = Some(entry.clone());
         self.place(entry)
@@ -111,7 +128,7 @@ impl Chain {
     /// Adds the log that another file holds, to be merged.
     pub(super) fn add_copy(&mut self, other: Self) {
         self.entries.extend(other.entries);
-        let generation = |entry: &Option<Entry>| entry.as_ref().map(|e| e.generation);
+        let generation = |entry: &Option<Entry>| entry.as_ref().map(|e| e.author.generation);
         if generation(&other.newest) > generation(&self.newest) {
             self.newest = other.newest;
         }
@@ -123,7 +140,7 @@ impl Chain {
         let file =
             |of: u64| segments.get(&of).map_or_else(String::new, |(s, _)| s.path.display().to_string());
         let mut entries = self.entries;
-        entries.sort_by_key(|entry| (entry.generation, entry.offset));
+        entries.sort_by_key(|entry| (entry.author.generation, entry.offset));
         let mut merged = Self { entries: Vec::with_capacity(entries.len()), newest: self.newest };
         for entry in entries {
             let place = entry.place;
@@ -139,21 +156,21 @@ impl Chain {
     /// The log as the agent takes it.
     pub(super) fn into_task(self, task: TaskId) -> RecoveredTask {
         // Where the blocks were recorded decides about the layout, not who opened the task last.
-        let recorded = self.entries.last().or(self.newest.as_ref());
+        let recorded = self.entries.last().or(self.newest.as_ref()).map(|entry| &entry.author);
+        let authors = || self.entries.iter().map(|entry| &entry.author);
         let block =
             |entry: &Entry| BlockRef { offset: entry.offset, place: Place::Spilled(entry.place, entry.hash) };
-        let borders =
-            || self.entries.iter().map(|entry| entry.borders).filter(|known| *known != Borders::UNKNOWN);
+        let borders = || authors().map(|author| author.borders).filter(|known| *known != Borders::UNKNOWN);
         RecoveredTask {
             task,
-            generation: self.newest.as_ref().map_or(Generation::NONE, |e| e.generation),
+            generation: self.newest.as_ref().map_or(Generation::NONE, |e| e.author.generation),
             app: recorded.map_or(0, |e| e.app),
             stage: recorded.map_or(0, |e| e.stage),
             tasks: recorded.and_then(|e| e.tasks),
-            relaid: self.entries.iter().any(|e| recorded.is_some_and(|last| last.tasks != e.tasks)),
+            relaid: authors().any(|author| recorded.is_some_and(|last| last.tasks != author.tasks)),
             has_moved: borders().zip(borders().skip(1)).any(|(one, next)| one.are_others(next)),
-            code: self.entries.iter().rev().find_map(|entry| entry.code).unwrap_or_default(),
-            plan: self.entries.iter().rev().find_map(|entry| entry.plan),
+            code: authors().rev().find_map(|author| author.code).unwrap_or_default(),
+            plan: authors().rev().find_map(|author| author.plan),
             borders: borders().next_back().unwrap_or_default(),
             blocks: self.entries.iter().map(block).collect(),
         }
@@ -168,8 +185,8 @@ impl Chain {
         let index = self.entries.partition_point(|old| old.end() <= entry.offset);
         match self.entries.get(index) {
             Some(old) if old.offset == entry.offset && old.same_block(&entry) => return Ok(()),
-            Some(old) if old.offset != entry.offset || old.generation >= entry.generation => {
-                return Err(Conflict::Fork { at: entry.offset, generation: entry.generation });
+            Some(old) if old.offset != entry.offset || old.author.generation >= entry.author.generation => {
+                return Err(Conflict::Fork { at: entry.offset, generation: entry.author.generation });
             }
             _ => self.entries.truncate(index),
         }

@@ -156,7 +156,8 @@ impl DiskWriter {
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Config`] if a newer application has taken it over: the segment stays then.
-    pub fn drop_epoch(&self, key: &EpochKey) -> Result<()> {
+    #[cfg(test)]
+    pub(in crate::edge) fn drop_epoch(&self, key: &EpochKey) -> Result<()> {
         self.drop_files(key, None)
     }
 
@@ -177,7 +178,7 @@ impl DiskWriter {
         }
     }
 
-    /// As these two, without waiting for it: for a micro-batch, whose number is not used again.
+    /// As these two, without waiting for it.
     pub(in crate::edge) fn drop_epoch_later(&self, key: &EpochKey, everybodys: Option<u64>) {
         drop(self.ask_to_drop(key, everybodys));
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::*;
-use crate::agent::protocol::{Reply, Request};
+use crate::agent::protocol::{Reply, Request, Silence};
 use crate::agent::state::asking::Holding;
 use crate::agent::state::messages::Clock;
 use crate::config::{Credentials, SessionConfig};
@@ -101,7 +101,7 @@ fn opened(holders: Vec<Holding>) -> Opened {
 
 /// A registry to which everybody is alive.
 fn registry() -> Stub {
-    Stub::new(2, |_| Some(Reply::IsDead(false)))
+    Stub::new(2, |_| Some(Reply::SilenceIs(Silence::Heard)))
 }
 
 #[test]
