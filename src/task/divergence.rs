@@ -36,7 +36,8 @@ const TYPE_ADVICE: &str = "finish this epoch with the return type it was recorde
 pub(super) const SERVICE_ADVICE: &str = "between the services it asks, the function must decide by \
      its arguments and what the services gave only; take other input from a causal service";
 pub(super) const LAYOUT_ADVICE: &str = "run this epoch with the number of tasks it was recorded with, and the same \
-     borders between them, or use record=\"result\". Which rows are in a task Spark may decide by which columns a \
+     borders between them (a stateful stream ends its batch with the spark.sql.shuffle.partitions that it began with, and \
+     has another number from the next one on); or, for a UDF, use record=\"result\". Which rows are in a task Spark may decide by which columns a \
      query reads, as it joins, and reads partitions together, by these: a shuffle by columns with a number, \
      repartition(n, \"id\"), fixes it";
 
