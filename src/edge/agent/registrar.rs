@@ -134,7 +134,6 @@ impl LocalRegistry {
     ) -> Self {
         let mut registry = Registry::new();
         registry.want_copies(copies);
-        registry.bear(patience_ms);
         Self {
             patience_ms,
             clocks: KnownClocks::new(clocks),
@@ -157,10 +156,8 @@ impl LocalRegistry {
         self.incarnation.store(incarnation, Ordering::Release);
         let mut registry = locked(&self.registry);
         registry.begin_after(before_first(incarnation));
-        if incarnation > 0 {
-            // What is lost with an agent stands in the folder.
-            registry.bear(0);
-        }
+        // What is lost with an agent stands in the folder, if there is one.
+        registry.bear(if incarnation > 0 { 0 } else { self.patience_ms });
     }
 
     pub(in crate::edge) fn now_ms(&self) -> u64 {
