@@ -78,6 +78,7 @@ fn opening(partition: usize, attempt: usize) -> OpenTask {
         worker: 1,
         inside: false,
         stamp: 0,
+        of_rdd: None,
     }
 }
 

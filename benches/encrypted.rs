@@ -193,6 +193,7 @@ fn appends(folder: &Path, encrypt: bool) -> f64 {
         worker: 1,
         inside: false,
         stamp: 0,
+        of_rdd: None,
     };
     let session = client.open(open).unwrap().session;
     let (block, began) = (Bytes::from(vec![7; BLOCK]), Instant::now());

@@ -138,6 +138,7 @@ fn in_memory() {
     let layout = Layout {
         app: 1,
         stage: 1,
+        shift: 0,
         tasks: None,
         code: Code::default(),
         plan: None,
@@ -183,6 +184,7 @@ fn through_an_agent(folder: &Path, memory: u64, what: &str) {
             worker: 1,
             inside: true,
             stamp: 0,
+            of_rdd: None,
         };
         let session = client.open(open).unwrap().session;
         let mut waiting = std::collections::VecDeque::new();

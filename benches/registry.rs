@@ -111,6 +111,7 @@ impl Cluster {
             worker: 1,
             inside: false,
             stamp: 0,
+            of_rdd: None,
         };
         let agent = self.agent_of(number);
         match self.registry.grant(&open, Sent { by: agent, number: run }, 0, Some(10_000), self.now_ms) {

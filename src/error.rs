@@ -221,6 +221,12 @@ pub enum Error {
         /// Generation of this attempt.
         ours: Generation,
     },
+    /// One task computes a partition of an RDD twice at the same time.
+    #[error("a task computes partition {} of an RDD by {:?} twice at the same time, as zip and cartesian of an RDD with itself do, and the second waited in vain for the first, whose rows nobody reads meanwhile: persist the RDD before, rdd.persist()", task.partition, task.operator)]
+    PartitionComputedTwice {
+        /// The task.
+        task: TaskId,
+    },
     /// Another stage has the operator under way, and waits for what this task has.
     #[error("two stages of epoch {} compute {:?} and another column, and each has one under way for which the other waits: let one action end before the other begins (this is partition {})", task.epoch, task.operator, task.partition)]
     OperatorUsedTwice {
@@ -415,7 +421,7 @@ impl Error {
             Self::CorruptSpill { .. } => "CORRUPT_SPILL",
             Self::UnsupportedVersion { .. } => "UNSUPPORTED_VERSION",
             Self::Fenced { .. } => "FENCED",
-            Self::OperatorUsedTwice { .. } => "OPERATOR_USED_TWICE",
+            Self::OperatorUsedTwice { .. } | Self::PartitionComputedTwice { .. } => "OPERATOR_USED_TWICE",
             Self::CausalLogLost { .. } => "CAUSAL_LOG_LOST",
             Self::SourceInUse { .. } => "SOURCE_IN_USE",
             Self::SourceTruncated { .. } => "SOURCE_TRUNCATED",

@@ -160,6 +160,8 @@ const APPLICATION: &str = "app:";
 const EXECUTION: &str = "sql-";
 /// Begins the name of an epoch that is one stage of a job that is part of no SQL execution.
 const STAGE: &str = "stage-";
+/// Begins the name of an epoch that is one RDD.
+const RDD: &str = "rdd-";
 
 /// Name of the query that is all an application does outside of streams and named epochs.
 #[must_use]
@@ -168,12 +170,13 @@ pub(crate) fn application_query(app_id: &str) -> String {
 }
 
 impl EpochKey {
-    /// Whether this is one SQL execution, or a stage beside them: committed when that is over, and never
+    /// Whether this is one SQL execution, or a stage or an RDD beside them: committed when that is over, and never
     /// run again.
     #[must_use]
     pub fn is_execution(&self) -> bool {
         let Epoch::Named(name) = &self.epoch else { return false };
-        self.query.starts_with(APPLICATION) && (name.starts_with(EXECUTION) || name.starts_with(STAGE))
+        self.query.starts_with(APPLICATION)
+            && [EXECUTION, STAGE, RDD].iter().any(|begin| name.starts_with(begin))
     }
 
     /// Whether it is one application's on its own, in a checkpoint that several share. Otherwise all of its

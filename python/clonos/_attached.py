@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clonos.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pyspark import RDD
     from pyspark.sql import SparkSession
     from pyspark.sql.udf import UserDefinedFunction
 
@@ -31,7 +32,9 @@ class Attached(Protocol):
 
     def watch_streams(self) -> None: ...
 
-    def rdd_is_made(self, number: int) -> object: ...
+    def rdd_is_made(self, number: int, rdd: RDD[Any]) -> object: ...
+
+    def partitions_of_rdd(self, number: int) -> int | None: ...
 
     def mark_rows(self, function: UserDefinedFunction, *, takes_marks: bool) -> None: ...
 

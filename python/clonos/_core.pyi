@@ -120,6 +120,7 @@ class ResultTask:
         stage: int,
         attempt: int,
         worker: int,
+        of_rdd: tuple[int, int] | None,
         token: int,
         named: bool,
         execution: tuple[int, int] | None,
@@ -211,6 +212,7 @@ class ServiceTask:
         stage: int,
         attempt: int,
         worker: int,
+        of_rdd: tuple[int, int] | None,
         token: int,
         named: bool,
         execution: tuple[int, int] | None,
@@ -483,7 +485,7 @@ class Agent:
         config: SessionConfig,
         host: str,
         port: int,
-        stages: Callable[[int], tuple[int, bool] | None],
+        stages: Callable[[int, int | None], tuple[int, bool] | None],
         was_lost: Callable[[int, int], bool],
         plan_uses: Callable[
             [int, int], list[tuple[str, int, str, int, bool, int, int, int, int, int]] | None

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub use self::opening::{
-    AgentInfo, AgentStanding, Beginning, Fence, Grant, HeldCopy, Layout, OpenTask, Opened, Recording, Silence,
+    AgentInfo, AgentStanding, Beginning, Fence, Grant, HeldCopy, Layout, OfRdd, OpenTask, Opened, Recording,
+    Silence,
 };
 pub use self::parts::{Commit, Counting, Ending, Left, Piece, PoolEntry, Repair, Sent, Sharer};
 pub use super::borders::Borders;
@@ -31,7 +32,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::{PoolQuestions, PoolRows, Summary};
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 38;
+pub const PROTOCOL_VERSION: u32 = 39;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 1 << 20;
 

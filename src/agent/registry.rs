@@ -13,6 +13,7 @@ mod layouts;
 mod moved;
 mod parts;
 mod places;
+mod rdds;
 mod refused;
 mod repair;
 mod silence;
@@ -184,6 +185,8 @@ pub enum Granted {
     Busy,
     /// The same, and that stage waits for what this attempt has open.
     Crossed,
+    /// The attempt waits for what it computes itself, and may for ever.
+    Twice,
     /// An attempt of the same stage was refused.
     Refused(Box<Divergence>),
     /// The task is of a run of the epoch that is over, its opener has asked again since or has been and gone, or its agent
@@ -272,15 +275,15 @@ impl Registry {
         };
         let layout = cut.into().layout(open, named.plan);
         let first = TaskId { operator: named.operator, ..open.task.clone() };
-        let (part, opener) = self.part(&first, open);
+        let (number, opener) = self.opener(&first, open);
         if opener.is_some_and(|opener| opener.is_late(sent)) || self.agents.is_dead(sent.by) {
             return Granted::Left;
         }
-        let task = part_of(&first, part);
+        let task = part_of(&first, if open.of_rdd.is_some() { 0 } else { number });
         if let Some(divergence) = self.refused_in(&task, &layout) {
             return Granted::Refused(divergence);
         }
-        if let Some(waits) = self.waits_for_others(&task, &layout, open.attempt, now_ms) {
+        if let Some(waits) = self.waits_for_others(&task, &layout, open, now_ms) {
             return waits;
         }
         let entry = self.tasks.entry(task.clone()).or_insert_with(|| Entry::new(layout));
@@ -305,7 +308,7 @@ impl Registry {
         let openers = entry.attempts.entry((open.app, open.attempt)).or_default();
         let granted =
             Opener { worker: open.worker, sent, generation: grant.generation, layout, is_over: false };
-        match openers.get_mut(part) {
+        match openers.get_mut(number) {
             Some(opener) => *opener = granted,
             None => openers.push(granted),
         }

@@ -48,10 +48,10 @@ impl PyAgent {
     ) -> PyResult<Self> {
         let memory_bytes = give_back_soon(config.config.memory_bytes);
         keep_traces();
-        let ask = move |stage: u32| -> Option<Stage> {
+        let ask = move |stage: u32, rdd: Option<u32>| -> Option<Stage> {
             // Spark may not know, or be shutting down; then the layout counts as unchanged.
             let known: Option<(u32, bool)> = Python::attach(|py| {
-                stages.call1(py, (stage,)).and_then(|stage| stage.extract(py)).ok().flatten()
+                stages.call1(py, (stage, rdd)).and_then(|stage| stage.extract(py)).ok().flatten()
             });
             known.map(|(tasks, was_complete)| Stage { tasks, was_complete })
         };

@@ -15,7 +15,7 @@ use pyo3::types::{PyDict, PyString};
 use super::config::PySessionConfig;
 use super::door::enter;
 use super::lock;
-use crate::agent::protocol::{Code, Ending, Execution, OpenTask, Opened, Request, Use};
+use crate::agent::protocol::{Code, Ending, Execution, OfRdd, OpenTask, Opened, Request, Use};
 use crate::agent::state::messages::{AboutState, AboutTimers, Found, Wanted};
 use crate::edge::net::client::{Client, Ticket};
 use crate::error::{Error, Result};
@@ -138,6 +138,7 @@ pub(super) struct Opening {
     worker: u64,
     pub(super) inside: bool,
     stamp: u64,
+    of_rdd: Option<OfRdd>,
 }
 
 impl Opening {
@@ -169,6 +170,8 @@ impl Opening {
             named: get(arguments, "named")?.extract()?,
         };
         let execution: Option<(u64, u64)> = get(arguments, "execution")?.extract()?;
+        let of_rdd: Option<(u32, u32)> =
+            arguments.get_item("of_rdd")?.map_or(Ok(None), |of_rdd| of_rdd.extract())?;
         Ok(Self {
             options,
             used,
@@ -177,6 +180,7 @@ impl Opening {
             worker: get(arguments, "worker")?.extract()?,
             inside: arguments.get_item("inside")?.map_or(Ok(false), |inside| inside.extract())?,
             stamp: stamp(arguments)?,
+            of_rdd: of_rdd.map(|(number, task)| OfRdd { number, task: Partition(task) }),
         })
     }
 }
@@ -295,6 +299,7 @@ impl Publisher {
             worker: opening.worker,
             inside: opening.inside,
             stamp: opening.stamp,
+            of_rdd: opening.of_rdd,
         };
         let connection = Arc::clone(&client.shared);
         let opened = connection.with(|client| client.open(request))?;

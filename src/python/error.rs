@@ -17,7 +17,7 @@ const fn class_of(error: &Error) -> &'static str {
         Error::StateIncomplete { .. } => "StateIncomplete",
         Error::StateLost { .. } => "StateLost",
         Error::SourceInUse { .. } => "SourceInUse",
-        Error::OperatorUsedTwice { .. } => "OperatorUsedTwice",
+        Error::OperatorUsedTwice { .. } | Error::PartitionComputedTwice { .. } => "OperatorUsedTwice",
         Error::LogGap { .. }
         | Error::LogFork { .. }
         | Error::CorruptBlock { .. }

@@ -30,7 +30,8 @@ fn a_log_is_not_lost_while_all_who_have_it_stand_still() {
     peer.signal("-STOP");
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            std::thread::sleep(PAUSE);
+            // More than twice as long as who asks waits for those of whom the registry hears.
+            std::thread::sleep(2 * PAUSE + Duration::from_secs(1));
             own.signal("-CONT");
             peer.signal("-CONT");
         });

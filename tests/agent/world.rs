@@ -125,7 +125,7 @@ pub fn start_driver(config: SessionConfig, socket: PathBuf) -> (Agent, SessionCo
         bind_host: "127.0.0.1".into(),
         port: 0,
         // Stage numbers in these tests tell how many tasks they have: stage 108 has 8.
-        stages: Box::new(|stage| Some(Stage { tasks: stage.checked_sub(100)?, was_complete: false })),
+        stages: Box::new(|stage, _| Some(Stage { tasks: stage.checked_sub(100)?, was_complete: false })),
         was_lost: Box::new(|stage, partition| stage == 200 && partition.0 < 2),
         plans: Plans::unknown(),
         clocks: Box::new(|_, _| Ok(Clock { now_ms: 1_000, watermark_ms: -1, late_ms: -1 })),
@@ -218,6 +218,7 @@ pub fn opening(task: &TaskId, stage: u32, attempt: u64) -> OpenTask {
         worker: OPENERS.fetch_add(1, Ordering::Relaxed),
         inside: false,
         stamp: 0,
+        of_rdd: None,
     }
 }
 

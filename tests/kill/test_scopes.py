@@ -143,6 +143,34 @@ def test_a_job_over_rdds_does_not_mix_what_it_reads_of_an_earlier_jobs_shuffle(
     assert killer.struck == 1
 
 
+@pytest.mark.parametrize("epoch", ["its own", "two"])
+def test_no_shuffle_of_an_rdd_is_of_two_epochs(spark: Any, epoch: str) -> None:
+    def kill(executors: list[testing.Executor]) -> None:
+        testing.kill(*[executor.pid for executor in executors[:2]])
+
+    def within(name: str) -> contextlib.AbstractContextManager[Any]:
+        return session.epoch(name) if epoch == "two" else contextlib.nullcontext()
+
+    with clonos.attach(spark, sharing_depth=2) as session:
+        numbers = spark.sparkContext.parallelize(range(ROWS), MAP_TASKS)
+        rows = clonos.map_partitions(
+            numbers, lambda part: ((clonos.random.random(), row) for row in part)
+        )
+        shuffled = rows.partitionBy(REDUCE_TASKS, lambda v: int(v * REDUCE_TASKS))
+        with within("first"):
+            assert shuffled.count() == ROWS
+        with within("second"), Killer(spark, kill) as killer:
+            if epoch == "two":
+                with pytest.raises(Exception) as lost:
+                    shuffled.mapPartitions(slowly).collect()
+                assert isinstance(errors.find(lost.value), errors.CausalLogLost)
+            else:
+                found = shuffled.mapPartitions(slowly).collect()
+                assert sorted(row for _, row in found) == list(range(ROWS))
+                assert session.stats().totals.replayed
+    assert killer.struck == 1
+
+
 def test_what_a_cancelled_job_has_written_and_lost_is_asked_again(
     spark: Any, record: Record
 ) -> None:

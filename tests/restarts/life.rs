@@ -82,7 +82,7 @@ impl Life {
         let role = Role::Driver {
             bind_host: "127.0.0.1".into(),
             port: 0,
-            stages: Box::new(move |stage| {
+            stages: Box::new(move |stage, _| {
                 let tasks = asked.lock().unwrap().get(&stage).copied()?;
                 Some(Stage { tasks, was_complete: false })
             }),
@@ -175,6 +175,7 @@ pub(crate) fn opening(life: &Life, task: TaskId, stage: u32, attempt: u64) -> Op
         worker: attempt,
         inside: false,
         stamp: 0,
+        of_rdd: None,
     }
 }
 

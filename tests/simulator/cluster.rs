@@ -137,6 +137,7 @@ impl Cluster {
             worker: attempt,
             inside,
             stamp: self.stamp,
+            of_rdd: None,
         };
         let own = self.hosts[host].info.clone();
         let (now, mut sent) = (self.now, self.late.next_request(own.id));

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
+from pyspark import StorageLevel, cloudpickle
 
 import clonos
+from clonos import errors, testing
 from clonos._driver.session import EXECUTION_POLL_SECONDS
 
 ROWS = 60
@@ -82,6 +84,70 @@ def test_in_an_epoch_two_rdds_of_one_function_have_answers_of_their_own(
         both = one.union(other).collect()
         assert len(set(both)) == 2 * ROWS
         assert other.collect() + one.collect() == both[ROWS:] + both[:ROWS]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_in_an_epoch_an_rdd_is_not_cut_otherwise(session: Any, spark: Any, parts: int) -> None:
+    def drawn(parts: int) -> list[Any]:
+        numbers = spark.sparkContext.parallelize(range(4000), parts)
+        return clonos.map_partitions(numbers, stamp).collect()
+
+    def shows_and_fails() -> None:
+        with session.epoch(name):
+            shown.extend(drawn(1))
+            raise RuntimeError
+
+    name, shown = f"{parts} parts", list[Any]()
+    with pytest.raises(RuntimeError):
+        shows_and_fails()
+    if parts == 1:
+        with session.epoch(name):
+            assert drawn(parts) == shown
+        return
+    # The first of them has the rows that the one partition had first.
+    with pytest.raises(Exception) as refused, session.epoch(name):
+        drawn(parts)
+    assert isinstance(errors.find(refused.value), errors.ReplayDivergence)
+    session.commit("batch", name)
+
+
+def test_an_rdd_of_which_a_job_computed_less_is_the_same(session: Any, spark: Any) -> None:
+    with session.epoch("taken"):
+        drawn = alike(spark)
+        taken = drawn.take(2) + drawn.coalesce(1).take(2)
+        whole = drawn.collect()
+        assert taken == whole[:2] * 2
+        assert drawn.union(drawn).collect() == whole * 2
+
+
+@pytest.mark.whole
+def test_an_rdd_zipped_with_itself_says_what_to_do_where_that_has_no_end(
+    session: Any, spark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def large(part: Iterable[Any]) -> Iterator[tuple[Any, float, str]]:
+        return ((n, clonos.random.random(), f"{n:0500}") for n in part)
+
+    numbers = spark.sparkContext.parallelize(range(100_000), 2)
+    drawn = clonos.map_partitions(numbers, large)
+    both = drawn.zip(drawn.map(lambda row: row))
+    failed: list[Exception] = []
+
+    def count() -> None:
+        try:
+            both.count()
+        except Exception as error:
+            failed.append(error)
+
+    counting = threading.Thread(target=count)
+    counting.start()
+    testing.wait_until(lambda: any(".persist()" in m for m in caplog.messages), "advice", 90)
+    spark.sparkContext.cancelAllJobs()
+    counting.join()
+    assert "cancelled" in str(failed[0])
+    drawn.persist(StorageLevel.MEMORY_AND_DISK)
+    assert drawn.zip(drawn).filter(lambda pair: pair[0] != pair[1]).count() == 0
+    assert drawn.count() == 100_000
+    drawn.unpersist()
 
 
 def test_an_rdd_is_its_own_epoch(session: Any, spark: Any) -> None:

@@ -71,8 +71,11 @@ class BatchSession:
     def watch_streams(self) -> None:
         """Nothing, as `watch`."""
 
-    def rdd_is_made(self, number: int) -> None:
+    def rdd_is_made(self, number: int, rdd: Any) -> None:
         """Nothing: here there are no RDDs."""
+
+    def partitions_of_rdd(self, number: int) -> None:
+        """Nothing, as `rdd_is_made`."""
 
     def mark_rows(self, function: Any, *, takes_marks: bool) -> None:
         """Nothing: rows are told apart by their arguments and ``row_key=`` alone."""

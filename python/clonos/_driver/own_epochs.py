@@ -7,17 +7,29 @@ import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clonos._driver import spark_private
 from clonos._worker.place import application_query, execution_epoch, rdd_epoch, stage_epoch
 
 if TYPE_CHECKING:
+    from pyspark import RDD
     from pyspark.sql import SparkSession
 
     from clonos import _core
 
 _log = logging.getLogger("clonos")
+
+
+class _Rdd(NamedTuple):
+    """Weak references to what an RDD's function holds, and to the RDD that it is made of.
+
+    `file` is where Spark keeps what the function holds.
+    """
+
+    held: Any
+    made_of: Any
+    file: Path
 
 
 class OwnEpochs:
@@ -44,10 +56,10 @@ class OwnEpochs:
         self._stopped = stopped
         # SQL executions whose rows are fetched one partition at a time.
         self._iterated: set[int] = set()
-        # Weak references to what the functions of RDDs hold and the file in which Spark keeps
-        # that, by their numbers; and where the JVM puts those of which nothing is left.
-        self._rdds: dict[int, tuple[Any, Path]] = {}
+        # By their numbers; and where the JVM puts those of which nothing is left.
+        self._rdds: dict[int, _Rdd] = {}
         self._rdds_lock = threading.Lock()
+        self._some_are_gone = False
         self._gone: Any = spark.sparkContext._jvm.java.lang.ref.ReferenceQueue()  # type: ignore[union-attr]
 
     @contextlib.contextmanager
@@ -63,13 +75,16 @@ class OwnEpochs:
         """Numbers of the SQL executions that record in no ``epoch`` scope."""
         return self._open("sql-")
 
-    def commit_ended(self) -> None:
-        """Commit the epochs of what has ended."""
-        for commit in (self._commit_stages, self._commit_executions, self._commit_rdds):
-            with self.what_fails_is_logged():
-                commit()
+    def commit_ended(self, executions: set[int]) -> None:
+        """Commit the epochs of what has ended, of SQL executions those of `executions`."""
+        with self.what_fails_is_logged():
+            self._commit_stages()
+        with self.what_fails_is_logged():
+            self._commit_executions(executions)
+        with self.what_fails_is_logged():
+            self._commit_rdds()
 
-    def rdd_is_made(self, number: int) -> Any:
+    def rdd_is_made(self, number: int, rdd: RDD[Any]) -> Any:
         """Begin to watch whether an RDD can still be computed.
 
         Returns
@@ -82,23 +97,39 @@ class OwnEpochs:
         held = context.broadcast(None)
         jvm: Any = context._jvm
         with self._rdds_lock:
-            reference = jvm.java.lang.ref.WeakReference(held._jbroadcast, self._gone)
-            self._rdds[number] = reference, Path(held._path)
+            reference = jvm.java.lang.ref.WeakReference
+            # As Python's RDD counts its partitions, without having them made now.
+            made_of = reference(rdd._prev_jrdd.rdd())  # type: ignore[attr-defined]
+            known = _Rdd(reference(held._jbroadcast, self._gone), made_of, Path(held._path))
+            self._rdds[number] = known
         return held
 
+    def partitions_of_rdd(self, number: int) -> int | None:
+        """How many partitions an RDD has, if that is known; to be asked while a task computes it.
+
+        Spark has them then. Before, it may have to list files for that, or begin to compute.
+        """
+        # Without the lock: a task waits, and what has it may wait for Spark.
+        known = self._rdds.get(number)
+        made_of = None if known is None else known.made_of.get()
+        return None if made_of is None else int(made_of.getNumPartitions())
+
     def _commit_rdds(self) -> None:
-        if self._gone.poll() is None:
-            return
+        # As many as the JVM has put there: nobody asks for each RDD that there is each time.
         while self._gone.poll() is not None:
-            pass
+            self._some_are_gone = True
+        if not self._some_are_gone:
+            return
         with self._rdds_lock:
             known = self._rdds.items()
-            gone = {number: file for number, (held, file) in known if held.get() is None}
+            gone = {number: rdd.file for number, rdd in known if rdd.held.get() is None}
         for number, file in gone.items():
             self._commit(rdd_epoch(number))
             file.unlink(missing_ok=True)
             with self._rdds_lock:
                 del self._rdds[number]
+        # What has failed before this is looked for again.
+        self._some_are_gone = False
 
     def _commit_stages(self) -> None:
         """Those of jobs over RDDs go when no job needs the stage any more."""
@@ -109,8 +140,8 @@ class OwnEpochs:
                 with self.what_fails_is_logged():
                     self._commit(stage_epoch(stage))
 
-    def _commit_executions(self) -> None:
-        left = self.executions() - self._iterated
+    def _commit_executions(self, executions: set[int]) -> None:
+        left = executions - self._iterated
         ended = {e for e in left if spark_private.execution_ended(self._spark, e)}
         # The jobs of a `toLocalIterator` run when their execution is over.
         if ended:

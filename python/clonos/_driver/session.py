@@ -41,7 +41,7 @@ from clonos.errors import ConfigError
 if TYPE_CHECKING:
     import os
 
-    from pyspark import SparkContext
+    from pyspark import RDD, SparkContext
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
     from pyspark.sql.udf import UserDefinedFunction
@@ -247,9 +247,13 @@ class Session:
 
         return causal_batch
 
-    def rdd_is_made(self, number: int) -> Any:
+    def rdd_is_made(self, number: int, rdd: RDD[Any]) -> Any:
         """Begin to watch an RDD, whose epoch ends with it; see `OwnEpochs.rdd_is_made`."""
-        return self._own.rdd_is_made(number)
+        return self._own.rdd_is_made(number, rdd)
+
+    def partitions_of_rdd(self, number: int) -> int | None:
+        """How many partitions an RDD has that a task computes, if that is known."""
+        return self._own.partitions_of_rdd(number)
 
     def next_attempt(self) -> int:
         """Number the runs of batch functions, as Spark numbers attempts of tasks."""
@@ -446,7 +450,8 @@ class Session:
             executions = self._own.executions()
             for strays in list(self._strays):
                 strays.see(executions)
-            self._own.commit_ended()
+            # Of those that were seen: nothing is committed of which nobody could be warned.
+            self._own.commit_ended(executions)
 
     def _pass_on_traces(self) -> None:
         """Log what the driver's agent, whose threads have no interpreter, has to say."""

@@ -10,7 +10,7 @@ from clonos import _attached
 from clonos._operators.exchange import map_stage
 from clonos._operators.spec import spec_of
 from clonos._worker.libraries import LIBRARIES, Libraries
-from clonos._worker.place import rdd_epoch
+from clonos._worker.place import OfRdd
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,22 +91,25 @@ def map_partitions(
     """
     spec = spec_of(func, uid, stacklevel=4)
     number = next(_rdd_numbers)
-    epoch = rdd_epoch(number)
-    session = _attached.current()
-    alive = None if session is None else session.rdd_is_made(number)
+    # What the function holds while anything may run it.
+    alive: list[Any] = []
 
     def body(
         split: int,
         elements: Iterable[T],
         *,
         _libraries: Libraries = LIBRARIES,
-        _alive: object = alive,
+        _alive: list[Any] = alive,
     ) -> Iterator[U]:
         from clonos._worker import partitions
 
-        return partitions.run_elements(spec, func, (epoch, split), iter(elements))
+        return partitions.run_elements(spec, func, OfRdd(number, split), iter(elements))
 
-    return rdd.mapPartitionsWithIndex(body)
+    made = rdd.mapPartitionsWithIndex(body)
+    session = _attached.current()
+    if session is not None and session.config.guarantee == "exactly_once":
+        alive.append(session.rdd_is_made(number, made))
+    return made
 
 
 def _dataframe_body(func: Callable[..., Any], uid: str | None) -> Any:

@@ -57,9 +57,14 @@ _opened = 0
 
 
 def task_arguments(config: _core.SessionConfig, place: Place, use: Use) -> dict[str, Any]:
-    """Arguments that open the log of `use` in this task; each call is another opener."""
+    """Arguments that open the log of `use` in this task.
+
+    Each call is another opener, but of a partition of an RDD, which a process computes once at a
+    time, and in `cartesian` for each row of the other one.
+    """
     global _opened
     _opened += 1
+    number = 0 if place.of_rdd is not None else _opened & 0xFFFFFF
     return {
         "query": place.query,
         "epoch": place.epoch,
@@ -74,5 +79,6 @@ def task_arguments(config: _core.SessionConfig, place: Place, use: Use) -> dict[
         "app": zlib.crc32(config.app_id.encode()),
         "stage": place.stage,
         "attempt": place.attempt,
-        "worker": (os.getpid() << 24) | (_opened & 0xFFFFFF),
+        "worker": (os.getpid() << 24) | number,
+        "of_rdd": place.of_rdd,
     }

@@ -15,7 +15,7 @@ from clonos._spec import OperatorSpec
 from clonos._worker import connection
 from clonos._worker.groups import image
 from clonos._worker.lost import check_lost
-from clonos._worker.place import current_place
+from clonos._worker.place import OfRdd, current_place
 from clonos._worker.service_runner import ServiceRunner
 
 # Elements of an RDD that are fingerprinted and published together.
@@ -27,7 +27,7 @@ def open_task(
     epoch: str | None,
     *,
     inside: bool = False,
-    of_rdd: tuple[str, int] | None = None,
+    of_rdd: OfRdd | None = None,
 ) -> _core.ServiceTask | None:
     """Open the task's log, or ``None`` where nothing is recorded.
 
@@ -38,9 +38,8 @@ def open_task(
         Epoch to use where Spark names none.
     inside : bool
         Whether all that the task does leaves it in frames, which carry its determinants.
-    of_rdd : tuple, optional
-        As for `current_place`. Whoever computes the partition once more in one attempt, has the
-        same log.
+    of_rdd : OfRdd, optional
+        As for `current_place`.
     """
     if spec.config is None:
         record_nothing()
@@ -59,8 +58,6 @@ def open_task(
         "allow_code_change": spec.allow_code_change,
         "count_occurrences": False,
     }
-    if of_rdd is not None:
-        arguments["worker"] = 0
     task = connection.open_task(_core.ServiceTask, config, arguments)
     check_lost(task, config, spec.name, place)
     return task
@@ -84,7 +81,7 @@ def run_pandas(
 
 
 def run_elements(
-    spec: OperatorSpec, func: Callable[..., Any], of: tuple[str, int], elements: Iterator[Any]
+    spec: OperatorSpec, func: Callable[..., Any], of: OfRdd, elements: Iterator[Any]
 ) -> Iterator[Any]:
     """Run `func` over a partition of an RDD in a worker."""
     task = open_task(spec, None, of_rdd=of)

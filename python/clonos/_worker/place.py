@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import zlib
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -37,12 +35,20 @@ ROOT_PROPERTY = "spark.sql.execution.root.id"
 BATCH_QUERY = "batch"
 
 
+class OfRdd(NamedTuple):
+    """A partition of an RDD that `clonos.map_partitions` has made, whichever task computes it."""
+
+    number: int
+    partition: int
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where the current code runs: a Spark task, in the words of the design.
 
     `epoch` is an int for a micro-batch of a streaming query, a name otherwise; `execution` the SQL
     execution, and the one that it is a part of, and `stamp` the run of an epoch that has a name.
+    `of_rdd` says that `partition` is one of an RDD: which, and the partition of Spark's task.
     """
 
     query: str
@@ -52,6 +58,7 @@ class Place:
     attempt: int
     execution: tuple[int, int] | None = None
     stamp: int = 0
+    of_rdd: tuple[int, int] | None = None
 
 
 def application_query(app_id: str) -> str:
@@ -72,17 +79,6 @@ def stage_epoch(stage: int) -> str:
 def rdd_epoch(number: int) -> str:
     """Return the epoch name of an RDD that `clonos.map_partitions` has made."""
     return f"rdd-{number}"
-
-
-def _stage_of_rdd(stage: int, shift: int) -> int:
-    """Number a stage's tasks that compute an RDD so far from its own partitions, in this process.
-
-    A stage may compute a partition several times, in tasks beside each other (a union of the RDD
-    with itself) and twice in one (`zip`, `cartesian`). To Clonos these are stages, of which each
-    waits for the one before, and of which Spark says nothing: not even how many tasks there are,
-    which need not be as many as the RDD has partitions.
-    """
-    return 1 << 31 | zlib.crc32(f"{stage} {shift} {os.getpid()}".encode()) >> 1
 
 
 def epoch_tag(name: str | None = None, stamp: int = 0) -> str:
@@ -171,7 +167,7 @@ def epoch_of(properties: dict[str, str], app_id: str) -> tuple[str, int | str | 
 
 
 def current_place(
-    app_id: str, epoch: str | None = None, *, of_rdd: tuple[str, int] | None = None
+    app_id: str, epoch: str | None = None, *, of_rdd: OfRdd | None = None
 ) -> Place | None:
     """Return the task this process runs, or ``None`` outside Spark.
 
@@ -183,10 +179,10 @@ def current_place(
         Epoch to use where Spark names none, in a job over RDDs (`DataFrame.foreachPartition` and
         `DataFrame.rdd` are such). Default: one for each stage, which Spark runs again under the
         same number, as jobs have no number that a task knows.
-    of_rdd : tuple, optional
-        Epoch of an RDD that is one of its own, whichever job computes it, a query's over a frame
-        that was made of it too; and which partition it is, wherever a union or `coalesce` has that
-        computed.
+    of_rdd : OfRdd, optional
+        Of an RDD, which has its own epoch where Spark names none, whichever job computes it, a
+        query's over a frame that was made of it too; and which partition of it, wherever a union
+        or `coalesce` has that computed.
     """
     from pyspark import TaskContext
 
@@ -198,19 +194,18 @@ def current_place(
     stamp = properties.get(STAMP_PROPERTY) or (0 if tagged is None else tagged.stamp)
     query, found = epoch_of(properties, app_id)
     if of_rdd is not None and query == application_query(app_id):
-        found = of_rdd[0]
+        found = rdd_epoch(of_rdd.number)
     elif found is None:
         found = stage_epoch(context.stageId()) if epoch is None else epoch
     execution, root = properties.get(EXECUTION_PROPERTY), root_of(properties)
-    partition, stage = context.partitionId(), context.stageId()
-    if of_rdd is not None:
-        partition, stage = of_rdd[1], _stage_of_rdd(stage, partition - of_rdd[1])
+    task = context.partitionId()
     return Place(
         query,
         found,
-        partition,
-        stage,
+        task if of_rdd is None else of_rdd.partition,
+        context.stageId(),
         context.taskAttemptId(),
         None if execution is None or root is None else (int(execution), int(root)),
         int(stamp) if query == BATCH_QUERY else 0,
+        None if of_rdd is None else (of_rdd.number, task),
     )

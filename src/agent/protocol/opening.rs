@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Commit;
 use crate::agent::borders::Borders;
 use crate::agent::code::{Code, Execution, Plan, Use};
-use crate::id::{AgentId, Generation, LogOffset, TaskId};
+use crate::id::{AgentId, Generation, LogOffset, Partition, TaskId};
 use crate::task::{Choice, Ended};
 
 /// A worker opens a task's log.
@@ -35,6 +35,26 @@ pub struct OpenTask {
     ///
     /// [`Registry::stamp`]: crate::agent::registry::Registry::stamp
     pub stamp: u64,
+    /// Of which RDD the task's partition is, if of one.
+    pub of_rdd: Option<OfRdd>,
+}
+
+/// An RDD's partition, which has its log wherever it is computed: several tasks of a stage may do that (a union of the RDD
+/// with itself), and one may do it several times, for `zip` in two workers at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfRdd {
+    /// The RDD's number in its application.
+    pub number: u32,
+    /// The partition of Spark's task.
+    pub task: Partition,
+}
+
+impl OpenTask {
+    /// The partition of Spark's task.
+    #[must_use]
+    pub fn task_of_stage(&self) -> Partition {
+        self.of_rdd.map_or(self.task.partition, |of| of.task)
+    }
 }
 
 /// What a worker gets to know when its task is open.
@@ -53,7 +73,7 @@ pub struct Opened {
     pub recording: Recording,
     /// Whether something was published that can be read nowhere any more.
     pub lost: bool,
-    /// Tasks of the stage, where known.
+    /// Tasks of the stage, or partitions of the RDD, where known.
     pub tasks: Option<u32>,
     /// Whether all frames of an earlier attempt can be read.
     pub has_frames: bool,
@@ -98,7 +118,10 @@ pub struct Layout {
     pub app: u64,
     /// Spark stage.
     pub stage: u32,
-    /// Tasks of the stage, where known.
+    /// How far Spark's tasks are from the partitions of the RDD that they compute: those of a stage that are as far from them
+    /// have each another one, and others wait for these as for another stage's.
+    pub shift: u32,
+    /// Tasks of the stage, or partitions of the RDD, where known.
     pub tasks: Option<u32>,
     /// The function.
     pub code: Code,
@@ -109,10 +132,10 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Whether both are one stage of one application.
+    /// Whether both are one stage of one application, which computes its input once.
     #[must_use]
     pub const fn same_stage(&self, other: &Self) -> bool {
-        self.app == other.app && self.stage == other.stage
+        self.app == other.app && self.stage == other.stage && self.shift == other.shift
     }
 
     /// Whether they are known to have another number of tasks each.

@@ -98,6 +98,7 @@ mod tests {
             worker: number,
             inside: false,
             stamp: 0,
+            of_rdd: None,
         };
         match registry.grant(&open, Sent { by: AgentId(1), number }, u64::MAX, None, 0) {
             Granted::Yes(grant) => {

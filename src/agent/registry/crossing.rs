@@ -11,8 +11,9 @@
 use std::collections::{HashMap, HashSet};
 
 use super::parts::first_part;
+use super::rdds::Beside;
 use super::{Granted, Registry};
-use crate::agent::protocol::Layout;
+use crate::agent::protocol::{Layout, OpenTask};
 use crate::id::{Partition, TaskId};
 
 /// Who has not asked again for longer waits no more: agents ask at least twice a second, if they run.
@@ -20,8 +21,8 @@ const ASKED_MS: u64 = 3_000;
 /// A task that has something open waits no longer, whatever for.
 const PATIENCE_MS: u64 = 3_600_000;
 
-/// An application and a stage.
-type Stage = (u64, u32);
+/// An application and a stage, as [`Layout::same_stage`] tells them apart.
+type Stage = (u64, u32, u32);
 
 /// An attempt that has something open and waits.
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +43,8 @@ pub(super) struct Crossing {
     waits: HashMap<(u64, u64), Wait>,
     /// Stages that have waited for each other.
     apart: HashSet<(Stage, Stage)>,
+    /// Attempts that wait for themselves.
+    pub(super) beside: Beside,
 }
 
 impl Crossing {
@@ -110,7 +113,7 @@ impl Crossing {
 }
 
 const fn stage_of(layout: &Layout) -> Stage {
-    (layout.app, layout.stage)
+    (layout.app, layout.stage, layout.shift)
 }
 
 impl Registry {
@@ -120,9 +123,13 @@ impl Registry {
         &mut self,
         task: &TaskId,
         layout: &Layout,
-        attempt: u64,
+        open: &OpenTask,
         now_ms: u64,
     ) -> Option<Granted> {
+        let attempt = open.attempt;
+        if let Some(waits) = self.waits_for_itself(task, open, now_ms) {
+            return Some(waits);
+        }
         let has_some = self.has_some_open(task, layout, attempt);
         let stage = stage_of(layout);
         let others = match self.of_same_partition(task, layout) {
@@ -218,7 +225,7 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::protocol::{AgentInfo, Ending, Left, OpenTask, Sent, Use};
+    use crate::agent::protocol::{AgentInfo, Ending, Left, Sent, Use};
     use crate::id::{AgentId, Epoch, Generation, LogOffset};
     use crate::task::Summary;
 
@@ -265,13 +272,14 @@ mod tests {
                 worker: u64::from(operator.as_bytes()[0]),
                 inside: false,
                 stamp: 0,
+                of_rdd: None,
             };
             let sent = Sent { by: AgentId(agent), number: self.asked };
             match self.registry.grant(&open, sent, 0, Some(tasks), self.now_ms) {
                 Granted::Yes(grant) => Told::Yes(grant.generation),
                 Granted::Busy => Told::Busy,
                 Granted::Crossed => Told::Crossed,
-                Granted::Left | Granted::Refused(_) => panic!("nothing has ended"),
+                Granted::Left | Granted::Refused(_) | Granted::Twice => panic!("nothing has ended"),
             }
         }
 
@@ -375,7 +383,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_any_partition_may_wait_for_the_one_that_another_has() {
-        let (one, other) = ((1, 1), (1, 2));
+        let (one, other) = ((1, 1, 0), (1, 2, 0));
         let waits = |stage, other, partition| Wait { stage, other, partition, since_ms: 0, asked_ms: 0 };
         for partitions in [[None, Some(Partition(3))], [Some(Partition(3)), None]] {
             let mut crossing = Crossing::default();
@@ -386,7 +394,7 @@ mod tests {
 
     #[test]
     fn of_stages_that_wait_in_a_circle_the_youngest_fails_and_all_are_kept_apart() {
-        let stages = [(1, 1), (1, 2), (1, 3)];
+        let stages = [(1, 1, 0), (1, 2, 0), (1, 3, 0)];
         let waits = |of: usize, partition| Wait {
             stage: stages[of],
             other: stages[(of + 1) % 3],

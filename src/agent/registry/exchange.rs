@@ -257,6 +257,7 @@ mod tests {
             worker: attempt,
             inside: true,
             stamp: 0,
+            of_rdd: None,
         };
         let sent = Sent { by: AgentId(agent), number: registry.totals.opens };
         match registry.grant(&open, sent, 0, None, 0) {

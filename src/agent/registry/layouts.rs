@@ -30,7 +30,8 @@ impl StageCut {
     /// The layout of a task that a stage opens.
     pub(super) fn layout(self, open: &OpenTask, plan: Option<Plan>) -> Layout {
         let OpenTask { app, stage, used: Use { code, .. }, .. } = *open;
-        Layout { app, stage, tasks: self.tasks, code, plan, borders: self.borders }
+        let shift = open.task_of_stage().0.wrapping_sub(open.task.partition.0);
+        Layout { app, stage, shift, tasks: self.tasks, code, plan, borders: self.borders }
     }
 }
 
@@ -119,13 +120,12 @@ impl Registry {
     /// published, and of who has it open, are made here.
     pub(super) fn change<T>(&mut self, task: &TaskId, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
         let entry = self.tasks.get_mut(task)?;
-        let before = (entry.cut(), entry.live.map(|live| live.agent));
+        let (before, opener_before) = (entry.cut(), entry.live.map(|live| live.agent));
         let changed = change(entry);
         let (after, opener) = (entry.cut(), entry.live.map(|live| live.agent));
-        if let Some(opener) = opener.filter(|_| before.1 != opener) {
+        if let Some(opener) = opener.filter(|_| opener != opener_before) {
             self.places.are(task, &[opener]);
         }
-        let before = before.0;
         if before != after && !task.is_in_flight() {
             let cuts = self.uses_of(task).cuts.entry(first_part(&task.operator).into()).or_default();
             cuts.remove(task, before);

@@ -266,7 +266,8 @@ mod tests {
         };
         let (task, used, execution, inside, stamp) = (task(0), Use::default(), None, false, 0);
         let (app, stage, attempt, worker) = (STAGE.app, STAGE.stage, 1, 1);
-        let open = OpenTask { task, used, execution, app, stage, attempt, worker, inside, stamp };
+        let open =
+            OpenTask { task, used, execution, app, stage, attempt, worker, inside, stamp, of_rdd: None };
         registry.grant(&open, Sent { by: AgentId(1), number: 1 }, 0, Some(2), 0);
         let (divergence, since) = refused(&mut registry);
         assert_eq!(since, Generation(1));
@@ -277,8 +278,15 @@ mod tests {
         assert!(registry.newly_refused().is_empty());
     }
 
-    const STAGE: Layout =
-        Layout { app: 1, stage: 3, tasks: Some(2), code: CODE, plan: None, borders: Borders::UNKNOWN };
+    const STAGE: Layout = Layout {
+        app: 1,
+        stage: 3,
+        shift: 0,
+        tasks: Some(2),
+        code: CODE,
+        plan: None,
+        borders: Borders::UNKNOWN,
+    };
     const CODE: Code = Code { fingerprint: 7, python: 0x030b };
 
     fn task(partition: u32) -> TaskId {
@@ -367,7 +375,8 @@ mod tests {
             let (task, used, execution) = (task(0), Use::default(), None);
             let (app, stage, inside, stamp) = (STAGE.app, STAGE.stage, false, 0);
             let (attempt, worker) = (number, number);
-            let open = OpenTask { task, used, execution, app, stage, attempt, worker, inside, stamp };
+            let open =
+                OpenTask { task, used, execution, app, stage, attempt, worker, inside, stamp, of_rdd: None };
             let by = AgentId(agent);
             let Granted::Yes(grant) = registry.grant(&open, Sent { by, number }, 0, Some(1), 0) else {
                 panic!("it is one stage");
@@ -405,7 +414,8 @@ mod tests {
             let (used, execution, inside, stamp) = (Use::default(), None, false, 0);
             let (app, stage, attempt, worker) = (STAGE.app, STAGE.stage, number, number);
             let task = task(partition);
-            let open = OpenTask { task, used, execution, app, stage, attempt, worker, inside, stamp };
+            let open =
+                OpenTask { task, used, execution, app, stage, attempt, worker, inside, stamp, of_rdd: None };
             let Granted::Yes(grant) = registry.grant(&open, Sent { by, number }, 0, Some(2), 0) else {
                 panic!("it is one stage");
             };

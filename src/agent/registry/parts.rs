@@ -9,13 +9,14 @@ use crate::agent::protocol::{OpenTask, Placed};
 use crate::id::{Epoch, EpochKey, Generation, IN_FLIGHT, Partition, TaskId};
 
 impl Registry {
-    /// Which part of the log this opener has, and what is known of it: the first that asks in an attempt has the first.
-    /// One task opens several where `coalesce` has it compute several partitions, or where a column was used twice.
-    pub(super) fn part(&self, first: &TaskId, open: &OpenTask) -> (usize, Option<Opener>) {
+    /// Which of its attempt's openers this is, and what is known of it. Each has a part of the log, and the first that asks
+    /// the first: one task opens several where `coalesce` has it compute several partitions, or where a column was used
+    /// twice. Of an RDD all have the same log.
+    pub(super) fn opener(&self, first: &TaskId, open: &OpenTask) -> (usize, Option<Opener>) {
         let openers = self.tasks.get(first).and_then(|entry| entry.attempts.get(&(open.app, open.attempt)));
         let openers = openers.map_or(&[][..], Vec::as_slice);
         let known = (0..).zip(openers).find(|(_, opener)| opener.worker == open.worker);
-        known.map_or((openers.len(), None), |(part, opener)| (part, Some(*opener)))
+        known.map_or((openers.len(), None), |(number, opener)| (number, Some(*opener)))
     }
 
     /// An attempt is over, as its agent says; what was known of who opened it.
@@ -170,11 +171,24 @@ mod tests {
             partition: Partition(0),
         };
         let (used, execution, app, stage) = (Use::default(), None, 1, 1);
-        let open = OpenTask { task, used, execution, app, stage, attempt, worker, inside: false, stamp: 0 };
+        let open = OpenTask {
+            task,
+            used,
+            execution,
+            app,
+            stage,
+            attempt,
+            worker,
+            inside: false,
+            stamp: 0,
+            of_rdd: None,
+        };
         match registry.grant(&open, Sent { by: AGENT, number }, 0, None, 0) {
             Granted::Yes(grant) => Some(*grant),
             Granted::Left => None,
-            Granted::Busy | Granted::Crossed | Granted::Refused(_) => panic!("it is one stage"),
+            Granted::Busy | Granted::Crossed | Granted::Twice | Granted::Refused(_) => {
+                panic!("it is one stage")
+            }
         }
     }
 
@@ -271,8 +285,18 @@ mod tests {
             let (used, execution) =
                 (Use { token: 1, ..Use::default() }, Some(Execution { id: execution, root: execution }));
             let (app, stage, attempt, worker) = (1, 1, 1, 1);
-            let open =
-                OpenTask { task, used, execution, app, stage, attempt, worker, inside: false, stamp: 0 };
+            let open = OpenTask {
+                task,
+                used,
+                execution,
+                app,
+                stage,
+                attempt,
+                worker,
+                inside: false,
+                stamp: 0,
+                of_rdd: None,
+            };
             registry.wants_plan(&open)
         };
         assert!(is_asked(5, false) && is_asked(4, false));

@@ -42,7 +42,8 @@ mod tests {
         let asked = |registry: &mut Registry, stage: u32, attempt: u64| {
             let (used, execution, app, worker) = (Use::default(), None, 1, attempt);
             let (task, inside, stamp) = (task.clone(), false, 0);
-            let open = OpenTask { task, used, execution, app, stage, attempt, worker, inside, stamp };
+            let open =
+                OpenTask { task, used, execution, app, stage, attempt, worker, inside, stamp, of_rdd: None };
             registry.grant(&open, Sent { by, number: attempt }, 0, None, 0)
         };
         let divergence = Box::new(Divergence {

@@ -100,6 +100,7 @@ mod tests {
             worker: 1,
             inside: false,
             stamp: 0,
+            of_rdd: None,
         };
         let sent = Sent { by: AgentId(1), number: 1 };
         let Granted::Yes(grant) = registry.grant(&open, sent, 0, None, 0) else {

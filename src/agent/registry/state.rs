@@ -192,6 +192,7 @@ mod tests {
             worker: attempt,
             inside: false,
             stamp: 0,
+            of_rdd: None,
         };
         let sent = Sent { by: AGENT, number: registry.totals.opens };
         match registry.grant(&open, sent, 0, None, 0) {

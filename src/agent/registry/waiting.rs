@@ -125,11 +125,12 @@ mod tests {
             worker: 1,
             inside: false,
             stamp: 0,
+            of_rdd: None,
         };
         let sent = Sent { by: AgentId(agent), number: registry.totals.opens };
         match registry.grant(&open, sent, 0, None, 0) {
             Granted::Yes(grant) => Some(grant.generation),
-            Granted::Busy | Granted::Crossed => None,
+            Granted::Busy | Granted::Crossed | Granted::Twice => None,
             Granted::Left | Granted::Refused(_) => panic!("no run has ended, or was refused"),
         }
     }

@@ -32,7 +32,7 @@ impl Handler {
         suffices: impl Fn(&T) -> bool,
     ) -> Result<Vec<(AgentInfo, T)>> {
         let (mut answers, mut left) = (Vec::new(), holders.to_vec());
-        let deadline = Instant::now() + self.patience();
+        let mut deadline = Instant::now() + self.patience();
         loop {
             let (mut silent, mut is_borne) = (Vec::new(), false);
             for asked in left.chunks(ASKED_AT_ONCE) {
@@ -54,7 +54,7 @@ impl Handler {
             if answers.iter().any(|(_, answer)| suffices(answer)) {
                 return Ok(answers);
             }
-            self.bear(is_borne, deadline, silent)?;
+            self.bear(is_borne, &mut deadline, silent)?;
         }
     }
 
@@ -65,7 +65,7 @@ impl Handler {
         ask: impl Fn(&AgentInfo) -> Result<T>,
     ) -> Result<Option<T>> {
         let mut left = holders.to_vec();
-        let deadline = Instant::now() + self.patience();
+        let mut deadline = Instant::now() + self.patience();
         loop {
             let (mut answer, mut is_borne) = (None, false);
             left.retain(|holder| {
@@ -83,17 +83,19 @@ impl Handler {
                     }
             });
             let Some(silent) = left.first().filter(|_| answer.is_none()) else { return Ok(answer) };
-            self.bear(is_borne, deadline, silent)?;
+            self.bear(is_borne, &mut deadline, silent)?;
         }
     }
 
     /// Waits a little before who is silent is asked again. Where something would be lost without it, as long as Spark
-    /// bears the silence of anybody: the registry says when that is over.
-    pub(super) fn bear(&self, is_borne: bool, deadline: Instant, silent: &AgentInfo) -> Result<()> {
+    /// bears the silence of anybody: the registry says when that is over. The time that it has begins once it is heard of
+    /// again, as what it was asked just before that may stay without an answer.
+    fn bear(&self, is_borne: bool, deadline: &mut Instant, silent: &AgentInfo) -> Result<()> {
         if is_borne {
             // Whoever waits for this waits on.
             Progress::step();
-        } else if Instant::now() >= deadline {
+            *deadline = Instant::now() + self.patience();
+        } else if Instant::now() >= *deadline {
             return Err(self.no_answer(silent));
         }
         sleep(SILENCE_PAUSE);

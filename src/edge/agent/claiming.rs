@@ -207,7 +207,7 @@ impl Handler {
         let mut store = locked(&self.store);
         for found in found {
             let RecoveredTask { app, stage, tasks, code, plan, borders, relaid, has_moved, .. } = found;
-            let layout = Layout { app, stage, tasks, code, plan, borders };
+            let layout = Layout { app, stage, shift: 0, tasks, code, plan, borders };
             let places = found.blocks.iter().filter_map(|block| match &block.place {
                 Place::Spilled(place, hash) => Some((*place, *hash)),
                 Place::Memory(_) => None,
@@ -244,7 +244,7 @@ pub(super) mod tests {
     use std::path::PathBuf;
     use std::time::SystemTime;
 
-    use super::super::registrar::Plans;
+    use super::super::plans::Plans;
     use super::*;
     use crate::agent::protocol::AgentInfo;
     use crate::config::SessionConfig;
@@ -262,7 +262,7 @@ pub(super) mod tests {
         let disk = Disk::open(&config, Arc::new(RealDisk), AgentId(1), 1).unwrap();
         disk.own(disk.attach().unwrap());
         let info = AgentInfo { id: AgentId(1), addr: String::new(), host: "h".into(), driver: true };
-        let (stages, plans) = (Box::new(|_| None), Plans::unknown());
+        let (stages, plans) = (Box::new(|_, _| None), Plans::unknown());
         let clocks = Box::new(|_: &str, _| Err("there is none".to_owned()));
         let local =
             LocalRegistry::new(stages, Box::new(|_, _| false), plans, clocks, Box::new(|_| None), 1, 120_000);

@@ -1,6 +1,7 @@
 //! What an agent does for an exchange: keeps determinants that travel in frames, holds copies of those
 //! that came with frames, and has others hold copies of these.
 
+use std::slice;
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -10,10 +11,9 @@ use bytes::Bytes;
 use super::copying::Logs;
 use super::handler::{Handler, Session};
 use crate::agent::copying::Copying;
-use crate::agent::protocol::{AgentInfo, Grant, Reply, Request, Silence};
+use crate::agent::protocol::{AgentInfo, Grant, Reply, Request};
 use crate::agent::store::Reopened;
 use crate::edge::locked;
-use crate::edge::net::nobody_listens;
 use crate::error::{Error, Result};
 use crate::frame::Group;
 use crate::id::{Generation, LogOffset, TaskId};
@@ -137,18 +137,19 @@ impl Handler {
         }
         let from = locked(&self.store).end(task).unwrap_or_default();
         let confirm = Request::Confirm { task: task.clone(), generation: *generation, from };
-        let blocks = match self.connections.call(holder, &confirm) {
-            Ok(Reply::Blocks(blocks)) if !blocks.is_empty() => blocks,
-            Ok(Reply::Withdrawn) => {
+        let asked = |holder: &AgentInfo| match self.connections.call(holder, &confirm) {
+            Err(error) if error.is_silence() => Err(error),
+            answer => Ok(answer),
+        };
+        let blocks = match self.first_of(slice::from_ref(holder), asked)? {
+            Some(Ok(Reply::Blocks(blocks))) if !blocks.is_empty() => blocks,
+            Some(Ok(Reply::Withdrawn)) => {
                 locked(&self.store).drop_reopened(task, *generation);
                 return Ok(());
             }
-            Ok(_) | Err(Error::CausalLogLost { .. } | Error::LogFork { .. }) => return Err(stale()),
-            Err(error) => {
-                let refused = nobody_listens(&holder.addr);
-                if self.registrar.silence(&self.connections, holder.id, refused) != Silence::Dead {
-                    return Err(error);
-                }
+            Some(Ok(_) | Err(Error::CausalLogLost { .. } | Error::LogFork { .. })) => return Err(stale()),
+            Some(Err(error)) => return Err(error),
+            None => {
                 locked(&self.store).nobody_confirms(task, *generation);
                 return Ok(());
             }

@@ -15,6 +15,7 @@
 //! copying          copies on as many agents as are wanted
 //! memory           what does not fit goes to disk
 //! registrar        the way to the registry
+//! plans            what it is told of Spark's plans
 //! pooling          rows of other partitions, after a change of layout
 //! claiming         whose an epoch in the checkpoint folder is; recovering its logs
 //! refusals         epochs that cannot end, after a restart too
@@ -40,6 +41,7 @@ mod heartbeat;
 mod memory;
 mod opening;
 pub mod pending_frames;
+mod plans;
 mod pooling;
 pub mod process;
 mod publishing;
@@ -63,8 +65,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use self::handler::Handler;
 use self::heartbeat::{beat, farewell};
 use self::memory::spill;
-pub use self::registrar::{Cut, Plans, Side, Stage, Stages, WasLost};
+pub use self::plans::{Cut, Plans, Side};
 use self::registrar::{LocalRegistry, Registrar};
+pub use self::registrar::{Stage, Stages, WasLost};
 use self::repairing::repair;
 pub use self::state::{Clocks, NextBatch, NextBatches};
 use self::state::{join, keeping};

@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use super::claiming::before_first;
+use super::plans::{Cut, Plans};
 use super::state::{Clocks, KnownClocks, KnownReaders, NextBatches};
 use crate::agent::members::News;
 use crate::agent::permits::RateLimits;
 use crate::agent::protocol::{
-    AgentInfo, Beginning, Borders, Counting, Execution, Grant, Layout, OpenTask, Placed, PoolEntry,
-    Recording, Repair, Reply, Request, Sent, Sharer, Silence,
+    AgentInfo, Beginning, Counting, Grant, Layout, OpenTask, PoolEntry, Recording, Repair, Reply, Request,
+    Sent, Sharer, Silence,
 };
 use crate::agent::registry::{Granted, Registry, StageCut};
 use crate::edge::locked;
@@ -28,54 +29,13 @@ pub struct Stage {
     pub was_complete: bool,
 }
 
-/// Tells what there is to know of a Spark stage now, if it knows.
-pub type Stages = Box<dyn Fn(u32) -> Option<Stage> + Send + Sync>;
+/// Tells what there is to know of a Spark stage now, if it knows; with an RDD's number, of the part of it that computes the
+/// RDD, which has as many tasks as the RDD has partitions.
+pub type Stages = Box<dyn Fn(u32, Option<u32>) -> Option<Stage> + Send + Sync>;
 
 /// Tells whether the task of a stage for a partition writes what a stage of an earlier job had written of the same
 /// shuffle, and Spark has lost since.
 pub type WasLost = Box<dyn Fn(u32, Partition) -> bool + Send + Sync>;
-
-/// What Spark's plans tell.
-pub struct Plans {
-    /// The uses of causal functions in the plan of an execution, in their order there, if known.
-    pub uses: Box<dyn Fn(Execution) -> Option<Vec<Placed>> + Send + Sync>,
-    /// By what the rows of a use are cut into the tasks of its stage.
-    pub borders: Box<dyn Fn(&OpenTask) -> Cut + Send + Sync>,
-}
-
-/// How the rows of a use are cut into the tasks of a stage.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Cut {
-    /// By what.
-    pub borders: Borders,
-    /// Which tasks they are, if the use stands in one side of a union.
-    pub side: Option<Side>,
-}
-
-/// Tasks of a stage that compute one side of a union: what they record is named as if the side stood alone, where
-/// other queries of the epoch find it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Side {
-    /// The first of them.
-    pub first: u32,
-    /// How many there are.
-    pub tasks: u32,
-}
-
-impl Side {
-    /// The place of a task of the stage in the side.
-    fn place(self, task: Partition) -> Option<Partition> {
-        task.0.checked_sub(self.first).filter(|place| *place < self.tasks).map(Partition)
-    }
-}
-
-impl Plans {
-    /// Where no Spark can be asked.
-    #[must_use]
-    pub fn unknown() -> Self {
-        Self { uses: Box::new(|_| None), borders: Box::new(|_| Cut::default()) }
-    }
-}
 
 /// Stages whose number of tasks is remembered; older ones are over.
 const STAGES_MAX: usize = 4_096;
@@ -111,7 +71,7 @@ pub(in crate::edge) struct LocalRegistry {
     /// How long Spark bears the silence of an executor.
     patience_ms: u64,
     /// First answers of `stages`: how a stage began does not change.
-    begun: Mutex<BTreeMap<u32, Stage>>,
+    begun: Mutex<BTreeMap<(u32, Option<u32>), Stage>>,
     /// Answers of `plans`, by stage and use.
     borders: Mutex<BTreeMap<(u32, u64), Arc<Answer>>>,
     limits: Mutex<RateLimits>,
@@ -173,14 +133,15 @@ impl LocalRegistry {
         };
     }
 
-    fn stage(&self, stage: u32) -> Option<Stage> {
-        if let Some(known) = locked(&self.begun).get(&stage) {
+    fn stage(&self, open: &OpenTask) -> Option<Stage> {
+        let (stage, rdd) = (open.stage, open.of_rdd.map(|of| of.number));
+        if let Some(known) = locked(&self.begun).get(&(stage, rdd)) {
             return Some(*known);
         }
         // Asked without a lock: the answer comes from the user's process and may take its time.
-        let begun = (self.stages)(stage)?;
+        let begun = (self.stages)(stage, rdd)?;
         let mut known = locked(&self.begun);
-        known.insert(stage, begun);
+        known.insert((stage, rdd), begun);
         if known.len() > STAGES_MAX {
             known.pop_first();
         }
@@ -190,8 +151,8 @@ impl LocalRegistry {
     /// By what the rows are cut that a use is asked over.
     fn cut(&self, open: &OpenTask) -> Cut {
         let (stage, token) = (open.stage, open.used.token);
-        if token == 0 {
-            // Such uses have answers wherever rows are.
+        if token == 0 || open.of_rdd.is_some() {
+            // Such uses have answers wherever rows are; and no plan tells of an RDD.
             return Cut::default();
         }
         let mut all = locked(&self.borders);
@@ -218,7 +179,7 @@ impl LocalRegistry {
     /// Whether what attempts of this stage gave may have been used by now, though Spark runs their task again.
     /// Before the stage is complete that says that it was lost, or was not taken.
     fn was_used(&self, stage: u32) -> bool {
-        (self.stages)(stage).is_none_or(|stage| stage.was_complete)
+        (self.stages)(stage, None).is_none_or(|stage| stage.was_complete)
     }
 
     /// Answers an open, which is of this use of its epoch's name. Spark, which may take its time, is asked without a lock.
@@ -232,7 +193,7 @@ impl LocalRegistry {
         if let Some(reason) = locked(&self.refused).get(&*open.task.query) {
             return Err(reason.clone());
         }
-        let stage = self.stage(open.stage);
+        let stage = self.stage(open);
         self.look_at_plan(open);
         let Cut { borders, side } = self.cut(open);
         let mut cut = StageCut { tasks: stage.map(|stage| stage.tasks), borders };
@@ -241,7 +202,7 @@ impl LocalRegistry {
             cut.tasks = Some(tasks);
             OpenTask { task: TaskId { partition, ..open.task.clone() }, ..open.clone() }
         });
-        let (open, task_of_stage) = (moved.as_ref().unwrap_or(open), open.task.partition);
+        let (open, task_of_stage) = (moved.as_ref().unwrap_or(open), open.task_of_stage());
         let now_ms = self.now_ms();
         let mut registry = locked(&self.registry);
         registry.look_at_clock(now_ms);
@@ -250,6 +211,7 @@ impl LocalRegistry {
             Granted::Busy => return Ok(Reply::Busy),
             Granted::Refused(divergence) => return Err(Error::Divergence(divergence)),
             Granted::Crossed => return Err(Error::OperatorUsedTwice { task: open.task.clone() }),
+            Granted::Twice => return Err(Error::PartitionComputedTwice { task: open.task.clone() }),
             Granted::Left => {
                 let (task, none) = (open.task.clone(), Generation::NONE);
                 return Err(Error::Fenced { task, newer: none, ours: none });

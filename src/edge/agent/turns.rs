@@ -1,15 +1,20 @@
 //! Turns: at each thing one at a time, and none waits for another thing.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::edge::locked;
+use crate::edge::progress::Progress;
 
-/// Things at which somebody has the turn.
+/// How often who waits looks whether whoever has the turn gets on.
+const FOLLOWED_EVERY: Duration = Duration::from_secs(1);
+
+/// Things at which somebody has the turn, and what that one has got done.
 #[derive(Debug)]
 pub(in crate::edge) struct Turns<T: Eq + Hash> {
-    taken: Mutex<HashSet<T>>,
+    taken: Mutex<HashMap<T, Progress>>,
     free: Condvar,
 }
 
@@ -27,11 +32,18 @@ impl<T: Eq + Hash> Default for Turns<T> {
 }
 
 impl<T: Eq + Hash + Clone> Turns<T> {
-    /// Waits until nobody else has the turn at this thing.
+    /// Waits until nobody else has the turn at this thing. The steps of whoever has it are steps of who waits for it.
     pub(in crate::edge) fn take(&self, thing: T) -> Turn<'_, T> {
-        let taken = locked(&self.taken);
-        let free = self.free.wait_while(taken, |taken| taken.contains(&thing));
-        free.unwrap_or_else(PoisonError::into_inner).insert(thing.clone());
+        let (mut taken, mut steps) = (locked(&self.taken), 0);
+        while let Some(other) = taken.get(&thing) {
+            if steps != other.steps() {
+                steps = other.steps();
+                Progress::step();
+            }
+            let waited = self.free.wait_timeout(taken, FOLLOWED_EVERY);
+            taken = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        taken.insert(thing.clone(), Progress::ours().unwrap_or_default());
         Turn { turns: self, thing }
     }
 }
@@ -72,5 +84,26 @@ mod tests {
             heard.recv_timeout(Duration::from_secs(5)).unwrap();
         });
         assert!(locked(&turns.taken).is_empty());
+    }
+
+    #[test]
+    fn who_waits_gets_on_as_whoever_has_the_turn_does() {
+        let (turns, ours) = (Turns::default(), Progress::default());
+        Progress::count(Some(Progress::default()));
+        let first = turns.take(epoch(1));
+        std::thread::scope(|scope| {
+            let waiting = ours.clone();
+            scope.spawn(|| {
+                Progress::count(Some(waiting));
+                drop(turns.take(epoch(1)));
+            });
+            std::thread::sleep(2 * FOLLOWED_EVERY);
+            assert_eq!(ours.steps(), 0, "that one hangs");
+            Progress::step();
+            std::thread::sleep(2 * FOLLOWED_EVERY);
+            assert_eq!(ours.steps(), 1);
+            drop(first);
+        });
+        Progress::count(None);
     }
 }

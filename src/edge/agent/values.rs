@@ -211,7 +211,18 @@ impl Handler {
         let used =
             Use { code: Code::new(id.code, &id.python), token: (id.code ^ id.shape) | 1, named: id.named };
         let (app, stage, execution) = (id.app, NO_STAGE, None);
-        let open = OpenTask { task, used, execution, app, stage, attempt, worker, inside: false, stamp };
+        let open = OpenTask {
+            task,
+            used,
+            execution,
+            app,
+            stage,
+            attempt,
+            worker,
+            inside: false,
+            stamp,
+            of_rdd: None,
+        };
         let mut sessions = HashMap::new();
         if let Registrar::Here(local) = &self.registrar {
             self.attend(local, &open.task.epoch_key())?;

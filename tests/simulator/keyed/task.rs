@@ -166,6 +166,7 @@ impl World {
             worker: task.attempt,
             inside: false,
             stamp: 0,
+            of_rdd: None,
         };
         let sent = self.next_request(task.host);
         match self.registry.grant(&open, sent, 0, None, self.now_ms) {
@@ -173,7 +174,7 @@ impl World {
                 (task.id, task.generation, task.phase) = (grant.task, grant.generation, Phase::Locate);
                 Ok(())
             }
-            Granted::Busy | Granted::Crossed => Ok(()),
+            Granted::Busy | Granted::Crossed | Granted::Twice => Ok(()),
             Granted::Left | Granted::Refused(_) => Err(task.fenced()),
         }
     }

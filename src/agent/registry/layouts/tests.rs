@@ -30,6 +30,7 @@ fn opens(
         worker: attempt,
         inside: false,
         stamp: 0,
+        of_rdd: None,
     };
     let (by, number) = (AgentId(agent), attempt);
     let Granted::Yes(grant) = registry.grant(&open, Sent { by, number }, 0, Some(tasks), 0) else {
@@ -118,7 +119,18 @@ fn a_task_hears_that_as_many_with_other_borders_recorded() {
         let (used, attempt) = (Use { token: u64::from(stage), ..Use::default() }, u64::from(stage));
         let execution = Some(Execution { id: attempt, root: attempt });
         let (app, worker, inside, stamp) = (1, attempt, false, 0);
-        let open = OpenTask { task: task(0), used, execution, app, stage, attempt, worker, inside, stamp };
+        let open = OpenTask {
+            task: task(0),
+            used,
+            execution,
+            app,
+            stage,
+            attempt,
+            worker,
+            inside,
+            stamp,
+            of_rdd: None,
+        };
         let plan = Plan { exact: 1, shape: 2, data: 3 };
         let operator = Arc::clone(&open.task.operator);
         registry.planned(&open, Some(vec![Placed { operator, used, over: 1, tables: 1, plan }]));
@@ -146,7 +158,8 @@ fn a_task_hears_that_as_many_with_other_borders_recorded() {
 fn where_no_plan_is_known_borders_are() {
     let (used, execution) = (Use::default(), None);
     let (app, stage, attempt, worker, inside, stamp) = (1, 2, 3, 3, false, 0);
-    let open = OpenTask { task: task(0), used, execution, app, stage, attempt, worker, inside, stamp };
+    let open =
+        OpenTask { task: task(0), used, execution, app, stage, attempt, worker, inside, stamp, of_rdd: None };
     let of = |borders: u64| StageCut { tasks: Some(4), borders: Borders(borders << 17) }.layout(&open, None);
     assert!(of(4).is_cut_alike(&of(4)) && !of(4).has_other_borders(&of(4)));
     assert!(!of(4).is_cut_alike(&of(8)) && of(4).has_other_borders(&of(8)));

@@ -120,7 +120,7 @@ impl Handler {
         mut ranges: RangeSet,
         ask: &(impl Fn(&RangeSet, u64) -> Asked + Sync),
     ) -> Result<Vec<Answer>> {
-        let deadline = Instant::now() + self.patience();
+        let mut deadline = Instant::now() + self.patience();
         let (mut answers, mut failed) = (Vec::new(), None);
         while !ranges.is_empty() {
             let (shares, nobodys) = self.shares(task, &ranges);
@@ -128,7 +128,7 @@ impl Handler {
                 if let Some(error) = failed {
                     return Err(error);
                 }
-                self.look_for_others(task, &nobodys, deadline)?;
+                self.look_for_others(task, &nobodys, &mut deadline)?;
                 continue;
             }
             let (located, count) = (&task.located, shares.len() as u64);
@@ -190,17 +190,19 @@ impl Handler {
     }
 
     /// Nobody who is known to have some ranges answers: others may have them by now, or those are dead.
-    fn look_for_others(&self, task: &mut StateTask, ranges: &RangeSet, deadline: Instant) -> Result<()> {
+    fn look_for_others(&self, task: &mut StateTask, ranges: &RangeSet, deadline: &mut Instant) -> Result<()> {
         let had = |holding: &&Holding| !holding.ready.intersection(ranges).is_empty();
         let silent: Vec<AgentInfo> =
             task.located.holders.iter().filter(had).map(|holding| holding.agent.clone()).collect();
+        // All are asked about: who is dead is found so.
         let others = silent.iter().filter(|holder| holder.id != self.info.id);
         let is_borne =
-            others.map(|holder| self.silence(holder)).filter(|why| *why == Silence::Borne).count() > 0;
+            others.fold(false, |is_borne, holder| is_borne | (self.silence(holder) == Silence::Borne));
         if is_borne {
             // Whoever waits for this waits on: without that one it is lost.
             Progress::step();
-        } else if Instant::now() >= deadline {
+            *deadline = Instant::now() + self.patience();
+        } else if Instant::now() >= *deadline {
             let addr = silent.first().map_or("(nowhere)", |holder| holder.addr.as_str());
             return Err(Error::Timeout {
                 what: format!(
