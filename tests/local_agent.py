@@ -43,7 +43,7 @@ def start_agent(config: _core.SessionConfig) -> _core.Agent:
         config,
         "127.0.0.1",
         0,
-        lambda _stage: None,
+        lambda *_stage: None,
         lambda *_task: False,
         lambda *_execution: None,
         lambda *_use: None,

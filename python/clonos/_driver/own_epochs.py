@@ -118,18 +118,22 @@ class OwnEpochs:
         # As many as the JVM has put there: nobody asks for each RDD that there is each time.
         while self._gone.poll() is not None:
             self._some_are_gone = True
-        if not self._some_are_gone:
-            return
+        if self._some_are_gone:
+            self._forget_gone()
+        # A task that was left behind may have begun the epoch of one once more.
+        for number in self._open("rdd-") - self._rdds.keys():
+            with self.what_fails_is_logged():
+                self._commit(rdd_epoch(number))
+
+    def _forget_gone(self) -> None:
         with self._rdds_lock:
             known = self._rdds.items()
             gone = {number: rdd.file for number, rdd in known if rdd.held.get() is None}
-        for number, file in gone.items():
-            self._commit(rdd_epoch(number))
-            file.unlink(missing_ok=True)
-            with self._rdds_lock:
+            for number in gone:
                 del self._rdds[number]
-        # What has failed before this is looked for again.
         self._some_are_gone = False
+        for file in gone.values():
+            file.unlink(missing_ok=True)
 
     def _commit_stages(self) -> None:
         """Those of jobs over RDDs go when no job needs the stage any more."""
