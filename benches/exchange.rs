@@ -138,7 +138,6 @@ fn in_memory() {
     let layout = Layout {
         app: 1,
         stage: 1,
-        shift: 0,
         tasks: None,
         code: Code::default(),
         plan: None,

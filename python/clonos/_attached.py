@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql.udf import UserDefinedFunction
 
     from clonos import _core
+    from clonos._uses import Use
 
 
 class Attached(Protocol):
@@ -32,7 +33,7 @@ class Attached(Protocol):
 
     def watch_streams(self) -> None: ...
 
-    def rdd_is_made(self, number: int, rdd: RDD[Any]) -> object: ...
+    def rdd_is_made(self, number: int, rdd: RDD[Any], use: Use) -> object: ...
 
     def partitions_of_rdd(self, number: int) -> int | None: ...
 

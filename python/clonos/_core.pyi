@@ -500,6 +500,16 @@ class Agent:
         """Open no task of a query any more, until it begins anew."""
     def executors_are(self, executors: set[str]) -> None:
         """Spark has these executors, and does not let them go."""
+    def rdd_is_made(
+        self,
+        query: str,
+        epoch: int | str,
+        operator: str,
+        code: int,
+        python: str,
+        token: int,
+        named: bool,
+    ) -> None: ...
     def begin_run(self, query: str, epoch: int | str | None = None, stamp: int = 0) -> None:
         """The program begins an epoch, or all those of a query, anew."""
     def end_run(self, query: str, epoch: int | str) -> None:

@@ -32,7 +32,7 @@ use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::{PoolQuestions, PoolRows, Summary};
 
 /// Version of the messages; both sides of a connection must have the same.
-pub const PROTOCOL_VERSION: u32 = 39;
+pub const PROTOCOL_VERSION: u32 = 40;
 /// Bytes of blocks in one message, beyond which a log is sent in pieces.
 pub const PIECE_BYTES: u64 = 1 << 20;
 

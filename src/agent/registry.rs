@@ -52,6 +52,11 @@ struct Live {
     /// Where.
     agent: AgentId,
     layout: Layout,
+    /// Spark's number of it, and which of its workers.
+    attempt: u64,
+    worker: u64,
+    /// As [`OpenTask::shift`].
+    shift: u32,
     /// When it was granted.
     granted_ms: u64,
     /// Whether its agent has said that it is over: how it ended may still arrive.
@@ -283,6 +288,9 @@ impl Registry {
         if let Some(divergence) = self.refused_in(&task, &layout) {
             return Granted::Refused(divergence);
         }
+        if self.is_for_newer(&task, &layout, open) {
+            return Granted::Left;
+        }
         if let Some(waits) = self.waits_for_others(&task, &layout, open, now_ms) {
             return waits;
         }
@@ -291,7 +299,9 @@ impl Registry {
         entry.replaces = named.replaces;
         // What it was granted last it has not heard of, or it would not ask.
         let unheard = opener.filter(|opener| opener.generation == entry.granted);
-        let live = Live { agent: sent.by, layout, granted_ms: now_ms, is_over: false };
+        let (attempt, worker, shift) = (open.attempt, open.worker, open.shift());
+        let (agent, granted_ms) = (sent.by, now_ms);
+        let live = Live { agent, layout, attempt, worker, shift, granted_ms, is_over: false };
         // Unless it was withdrawn, is over, or something newer stands in its place.
         let stands = self.tasks.get(&task).is_some_and(|entry| {
             let is_last = entry.attempted.back().is_some_and(|last| *last == (entry.granted, sent.by));
@@ -304,14 +314,9 @@ impl Registry {
         }
         self.uses_of(&task).moved.opened(&task, &layout);
         let mut grant = self.granted(task, live, given, commits_seen);
+        let granted = Opener { worker, sent, generation: grant.generation, layout, is_over: false };
         let entry = self.tasks.entry(first).or_insert_with(|| Entry::new(layout));
-        let openers = entry.attempts.entry((open.app, open.attempt)).or_default();
-        let granted =
-            Opener { worker: open.worker, sent, generation: grant.generation, layout, is_over: false };
-        match openers.get_mut(number) {
-            Some(opener) => *opener = granted,
-            None => openers.push(granted),
-        }
+        entry.opened_by((open.app, open.attempt), number, granted);
         if open.inside && grant.reopened {
             // Whoever consumed a frame of this task has absorbed its log.
             grant.holders = self.agents.known().cloned().collect();

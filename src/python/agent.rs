@@ -94,6 +94,23 @@ impl PyAgent {
         enter(py, || self.agent.executors_are(executors))
     }
 
+    /// The program has made an RDD by a function, within an epoch.
+    #[expect(clippy::too_many_arguments, reason = "the epoch, and what tells a use from others")]
+    fn rdd_is_made(
+        &self,
+        py: Python<'_>,
+        query: &str,
+        #[pyo3(from_py_with = epoch)] epoch: crate::id::Epoch,
+        operator: &str,
+        code: u64,
+        python: &str,
+        token: u64,
+        named: bool,
+    ) -> PyResult<()> {
+        let used = Use { code: Code::new(code, python), token, named };
+        enter(py, || self.agent.rdd_is_made(query, &epoch, operator, used))
+    }
+
     /// The program begins an epoch, or all those of a query, anew; `stamp` tells that run of an epoch from others.
     #[pyo3(signature = (query, epoch = None, stamp = 0))]
     fn begin_run(

@@ -180,7 +180,7 @@ impl Opening {
             worker: get(arguments, "worker")?.extract()?,
             inside: arguments.get_item("inside")?.map_or(Ok(false), |inside| inside.extract())?,
             stamp: stamp(arguments)?,
-            of_rdd: of_rdd.map(|(number, task)| OfRdd { number, task: Partition(task) }),
+            of_rdd: of_rdd.map(|(number, task)| OfRdd { number, task: Partition(task), recorded: 0 }),
         })
     }
 }

@@ -39,7 +39,8 @@ pub(super) const LAYOUT_ADVICE: &str = "run this epoch with the number of tasks 
      borders between them (a stateful stream ends its batch with the spark.sql.shuffle.partitions that it began with, and \
      has another number from the next one on); or, for a UDF, use record=\"result\". Which rows are in a task Spark may decide by which columns a \
      query reads, as it joins, and reads partitions together, by these: a shuffle by columns with a number, \
-     repartition(n, \"id\"), fixes it";
+     repartition(n, \"id\"), fixes it. RDDs of one function are told apart by the order in which they are made within the \
+     epoch, the same in each run";
 
 /// What a divergence is about.
 #[derive(Debug)]

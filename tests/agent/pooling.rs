@@ -214,8 +214,7 @@ fn more_logs_than_one_answer_has_are_told_of_page_by_page() {
     assert_eq!(found.iter().map(|(key, _)| *key).collect::<Vec<_>>(), (1..logs.into()).collect::<Vec<_>>());
     // Who asks for what is behind a log that nobody knows is not told that there is no more.
     let (code, after) = (Code { fingerprint: 1, python: 1 }, Some(task(logs + 1)));
-    let layout =
-        Layout { app: APP, stage: 1, shift: 0, tasks: Some(2), code, plan: None, borders: Borders::UNKNOWN };
+    let layout = Layout { app: APP, stage: 1, tasks: Some(2), code, plan: None, borders: Borders::UNKNOWN };
     let told = Peer::of(&world, world.driver.addr()).ask(&Request::PoolOf {
         task: task(0),
         layout,

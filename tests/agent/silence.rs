@@ -119,7 +119,6 @@ pub(super) fn replicated(generation: Generation, all: bool, number: u64) -> Requ
     let layout = Layout {
         app: APP,
         stage: 1,
-        shift: 0,
         tasks: None,
         code: Code { fingerprint: 0, python: 0 },
         plan: None,

@@ -86,6 +86,26 @@ def test_in_an_epoch_two_rdds_of_one_function_have_answers_of_their_own(
         assert other.collect() + one.collect() == both[ROWS:] + both[:ROWS]
 
 
+def test_begun_again_rdds_of_one_function_have_their_answers_by_the_programs_order(
+    session: Any, spark: Any
+) -> None:
+    def asks(first: int) -> list[list[Any]]:
+        with session.epoch("begun again"):
+            drawn = [alike(spark), alike(spark)]
+            # Whichever of them is computed first, or alone.
+            answers = {at: drawn[at].collect() for at in (first, 1 - first)}
+            if len(shown) < 2:
+                shown.append([answers[0], answers[1]])
+                raise RuntimeError
+            return [answers[0], answers[1]]
+
+    shown: list[list[Any]] = []
+    for first in (1, 0):
+        with pytest.raises(RuntimeError):
+            asks(first)
+    assert asks(1) == shown[0] == shown[1]
+
+
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_in_an_epoch_an_rdd_is_not_cut_otherwise(session: Any, spark: Any, parts: int) -> None:
     def drawn(parts: int) -> list[Any]:

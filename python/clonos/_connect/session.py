@@ -318,7 +318,7 @@ class ConnectSession:
     def watch_streams(self) -> None:
         """Nothing, as `watch`."""
 
-    def rdd_is_made(self, number: int, rdd: Any) -> None:
+    def rdd_is_made(self, number: int, rdd: Any, use: Any) -> None:
         """Nothing: here there are no RDDs."""
 
     def partitions_of_rdd(self, number: int) -> None:

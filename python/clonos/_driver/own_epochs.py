@@ -9,11 +9,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clonos._code import PYTHON_VERSION
 from clonos._driver import spark_private
-from clonos._worker.place import application_query, execution_epoch, rdd_epoch, stage_epoch
+from clonos._uses import Use
+from clonos._worker.place import (
+    BATCH_PROPERTY,
+    EPOCH_PROPERTY,
+    QUERY_PROPERTY,
+    application_query,
+    epoch_of,
+    execution_epoch,
+    rdd_epoch,
+    stage_epoch,
+)
 
 if TYPE_CHECKING:
-    from pyspark import RDD
+    from pyspark import RDD, SparkContext
     from pyspark.sql import SparkSession
 
     from clonos import _core
@@ -30,6 +41,14 @@ class _Rdd(NamedTuple):
     held: Any
     made_of: Any
     file: Path
+
+
+def thread_epoch(context: SparkContext) -> tuple[str, int | str] | None:
+    """Query and epoch of a stream's batch or an ``epoch`` scope in which this thread is."""
+    names = (QUERY_PROPERTY, BATCH_PROPERTY, EPOCH_PROPERTY)
+    said = {name: context.getLocalProperty(name) for name in names}
+    query, epoch = epoch_of({name: value for name, value in said.items() if value}, "")
+    return None if epoch is None else (query, epoch)
 
 
 class OwnEpochs:
@@ -60,7 +79,7 @@ class OwnEpochs:
         self._rdds: dict[int, _Rdd] = {}
         self._rdds_lock = threading.Lock()
         self._some_are_gone = False
-        self._gone: Any = spark.sparkContext._jvm.java.lang.ref.ReferenceQueue()  # type: ignore[union-attr]
+        self._gone = spark_private.reference_queue(spark.sparkContext)
 
     @contextlib.contextmanager
     def what_fails_is_logged(self) -> Iterator[None]:
@@ -84,8 +103,11 @@ class OwnEpochs:
         with self.what_fails_is_logged():
             self._commit_rdds()
 
-    def rdd_is_made(self, number: int, rdd: RDD[Any]) -> Any:
+    def rdd_is_made(self, number: int, rdd: RDD[Any], use: Use) -> Any:
         """Begin to watch whether an RDD can still be computed.
+
+        Within an epoch it gets its log now: in the order in which the program makes RDDs, not in
+        that in which their tasks come.
 
         Returns
         -------
@@ -94,14 +116,14 @@ class OwnEpochs:
             that only the JVM knows by now, so it goes when the last of them does.
         """
         context = self._spark.sparkContext
-        held = context.broadcast(None)
-        jvm: Any = context._jvm
+        epoch = thread_epoch(context)
+        if epoch is not None:
+            self._agent.rdd_is_made(
+                *epoch, use.operator, use.code, PYTHON_VERSION, use.token, use.named
+            )
+        held, reference, file = spark_private.watched(context, self._gone)
         with self._rdds_lock:
-            reference = jvm.java.lang.ref.WeakReference
-            # As Python's RDD counts its partitions, without having them made now.
-            made_of = reference(rdd._prev_jrdd.rdd())  # type: ignore[attr-defined]
-            known = _Rdd(reference(held._jbroadcast, self._gone), made_of, Path(held._path))
-            self._rdds[number] = known
+            self._rdds[number] = _Rdd(reference, spark_private.made_of(rdd), file)
         return held
 
     def partitions_of_rdd(self, number: int) -> int | None:

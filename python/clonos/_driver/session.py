@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
     from pyspark.sql.udf import UserDefinedFunction
 
+    from clonos._uses import Use
+
 _log = logging.getLogger("clonos")
 
 EXECUTION_POLL_SECONDS = 1.0
@@ -247,9 +249,9 @@ class Session:
 
         return causal_batch
 
-    def rdd_is_made(self, number: int, rdd: RDD[Any]) -> Any:
+    def rdd_is_made(self, number: int, rdd: RDD[Any], use: Use) -> Any:
         """Begin to watch an RDD, whose epoch ends with it; see `OwnEpochs.rdd_is_made`."""
-        return self._own.rdd_is_made(number, rdd)
+        return self._own.rdd_is_made(number, rdd, use)
 
     def partitions_of_rdd(self, number: int) -> int | None:
         """How many partitions an RDD has that a task computes, if that is known."""

@@ -28,6 +28,8 @@ name                                                      seen in
 ``StreamExecution.getLatestExecutionContext().batchId``   4.3
 ``MicroBatchExecution.watermarkTracker``                  4.3
 ``SparkSession._get_j_spark_session_class``               4.3
+``PipelinedRDD._prev_jrdd``, ``Broadcast._jbroadcast``    4.3
+``Broadcast._path``                                       4.3
 ========================================================= =============
 """
 
@@ -35,13 +37,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Container, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clonos._versions import spark_version
 from clonos._worker.place import EXECUTION_PROPERTY
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import RDD, Broadcast, SparkContext
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQueryManager
 
@@ -361,6 +364,33 @@ def _batch_metadata(log: Any, batch: int) -> Any:
     offsets = found.get()
     metadata = offsets.metadataOpt() if spark_version() >= (4, 2) else offsets.metadata()
     return metadata.get() if metadata.isDefined() else None
+
+
+def reference_queue(context: SparkContext) -> Any:
+    """Where the JVM puts weak references to what it has collected."""
+    jvm: Any = context._jvm
+    return jvm.java.lang.ref.ReferenceQueue()
+
+
+def watched(context: SparkContext, gone: Any) -> tuple[Broadcast[None], Any, Path]:
+    """Return a broadcast for a function to hold, a weak reference to it, and its file.
+
+    The JVM puts the reference into `gone` when nothing that runs the function is left.
+    """
+    held: Any = context.broadcast(None)
+    jvm: Any = context._jvm
+    return held, jvm.java.lang.ref.WeakReference(held._jbroadcast, gone), Path(held._path)
+
+
+def made_of(rdd: RDD[Any]) -> Any:
+    """Return a weak reference to the JVM's RDD below the Python functions of `rdd`.
+
+    It has as many partitions, as ``getNumPartitions`` of PySpark's own has it; they are not made
+    now.
+    """
+    jvm: Any = rdd.context._jvm
+    below: Any = rdd
+    return jvm.java.lang.ref.WeakReference(below._prev_jrdd.rdd())
 
 
 def running_stages(context: SparkContext, stages: set[int]) -> set[int]:

@@ -108,7 +108,7 @@ def map_partitions(
     made = rdd.mapPartitionsWithIndex(body)
     session = _attached.current()
     if session is not None and session.config.guarantee == "exactly_once":
-        alive.append(session.rdd_is_made(number, made))
+        alive.append(session.rdd_is_made(number, made, spec.use))
     return made
 
 

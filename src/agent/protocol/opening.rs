@@ -47,6 +47,8 @@ pub struct OfRdd {
     pub number: u32,
     /// The partition of Spark's task.
     pub task: Partition,
+    /// How much the agent that asks has of what is recorded of the partition; a worker says 0.
+    pub recorded: u64,
 }
 
 impl OpenTask {
@@ -54,6 +56,12 @@ impl OpenTask {
     #[must_use]
     pub fn task_of_stage(&self) -> Partition {
         self.of_rdd.map_or(self.task.partition, |of| of.task)
+    }
+
+    /// How far Spark's task is from the partition: those of a stage that are as far from theirs have each another one.
+    #[must_use]
+    pub fn shift(&self) -> u32 {
+        self.task_of_stage().0.wrapping_sub(self.task.partition.0)
     }
 }
 
@@ -118,9 +126,6 @@ pub struct Layout {
     pub app: u64,
     /// Spark stage.
     pub stage: u32,
-    /// How far Spark's tasks are from the partitions of the RDD that they compute: those of a stage that are as far from them
-    /// have each another one, and others wait for these as for another stage's.
-    pub shift: u32,
     /// Tasks of the stage, or partitions of the RDD, where known.
     pub tasks: Option<u32>,
     /// The function.
@@ -132,10 +137,10 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Whether both are one stage of one application, which computes its input once.
+    /// Whether both are one stage of one application.
     #[must_use]
     pub const fn same_stage(&self, other: &Self) -> bool {
-        self.app == other.app && self.stage == other.stage && self.shift == other.shift
+        self.app == other.app && self.stage == other.stage
     }
 
     /// Whether they are known to have another number of tasks each.

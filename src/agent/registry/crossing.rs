@@ -21,7 +21,7 @@ const ASKED_MS: u64 = 3_000;
 /// A task that has something open waits no longer, whatever for.
 const PATIENCE_MS: u64 = 3_600_000;
 
-/// An application and a stage, as [`Layout::same_stage`] tells them apart.
+/// An application and a stage, and how far its tasks are from the partitions of an RDD.
 type Stage = (u64, u32, u32);
 
 /// An attempt that has something open and waits.
@@ -112,8 +112,8 @@ impl Crossing {
     }
 }
 
-const fn stage_of(layout: &Layout) -> Stage {
-    (layout.app, layout.stage, layout.shift)
+const fn stage_of(layout: &Layout, shift: u32) -> Stage {
+    (layout.app, layout.stage, shift)
 }
 
 impl Registry {
@@ -130,11 +130,12 @@ impl Registry {
         if let Some(waits) = self.waits_for_itself(task, open, now_ms) {
             return Some(waits);
         }
-        let has_some = self.has_some_open(task, layout, attempt);
-        let stage = stage_of(layout);
-        let others = match self.of_same_partition(task, layout) {
+        // What else it has open may be of another RDD, in an epoch of its own: nobody sees a circle of these.
+        let has_some = open.of_rdd.is_some() || self.has_some_open(task, layout, attempt);
+        let stage = stage_of(layout, open.shift());
+        let others = match self.of_same_partition(task, layout, stage) {
             Some(other) => Some((other, Some(task.partition))),
-            None => self.in_the_way(task, layout, has_some, now_ms).map(|other| (other, None)),
+            None => self.in_the_way(task, (layout, stage), has_some, now_ms).map(|other| (other, None)),
         };
         let crossing = &mut self.uses_of(task).crossing;
         match others {
@@ -162,20 +163,36 @@ impl Registry {
     }
 
     /// The stage of another attempt that has the task open.
-    fn of_same_partition(&mut self, task: &TaskId, layout: &Layout) -> Option<Stage> {
+    fn of_same_partition(&mut self, task: &TaskId, layout: &Layout, stage: Stage) -> Option<Stage> {
         let live = self.tasks.get(task)?.live.filter(|live| !live.is_over)?;
-        let is_other = live.layout.app == layout.app && !live.layout.same_stage(layout);
-        if !is_other || !self.agents.is_alive(live.agent) {
+        let other = stage_of(&live.layout, live.shift);
+        if live.layout.app != layout.app || other == stage || !self.agents.is_alive(live.agent) {
             return None;
         }
         self.waits_for(task);
-        Some(stage_of(&live.layout))
+        Some(other)
+    }
+
+    /// Whether a newer attempt of the same task has it open: that one fences the older, whichever asks last. One that
+    /// computes a partition of an RDD several times asks again and again.
+    pub(super) fn is_for_newer(&self, task: &TaskId, layout: &Layout, open: &OpenTask) -> bool {
+        let live = self.tasks.get(task).and_then(|entry| entry.live);
+        live.is_some_and(|live| {
+            let is_same = live.layout.same_stage(layout) && live.shift == open.shift();
+            is_same && !live.is_over && live.attempt > open.attempt && self.agents.is_alive(live.agent)
+        })
     }
 
     /// A stage that has a log open which is in the task's way, whichever partition it is of.
-    fn in_the_way(&mut self, task: &TaskId, layout: &Layout, has_some: bool, now_ms: u64) -> Option<Stage> {
+    fn in_the_way(
+        &mut self,
+        task: &TaskId,
+        by: (&Layout, Stage),
+        has_some: bool,
+        now_ms: u64,
+    ) -> Option<Stage> {
         loop {
-            let mut logs = self.logs_in_the_way(task, layout, has_some);
+            let mut logs = self.logs_in_the_way(task, by, has_some);
             let Some((log, stage)) = logs.find(|(log, _)| self.is_at_known_agent(log)) else { break };
             let (log, agent) = (log.clone(), self.tasks.get(log)?.live?.agent);
             drop(logs);
@@ -186,7 +203,7 @@ impl Registry {
         }
         // Who is dead may not have heard of it, and go on.
         let left: Vec<TaskId> =
-            self.logs_in_the_way(task, layout, has_some).map(|(log, _)| log.clone()).collect();
+            self.logs_in_the_way(task, by, has_some).map(|(log, _)| log.clone()).collect();
         for log in left {
             // What rides in frames is in none of the logs that are looked at.
             if self.tasks.get(&log).is_some_and(|entry| entry.whole) {
@@ -204,20 +221,20 @@ impl Registry {
     fn logs_in_the_way<'a>(
         &'a self,
         task: &'a TaskId,
-        layout: &'a Layout,
+        (layout, stage): (&'a Layout, Stage),
         has_some: bool,
     ) -> impl Iterator<Item = (&'a TaskId, Stage)> {
         let uses = self.uses.get(&task.epoch_key());
         let all = uses.into_iter().flat_map(|uses| uses.cuts.iter().map(move |(of, cuts)| (uses, of, cuts)));
         all.flat_map(move |(uses, of, cuts)| {
             let is_same = &**of == first_part(&task.operator);
-            let open = cuts.open.iter().filter(move |(open, _)| {
+            let open = cuts.open.iter().filter(move |((open, shift), _)| {
                 let cut_otherwise =
                     is_same && (open.has_another_number(layout) || open.has_other_borders(layout));
-                let is_apart = || !has_some && uses.crossing.are_apart(stage_of(open), stage_of(layout));
+                let is_apart = || !has_some && uses.crossing.are_apart(stage_of(open, *shift), stage);
                 open.app == layout.app && !open.same_stage(layout) && (cut_otherwise || is_apart())
             });
-            open.flat_map(|(open, logs)| logs.iter().map(move |log| (log, stage_of(open))))
+            open.flat_map(|((open, shift), logs)| logs.iter().map(move |log| (log, stage_of(open, *shift))))
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use super::{Entry, Recorded, Replaced};
+use super::{Entry, Opener, Recorded, Replaced};
 use crate::agent::protocol::{Beginning, Layout, Sent};
 use crate::id::{AgentId, Generation, LogOffset};
 use crate::task::Ended;
@@ -21,6 +21,19 @@ impl Entry {
         }
         // They are asked for what they have now.
         self.claimants.clear();
+    }
+
+    /// An attempt, by its application and number, opened a part, or the whole of an RDD's partition. Of many attempts those
+    /// that are over are forgotten: each job over an RDD has some.
+    pub(super) fn opened_by(&mut self, attempt: (u64, u64), number: usize, granted: Opener) {
+        if self.attempts.len() > ATTEMPTED_MAX {
+            self.attempts.retain(|_, openers| openers.iter().any(|opener| !opener.is_over));
+        }
+        let openers = self.attempts.entry(attempt).or_default();
+        match openers.get_mut(number) {
+            Some(opener) => *opener = granted,
+            None => openers.push(granted),
+        }
     }
 
     /// As [`Registry::holding`].

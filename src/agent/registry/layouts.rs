@@ -30,8 +30,7 @@ impl StageCut {
     /// The layout of a task that a stage opens.
     pub(super) fn layout(self, open: &OpenTask, plan: Option<Plan>) -> Layout {
         let OpenTask { app, stage, used: Use { code, .. }, .. } = *open;
-        let shift = open.task_of_stage().0.wrapping_sub(open.task.partition.0);
-        Layout { app, stage, shift, tasks: self.tasks, code, plan, borders: self.borders }
+        Layout { app, stage, tasks: self.tasks, code, plan, borders: self.borders }
     }
 }
 
@@ -50,8 +49,8 @@ pub(super) struct Cuts {
     moved: usize,
     /// Logs of which a stage before the last has published some.
     older: usize,
-    /// Logs that are open, by the layouts of those who have them open.
-    pub(super) open: HashMap<Layout, HashSet<TaskId>>,
+    /// Logs that are open, by the layouts and shifts of those who have them open.
+    pub(super) open: HashMap<(Layout, u32), HashSet<TaskId>>,
 }
 
 /// What one log adds to that.
@@ -61,13 +60,13 @@ struct Cut {
     relaid: bool,
     moved: bool,
     older: bool,
-    open: Option<Layout>,
+    open: Option<(Layout, u32)>,
 }
 
 impl Entry {
     fn cut(&self) -> Cut {
         let published = self.published.then_some(self.layout);
-        let open = self.live.filter(|live| !live.is_over).map(|live| live.layout);
+        let open = self.live.filter(|live| !live.is_over).map(|live| (live.layout, live.shift));
         let older = self.published && self.before_layout > LogOffset::START;
         Cut { published, relaid: self.relaid, moved: self.has_moved, older, open }
     }
@@ -78,12 +77,12 @@ impl Cuts {
         self.relaid -= usize::from(cut.relaid);
         self.moved -= usize::from(cut.moved);
         self.older -= usize::from(cut.older);
-        if let Some(layout) = cut.open
-            && let Some(logs) = self.open.get_mut(&layout)
+        if let Some(opened) = cut.open
+            && let Some(logs) = self.open.get_mut(&opened)
         {
             logs.remove(task);
             if logs.is_empty() {
-                self.open.remove(&layout);
+                self.open.remove(&opened);
             }
         }
         if let Some(layout) = cut.published
@@ -100,8 +99,8 @@ impl Cuts {
         self.relaid += usize::from(cut.relaid);
         self.moved += usize::from(cut.moved);
         self.older += usize::from(cut.older);
-        if let Some(layout) = cut.open {
-            self.open.entry(layout).or_default().insert(task.clone());
+        if let Some(opened) = cut.open {
+            self.open.entry(opened).or_default().insert(task.clone());
         }
         if let Some(layout) = cut.published {
             *self.published.entry(layout).or_default() += 1;

@@ -5,22 +5,26 @@
 //! end, as nobody reads them meanwhile: so this wait is said to be one, and does not last for ever.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use super::{Granted, Opener, Registry};
-use crate::agent::protocol::OpenTask;
-use crate::id::TaskId;
+use super::uses::Uses;
+use super::{Granted, Live, Registry};
+use crate::agent::protocol::{OpenTask, Use};
+use crate::id::{EpochKey, TaskId};
 
 /// Who has not asked again for longer waits no more: agents ask at least twice a second, if they run.
 const ASKED_MS: u64 = 3_000;
 /// From then on it is said that it may be in vain.
 const TOLD_MS: u64 = 10_000;
-/// So long may the first take.
+/// So long may the first record nothing.
 const PATIENCE_MS: u64 = 300_000;
 
 /// An attempt that waits for what it computes itself.
 #[derive(Debug, Clone, Copy)]
 struct Wait {
+    /// Since when nothing was recorded, and how much was.
     since_ms: u64,
+    recorded: u64,
     asked_ms: u64,
 }
 
@@ -31,9 +35,13 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    fn waits(&mut self, task: &TaskId, attempt: (u64, u64), now_ms: u64) -> Granted {
+    fn waits(&mut self, task: &TaskId, open: &OpenTask, recorded: u64, now_ms: u64) -> Granted {
         self.waits.retain(|_, wait| now_ms.saturating_sub(wait.asked_ms) <= ASKED_MS);
-        let wait = self.waits.entry(attempt).or_insert(Wait { since_ms: now_ms, asked_ms: now_ms });
+        let new = Wait { since_ms: now_ms, recorded, asked_ms: now_ms };
+        let wait = self.waits.entry((open.app, open.attempt)).or_insert(new);
+        if wait.recorded != recorded {
+            *wait = new;
+        }
         if (wait.asked_ms..now_ms).contains(&(wait.since_ms + TOLD_MS)) {
             tracing::warn!(
                 "a task computes partition {} of an RDD by {:?} twice at the same time, as zip and cartesian of an RDD \
@@ -46,9 +54,18 @@ impl Beside {
         wait.asked_ms = now_ms;
         if now_ms.saturating_sub(wait.since_ms) <= PATIENCE_MS { Granted::Busy } else { Granted::Twice }
     }
+
+    fn ends(&mut self, open: &OpenTask) {
+        self.waits.remove(&(open.app, open.attempt));
+    }
 }
 
 impl Registry {
+    /// The program has made an RDD by a function, within an epoch.
+    pub fn rdd_is_made(&mut self, epoch: EpochKey, operator: &Arc<str>, used: Use) {
+        self.uses.entry(epoch).or_insert_with_key(Uses::of).rdd_is_made(operator, used);
+    }
+
     /// What a worker is told that is to wait for another one of its attempt.
     pub(super) fn waits_for_itself(
         &mut self,
@@ -56,23 +73,28 @@ impl Registry {
         open: &OpenTask,
         now_ms: u64,
     ) -> Option<Granted> {
-        open.of_rdd?;
-        let attempt = (open.app, open.attempt);
-        let entry = self.tasks.get(task)?;
-        let is_at_work = |by: &Opener| !by.is_over && by.generation == entry.generation;
-        let is_another = |by: &Opener| by.worker != open.worker && is_at_work(by);
-        if !entry.attempts.get(&attempt)?.iter().any(is_another) {
-            return None;
+        let of_rdd = open.of_rdd?;
+        let live = self.tasks.get(task)?.live.filter(|live| !live.is_over);
+        let is_other = |live: &Live| {
+            (live.layout.app, live.attempt) == (open.app, open.attempt) && live.worker != open.worker
+        };
+        let is_at_work = live.as_ref().is_some_and(|live| is_other(live) && self.agents.is_alive(live.agent));
+        if is_at_work {
+            self.waits_for(task);
         }
-        self.waits_for(task);
-        Some(self.uses_of(task).crossing.beside.waits(task, attempt, now_ms))
+        let beside = &mut self.uses_of(task).crossing.beside;
+        if is_at_work {
+            return Some(beside.waits(task, open, of_rdd.recorded, now_ms));
+        }
+        beside.ends(open);
+        None
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::protocol::{AgentInfo, Ending, Left, OfRdd, Sent, Use};
+    use crate::agent::protocol::{AgentInfo, Ending, Left, OfRdd, Sent};
     use crate::id::{AgentId, Epoch, Generation, LogOffset, Partition};
     use crate::task::Summary;
 
@@ -84,6 +106,7 @@ mod tests {
         registry: Registry,
         now_ms: u64,
         asked: u64,
+        recorded: u64,
     }
 
     #[derive(Debug, PartialEq, Eq)]
@@ -91,6 +114,7 @@ mod tests {
         Yes { generation: Generation, reopened: bool },
         Busy,
         Twice,
+        Left,
     }
 
     fn partition() -> TaskId {
@@ -121,7 +145,7 @@ mod tests {
                 worker,
                 inside: false,
                 stamp: 0,
-                of_rdd: Some(OfRdd { number: 1, task: Partition(task) }),
+                of_rdd: Some(OfRdd { number: 1, task: Partition(task), recorded: self.recorded }),
             };
             let sent = Sent { by: AGENT, number: self.asked };
             match self.registry.grant(&open, sent, 0, Some(3), self.now_ms) {
@@ -132,6 +156,7 @@ mod tests {
                 }
                 Granted::Busy => Told::Busy,
                 Granted::Twice => Told::Twice,
+                Granted::Left => Told::Left,
                 told => panic!("{told:?}"),
             }
         }
@@ -166,24 +191,55 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_wait_for_ever() {
+    fn it_does_not_wait_for_one_that_records_nothing() {
         let mut all = Asking::new();
         all.opens(1, 1, 100);
         let mut told = Vec::new();
-        while all.now_ms < PATIENCE_MS + 10_000 {
+        while all.now_ms < 2 * PATIENCE_MS {
             all.now_ms += 1_000;
+            all.recorded = told.len().min(200) as u64;
             told.push(all.ask(1, 1, 200));
         }
         let busy = told.iter().position(|told| *told == Told::Twice).unwrap();
-        assert!((299..303).contains(&busy), "{busy}");
+        assert!((499..503).contains(&busy), "{busy}");
     }
 
     #[test]
-    fn a_newer_attempt_of_the_same_task_fences_the_older_wherever_it_runs() {
+    fn waits_for_several_partitions_do_not_add_up() {
+        let mut all = Asking::new();
+        while all.now_ms < 2 * PATIENCE_MS {
+            let first = all.opens(1, 1, 100);
+            for _ in 0..8 {
+                all.now_ms += 1_000;
+                assert_eq!(all.ask(1, 1, 200), Told::Busy);
+            }
+            assert!(all.ends(first));
+            let second = all.opens(1, 1, 200);
+            assert!(all.ends(second));
+        }
+    }
+
+    #[test]
+    fn a_newer_attempt_of_the_same_task_fences_the_older_whichever_asks_last() {
         let mut all = Asking::new();
         let slow = all.opens(1, 1, 100);
+        assert_eq!(all.ask(1, 1, 200), Told::Busy);
         let newer = all.opens(1, 2, 300);
+        assert_eq!(all.ask(1, 2, 400), Told::Busy);
+        assert_eq!(all.ask(1, 1, 200), Told::Left);
         assert!(!all.ends(slow) && all.ends(newer));
+        // Once that one is over, it may go on: Spark takes whichever comes to its end first.
+        all.opens(1, 1, 200);
+    }
+
+    #[test]
+    fn what_is_known_of_attempts_does_not_grow_with_the_jobs_over_an_rdd() {
+        let mut all = Asking::new();
+        for attempt in 0..5_000 {
+            let generation = all.opens(1, attempt, attempt);
+            assert!(all.ends(generation));
+        }
+        assert!(all.registry.tasks[&partition()].attempts.len() < 1_500);
     }
 
     #[test]

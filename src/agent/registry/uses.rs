@@ -28,14 +28,13 @@
 mod gone;
 mod names;
 mod places;
+mod rdds;
 mod search;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::crossing::Crossing;
-use super::layouts::Cuts;
-use super::moved::Moved;
+use super::{crossing::Crossing, layouts::Cuts, moved::Moved};
 use crate::agent::protocol::{Code, Layout, Placed, Plan, Use};
 use crate::id::{Epoch, EpochKey};
 pub(crate) use names::name_of;

@@ -13,7 +13,7 @@ use crate::id::{AgentId, Epoch, Partition};
 
 const CODE: Code = Code { fingerprint: 0, python: 0 };
 const LAYOUT: Layout =
-    Layout { app: 1, stage: 2, shift: 0, tasks: Some(3), code: CODE, plan: None, borders: Borders::UNKNOWN };
+    Layout { app: 1, stage: 2, tasks: Some(3), code: CODE, plan: None, borders: Borders::UNKNOWN };
 const MEMORY: u64 = 1_000;
 
 fn task(operator: &str, epoch: u64, partition: u32) -> TaskId {

@@ -22,6 +22,35 @@ pub(super) const SILENCE_PAUSE: Duration = Duration::from_millis(100);
 /// after the other.
 const ASKED_AT_ONCE: usize = 16;
 
+/// How long who does not answer is waited for.
+pub(super) struct Patience {
+    each: Duration,
+    until: Instant,
+    /// However often it is heard of meanwhile.
+    at_most: Instant,
+}
+
+impl Patience {
+    pub(super) fn of(handler: &Handler) -> Self {
+        let (now, each) = (Instant::now(), handler.patience());
+        let borne = Duration::from_millis(handler.config.network_timeout_ms);
+        Self { each, until: now + each, at_most: now + borne + each }
+    }
+
+    /// Whether it is waited for on. Where something would be lost without it, as long as Spark bears the silence of anybody:
+    /// the registry says when that is over. Its time begins once it is heard of again, as what it was asked just before that
+    /// may stay without an answer.
+    pub(super) fn lasts(&mut self, is_borne: bool) -> bool {
+        let now = Instant::now();
+        if is_borne {
+            // Whoever waits for this waits on.
+            Progress::step();
+            self.until = (now + self.each).min(self.at_most);
+        }
+        now < self.until
+    }
+}
+
 impl Handler {
     /// Asks all of them, some at a time. Who does not answer is asked again until it does, is dead, or the
     /// answers that there are suffice.
@@ -32,7 +61,7 @@ impl Handler {
         suffices: impl Fn(&T) -> bool,
     ) -> Result<Vec<(AgentInfo, T)>> {
         let (mut answers, mut left) = (Vec::new(), holders.to_vec());
-        let mut deadline = Instant::now() + self.patience();
+        let mut patience = Patience::of(self);
         loop {
             let (mut silent, mut is_borne) = (Vec::new(), false);
             for asked in left.chunks(ASKED_AT_ONCE) {
@@ -54,7 +83,7 @@ impl Handler {
             if answers.iter().any(|(_, answer)| suffices(answer)) {
                 return Ok(answers);
             }
-            self.bear(is_borne, &mut deadline, silent)?;
+            self.bear(is_borne, &mut patience, silent)?;
         }
     }
 
@@ -65,7 +94,7 @@ impl Handler {
         ask: impl Fn(&AgentInfo) -> Result<T>,
     ) -> Result<Option<T>> {
         let mut left = holders.to_vec();
-        let mut deadline = Instant::now() + self.patience();
+        let mut patience = Patience::of(self);
         loop {
             let (mut answer, mut is_borne) = (None, false);
             left.retain(|holder| {
@@ -83,19 +112,13 @@ impl Handler {
                     }
             });
             let Some(silent) = left.first().filter(|_| answer.is_none()) else { return Ok(answer) };
-            self.bear(is_borne, &mut deadline, silent)?;
+            self.bear(is_borne, &mut patience, silent)?;
         }
     }
 
-    /// Waits a little before who is silent is asked again. Where something would be lost without it, as long as Spark
-    /// bears the silence of anybody: the registry says when that is over. The time that it has begins once it is heard of
-    /// again, as what it was asked just before that may stay without an answer.
-    fn bear(&self, is_borne: bool, deadline: &mut Instant, silent: &AgentInfo) -> Result<()> {
-        if is_borne {
-            // Whoever waits for this waits on.
-            Progress::step();
-            *deadline = Instant::now() + self.patience();
-        } else if Instant::now() >= *deadline {
+    /// Waits a little before who is silent is asked again, or says that it does not answer.
+    fn bear(&self, is_borne: bool, patience: &mut Patience, silent: &AgentInfo) -> Result<()> {
+        if !patience.lasts(is_borne) {
             return Err(self.no_answer(silent));
         }
         sleep(SILENCE_PAUSE);

@@ -79,6 +79,13 @@ impl Attempts {
         self.open.remove(attempt);
     }
 
+    /// Logs that are open where an attempt will be that is asked for.
+    pub(super) fn at(&self, task: &TaskId) -> Vec<TaskId> {
+        let place = place(task);
+        let open = self.open.iter().map(|(log, _)| log);
+        open.filter(|log| self::place(log) == place).cloned().collect()
+    }
+
     /// Whether one is being opened.
     pub(super) fn is_opening(&self, attempt: &Attempt) -> bool {
         self.opening.contains(attempt)

@@ -207,7 +207,7 @@ impl Handler {
         let mut store = locked(&self.store);
         for found in found {
             let RecoveredTask { app, stage, tasks, code, plan, borders, relaid, has_moved, .. } = found;
-            let layout = Layout { app, stage, shift: 0, tasks, code, plan, borders };
+            let layout = Layout { app, stage, tasks, code, plan, borders };
             let places = found.blocks.iter().filter_map(|block| match &block.place {
                 Place::Spilled(place, hash) => Some((*place, *hash)),
                 Place::Memory(_) => None,

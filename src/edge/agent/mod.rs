@@ -71,7 +71,7 @@ pub use self::registrar::{Stage, Stages, WasLost};
 use self::repairing::repair;
 pub use self::state::{Clocks, NextBatch, NextBatches};
 use self::state::{join, keeping};
-use crate::agent::protocol::{AgentInfo, ClusterStats};
+use crate::agent::protocol::{AgentInfo, ClusterStats, Use};
 use crate::config::{SessionConfig, SpillPolicy};
 use crate::determinant::bytes_fingerprint;
 use crate::edge::disk::Disk;
@@ -275,6 +275,17 @@ impl Agent {
     pub fn commit_epoch(&self, query: &str, epoch: &Epoch) -> Result<()> {
         let key = EpochKey { query: query.into(), epoch: epoch.clone() };
         self.server.handler().commit(self.registry()?, &key)
+    }
+
+    /// The program has made an RDD by a function, within an epoch: see `Registry::rdd_is_made`.
+    ///
+    /// # Errors
+    /// As for the opening of a task: what was recorded of the epoch is read before.
+    pub fn rdd_is_made(&self, query: &str, epoch: &Epoch, operator: &str, used: Use) -> Result<()> {
+        let (local, key) = (self.registry()?, EpochKey { query: query.into(), epoch: epoch.clone() });
+        self.server.handler().attend(local, &key)?;
+        locked(&local.registry).rdd_is_made(key, &operator.into(), used);
+        Ok(())
     }
 
     /// The program begins an epoch, or all those of a query, anew: see `Registry::begin_run`.

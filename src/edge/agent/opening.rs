@@ -13,7 +13,7 @@ use super::gathering::{Copies, Found};
 use super::handler::{Handler, Session};
 use super::publishing::Author;
 use super::registrar::Asked;
-use crate::agent::protocol::{AgentInfo, Ending, Grant, Left, OpenTask, Reply, Request};
+use crate::agent::protocol::{AgentInfo, Ending, Grant, Left, OfRdd, OpenTask, Reply, Request};
 use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::id::{AgentId, LogOffset};
@@ -163,7 +163,9 @@ impl Handler {
         locked(&self.attempts).asks(open);
         let (sent, commits_seen) = (self.next_request(), self.commits_seen());
         let used = self.use_now(open);
-        let granted = self.registrar.grant(&self.connections, open, sent, commits_seen, used);
+        let asked = self.with_recorded(open);
+        let granted =
+            self.registrar.grant(&self.connections, asked.as_ref().unwrap_or(open), sent, commits_seen, used);
         let mut attempts = locked(&self.attempts);
         if let Ok(Asked::Granted(grant)) = &granted {
             attempts.opens((grant.task.clone(), grant.generation));
@@ -173,6 +175,16 @@ impl Handler {
             attempts.heard(open);
         }
         granted
+    }
+
+    /// Of an RDD's partition with what another worker of the attempt has recorded so far, which this one may wait for.
+    fn with_recorded(&self, open: &OpenTask) -> Option<OpenTask> {
+        let of_rdd = open.of_rdd?;
+        let here = locked(&self.attempts).at(&open.task);
+        let store = locked(&self.store);
+        let ends = here.iter().filter_map(|log| store.end(log));
+        let recorded = ends.map(|end| end.0).sum();
+        Some(OpenTask { of_rdd: Some(OfRdd { recorded, ..of_rdd }), ..open.clone() })
     }
 
     /// Finds the log and makes it this agent's, under the new generation: whether it is lost, and what copies there are.

@@ -33,6 +33,8 @@ use crate::task::{
 const TABLE: &str = "\u{1}values";
 /// The keeper of a table runs in no stage.
 const NO_STAGE: u32 = u32::MAX;
+/// Numbers behind those of all attempts of Spark's.
+const OPENINGS: u64 = 1 << 63;
 
 /// One table.
 struct Table {
@@ -205,8 +207,8 @@ impl Handler {
     fn open_table(&self, id: &TableId, stamp: u64) -> Result<Table> {
         let opener = self.tables.openers.fetch_add(1, Ordering::Relaxed) + 1;
         let task = table_task(id);
-        // No attempt of Spark's: each opening is one of its own.
-        let (attempt, worker) = (u64::MAX - opener, opener);
+        // No attempt of Spark's: each opening is one of its own, and newer than those before.
+        let (attempt, worker) = (OPENINGS + opener, opener);
         // Functions of one name are told apart, and found again, by their code.
         let used =
             Use { code: Code::new(id.code, &id.python), token: (id.code ^ id.shape) | 1, named: id.named };

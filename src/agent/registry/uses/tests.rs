@@ -39,15 +39,7 @@ fn alone(operator: &str) -> Named {
 /// How a log that is found in a checkpoint was recorded.
 pub(super) fn recorded(fingerprint: u64, exact: u32, shape: u32) -> Layout {
     let plan = Some(Plan { exact, shape, data: 0 });
-    Layout {
-        app: 1,
-        stage: 1,
-        shift: 0,
-        tasks: None,
-        code: code(fingerprint),
-        plan,
-        borders: Borders::UNKNOWN,
-    }
+    Layout { app: 1, stage: 1, tasks: None, code: code(fingerprint), plan, borders: Borders::UNKNOWN }
 }
 
 pub(super) fn name(uses: &mut Uses, fingerprint: u64, token: u64) -> String {

@@ -61,8 +61,7 @@ fn what_cannot_be_read_here_is_not_taken_for_another_log() {
     let folder = tempfile::tempdir().unwrap();
     let agent = agent(&folder);
     let code = Code { fingerprint: 0, python: 0 };
-    let layout =
-        Layout { app: 1, stage: 1, shift: 0, tasks: None, code, plan: None, borders: Borders::UNKNOWN };
+    let layout = Layout { app: 1, stage: 1, tasks: None, code, plan: None, borders: Borders::UNKNOWN };
     // In a file that is gone.
     let place = SpillRef { file: u64::MAX, pos: 0, len: 8 };
     locked(&agent.store).recovered(&task(), Generation(1), layout, [(place, BlockHash::of(b""))]);

@@ -39,8 +39,7 @@ fn agent(folder: &TempDir, id: u64) -> Handler {
 /// Begins a log of two blocks.
 fn with_log(agent: &Handler) {
     let code = Code { fingerprint: 0, python: 0 };
-    let layout =
-        Layout { app: 1, stage: 1, shift: 0, tasks: None, code, plan: None, borders: Borders::UNKNOWN };
+    let layout = Layout { app: 1, stage: 1, tasks: None, code, plan: None, borders: Borders::UNKNOWN };
     locked(&agent.store).begin(&task(), GENERATION, layout).unwrap();
     append(agent);
     append(agent);

@@ -1,11 +1,10 @@
 //! Entries and timers of a task, from whoever has them at the version that it reads.
 
 use std::thread::sleep;
-use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::super::asking::{SILENCE_PAUSE, at_once};
+use super::super::asking::{Patience, SILENCE_PAUSE, at_once};
 use super::super::handler::{Handler, unexpected};
 use super::task::StateTask;
 use crate::agent::placement;
@@ -13,7 +12,6 @@ use crate::agent::protocol::{AgentInfo, PIECE_BYTES, Silence};
 use crate::agent::state::asking::{FromRegistry, Holding, Located, ToRegistry};
 use crate::agent::state::holders::{Answer, Asked, ToHolder};
 use crate::agent::state::messages::Found;
-use crate::edge::progress::Progress;
 use crate::error::{Error, Result};
 use crate::id::Generation;
 use crate::state::{Entries, EntriesBuilder, Entry, KeyPrefix, Limits, Range, RangeSet, Version};
@@ -120,7 +118,7 @@ impl Handler {
         mut ranges: RangeSet,
         ask: &(impl Fn(&RangeSet, u64) -> Asked + Sync),
     ) -> Result<Vec<Answer>> {
-        let mut deadline = Instant::now() + self.patience();
+        let mut patience = Patience::of(self);
         let (mut answers, mut failed) = (Vec::new(), None);
         while !ranges.is_empty() {
             let (shares, nobodys) = self.shares(task, &ranges);
@@ -128,7 +126,7 @@ impl Handler {
                 if let Some(error) = failed {
                     return Err(error);
                 }
-                self.look_for_others(task, &nobodys, &mut deadline)?;
+                self.look_for_others(task, &nobodys, &mut patience)?;
                 continue;
             }
             let (located, count) = (&task.located, shares.len() as u64);
@@ -190,7 +188,12 @@ impl Handler {
     }
 
     /// Nobody who is known to have some ranges answers: others may have them by now, or those are dead.
-    fn look_for_others(&self, task: &mut StateTask, ranges: &RangeSet, deadline: &mut Instant) -> Result<()> {
+    fn look_for_others(
+        &self,
+        task: &mut StateTask,
+        ranges: &RangeSet,
+        patience: &mut Patience,
+    ) -> Result<()> {
         let had = |holding: &&Holding| !holding.ready.intersection(ranges).is_empty();
         let silent: Vec<AgentInfo> =
             task.located.holders.iter().filter(had).map(|holding| holding.agent.clone()).collect();
@@ -198,11 +201,7 @@ impl Handler {
         let others = silent.iter().filter(|holder| holder.id != self.info.id);
         let is_borne =
             others.fold(false, |is_borne, holder| is_borne | (self.silence(holder) == Silence::Borne));
-        if is_borne {
-            // Whoever waits for this waits on: without that one it is lost.
-            Progress::step();
-            *deadline = Instant::now() + self.patience();
-        } else if Instant::now() >= *deadline {
+        if !patience.lasts(is_borne) {
             let addr = silent.first().map_or("(nowhere)", |holder| holder.addr.as_str());
             return Err(Error::Timeout {
                 what: format!(
