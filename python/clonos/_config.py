@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from clonos.errors import ConfigError
 
@@ -45,6 +46,10 @@ _MILLISECONDS = {
 }
 PORT_MAX = 65_535
 IO_TIMEOUT_SECONDS = (0.1, 600)
+# Names of variables and options that say where an object store is.
+_ENDPOINT = re.compile(
+    r"(?:(?:aws|azure(?:_storage)?|google)_)?(?:endpoint|endpoint_url|base_url)(?:_s3)?"
+)
 # By which Spark encrypts what crosses the network, and what it writes to local disks.
 NETWORK_ENCRYPTED = (
     "spark.network.crypto.enabled",
@@ -309,12 +314,46 @@ def parse_encrypt(value: object, settings: Any) -> dict[str, bool]:
     return {"encrypt": network, "encrypt_spill": disk}
 
 
+def check_store_in_clear(
+    encrypt: bool, options: Mapping[str, str], environment: Mapping[str, str]
+) -> None:
+    """Refuse an object store that is reached in clear where all else is encrypted.
+
+    Parameters
+    ----------
+    encrypt : bool
+        Whether what crosses the network is encrypted.
+    options, environment : mapping
+        What says where the store is: `storage_options`, else variables of the environment.
+
+    Raises
+    ------
+    ConfigError
+        If the endpoint is ``http://`` on another machine, and nothing says that it may be.
+    """
+    said = {**environment, **options}
+    if not encrypt or any(
+        "allow_http" in name.lower() and value.lower() == "true" for name, value in said.items()
+    ):
+        return
+    named = [(name, value) for name, value in said.items() if _ENDPOINT.fullmatch(name.lower())]
+    for name, value in named:
+        url = urlsplit(value)
+        if url.scheme == "http" and url.hostname not in {"localhost", "127.0.0.1", "::1"}:
+            message = (
+                f"{name}={url.scheme}://{url.hostname} is not encrypted, and encrypt is on: what "
+                "is recorded, and the store's credentials, would cross the network in clear. "
+                "Give an https:// endpoint, or allow_http='true' in storage_options"
+            )
+            raise ConfigError(message, "CONFIG")
+
+
 def switched_on(settings: Any, names: Iterable[str]) -> list[str]:
     """Those of Spark's switches that are on, given its ``SparkConf``."""
     return [name for name in names if settings.get(name, "false").strip().lower() == "true"]
 
 
-def parse_ports(value: str | int | None) -> tuple[int, int]:
+def parse_ports(value: str | int | None, setting: str = "agent_ports") -> tuple[int, int]:
     """First and last of a range such as ``"40000-40100"``, or one port; ``(0, 0)`` is any.
 
     Raises
@@ -331,7 +370,7 @@ def parse_ports(value: str | int | None) -> tuple[int, int]:
         if 1 <= least <= most <= PORT_MAX:
             return least, most
     message = (
-        f"agent_ports={value!r} is no range of ports from 1 to {PORT_MAX:,}, such as '40000-40100'"
+        f"{setting}={value!r} is no range of ports from 1 to {PORT_MAX:,}, such as '40000-40100'"
     )
     raise ConfigError(message, "CONFIG")
 

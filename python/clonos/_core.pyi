@@ -71,6 +71,8 @@ class SessionConfig:
     @property
     def checkpoint_dir(self) -> str | None: ...
     @property
+    def agent_ports(self) -> tuple[int, int]: ...
+    @property
     def encrypt(self) -> bool: ...
     @property
     def encrypt_spill(self) -> bool: ...
@@ -647,6 +649,7 @@ def bytes_fingerprint(data: bytes) -> int:
 def row_fingerprints(columns: Sequence[pa.Array]) -> pa.Array:
     """64-bit fingerprint of each row over all columns (uint64)."""
 
+def memory_within(addresses: int, memory: int) -> int: ...
 def build_profile() -> str:
     """``"release"`` or ``"debug"``."""
 

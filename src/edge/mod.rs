@@ -5,8 +5,10 @@
 //! net      messages over sockets: proof, server, connections, a worker's client
 //! agent    what an agent does for each request, and by itself
 //! source   the receiver of a source: its log, its sockets, its readers
+//! addresses   how much an agent may hold where its address space is limited
 //! ```
 
+pub mod addresses;
 pub mod agent;
 pub mod disk;
 pub mod net;

@@ -46,8 +46,8 @@ impl PyAgent {
         clocks: Py<PyAny>,
         next_batches: Py<PyAny>,
     ) -> PyResult<Self> {
-        let memory_bytes = give_back_soon(config.config.memory_bytes);
         keep_traces();
+        let memory_bytes = enter(py, || give_back_soon(config.config.memory_bytes))?;
         let ask = move |stage: u32, rdd: Option<u32>| -> Option<Stage> {
             // Spark may not know, or be shutting down; then the layout counts as unchanged.
             let known: Option<(u32, bool)> = Python::attach(|py| {

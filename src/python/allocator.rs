@@ -2,6 +2,11 @@
 
 use std::ffi::{c_int, c_long};
 
+use rustix::process::{Resource, getrlimit};
+
+use crate::edge::addresses::memory_within;
+use crate::error::{Error, Result};
+
 /// Columns come and go by the megabyte; the system's allocator gives their pages back each time, and getting
 /// them again costs more than all that is done with them.
 #[global_allocator]
@@ -26,8 +31,30 @@ const LARGE_AGENT_BYTES: u64 = 4 << 30;
 const KEPT_BYTES: u64 = 150 << 20;
 
 /// This process has an agent that may have so many bytes in memory: how many are left for what it holds besides pages
-/// that nobody uses, which are given back soon.
-pub(super) fn give_back_soon(memory_bytes: u64) -> u64 {
+/// that nobody uses, which are given back soon. PySpark may have limited the addresses of whoever started it, for good.
+///
+/// # Errors
+/// [`Error::Config`] if no agent can run within that limit.
+pub(super) fn give_back_soon(memory_bytes: u64) -> Result<u64> {
+    let addresses = getrlimit(Resource::As).current;
+    let within = addresses.map_or(memory_bytes, |addresses| memory_within(addresses, memory_bytes));
+    if within == 0 {
+        return Err(Error::Config {
+            setting: "spark.executor.pyspark.memory".into(),
+            reason: format!(
+                "{} bytes of address space are too few for an agent",
+                addresses.unwrap_or_default()
+            ),
+        });
+    }
+    if within < memory_bytes {
+        tracing::warn!(
+            within,
+            memory_bytes,
+            "an agent keeps less in memory, as its address space is limited"
+        );
+    }
+    let memory_bytes = within;
     let (delay, kept) = match memory_bytes < LARGE_AGENT_BYTES {
         true => (PURGE_DELAY_OF_AGENTS_MS, 0),
         false => (PURGE_DELAY_OF_LARGE_AGENTS_MS, KEPT_BYTES),
@@ -35,5 +62,5 @@ pub(super) fn give_back_soon(memory_bytes: u64) -> u64 {
     if std::env::var_os(PURGE_DELAY_VARIABLE).is_none() {
         mi_option_set(PURGE_DELAY, delay);
     }
-    memory_bytes - kept
+    Ok(memory_bytes - kept)
 }

@@ -162,6 +162,11 @@ impl PySessionConfig {
     }
 
     #[getter]
+    const fn agent_ports(&self) -> (u16, u16) {
+        self.config.agent_ports
+    }
+
+    #[getter]
     const fn sharing_depth(&self) -> u32 {
         self.config.sharing_depth
     }

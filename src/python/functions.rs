@@ -16,6 +16,7 @@ use super::config::PySessionConfig;
 use super::door::{enter, quick};
 use crate::config::SessionConfig;
 use crate::determinant;
+use crate::edge::addresses;
 use crate::edge::agent::process;
 use crate::edge::disk;
 use crate::edge::net::client::Client;
@@ -57,8 +58,6 @@ pub(super) fn run_executor_agent(
     executor: String,
 ) -> PyResult<()> {
     // Only this process is an agent and nothing else, so only it may set up where traces go.
-    let memory_bytes = give_back_soon(config.config.memory_bytes);
-    let config = SessionConfig { memory_bytes, ..config.config.clone() };
     let filter = tracing_subscriber::EnvFilter::try_from_env("CLONOS_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let _ = tracing_subscriber::fmt()
@@ -66,7 +65,11 @@ pub(super) fn run_executor_agent(
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .try_init();
-    enter(py, || process::run_executor_agent(config, watch_pid, Path::new(folder), executor))
+    enter(py, || {
+        let memory_bytes = give_back_soon(config.config.memory_bytes)?;
+        let config = SessionConfig { memory_bytes, ..config.config.clone() };
+        process::run_executor_agent(config, watch_pid, Path::new(folder), executor)
+    })
 }
 
 #[pyfunction]
@@ -103,6 +106,12 @@ pub(super) fn row_fingerprints(py: Python<'_>, columns: Vec<PyArray>) -> PyResul
     })?;
     let array: ArrayRef = Arc::new(UInt64Array::from(rows));
     to_pyarrow(py, array)
+}
+
+/// How many of the bytes of `memory` an agent can have within so much address space; 0 if it cannot run there.
+#[pyfunction]
+pub(super) fn memory_within(addresses: u64, memory: u64) -> u64 {
+    addresses::memory_within(addresses, memory)
 }
 
 #[pyfunction]

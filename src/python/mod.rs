@@ -42,8 +42,8 @@ mod _core {
     use super::exchange::{PyStage, partition_ids};
     #[pymodule_export]
     use super::functions::{
-        build_profile, bytes_fingerprint, cluster_stats, ensure_agent, row_fingerprints, run_executor_agent,
-        try_checkpoint,
+        build_profile, bytes_fingerprint, cluster_stats, ensure_agent, memory_within, row_fingerprints,
+        run_executor_agent, try_checkpoint,
     };
     #[pymodule_export]
     use super::gathered_rows::PyGatheredRows;

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from clonos.cli import cluster, probe
 from clonos.cli.commands import app
 
-HERE: dict[str, Any] = {**next(probe.facts(None, "", ())), "apart": 0.4}
+HERE: dict[str, Any] = {**next(probe.facts(None, "", {}, ())), "apart": 0.4}
 
 
 def doctor(master: str, conf: str, *more: str) -> subprocess.CompletedProcess[str]:
@@ -67,7 +67,7 @@ def test_of_many_hosts_some_are_named() -> None:
 
 
 def test_a_host_without_clonos_says_so() -> None:
-    ask = cloudpickle.dumps(functools.partial(cluster._probe().facts, None, "marker"))
+    ask = cloudpickle.dumps(functools.partial(cluster._probe().facts, None, "marker", {}))
     program = (
         "import sys; sys.modules['clonos'] = None\n"
         "import pickle; print(next(pickle.load(sys.stdin.buffer)(())))"
@@ -78,13 +78,13 @@ def test_a_host_without_clonos_says_so() -> None:
 
 
 def test_a_folder_that_is_another_one_is_told(tmp_path: Path) -> None:
-    (told,) = probe.facts(str(tmp_path), "marker", ())
+    (told,) = probe.facts(str(tmp_path), "marker", {}, ())
     assert "is not seen" in told["folder"]
     (tmp_path / "marker").touch()
-    (told,) = probe.facts(str(tmp_path), "marker", ())
+    (told,) = probe.facts(str(tmp_path), "marker", {}, ())
     assert told["folder"] == ""
     assert [path.name for path in tmp_path.iterdir()] == ["marker"]
-    (told,) = probe.facts("/proc/none", "marker", ())
+    (told,) = probe.facts("/proc/none", "marker", {}, ())
     assert "is not seen" in told["folder"]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import clonos
-from clonos import _processes
+from clonos import _children, _processes
 from clonos._temporary import private_folder, write_private
 from clonos._worker.agents import executor_jvm
 
@@ -132,6 +132,7 @@ def _start(folder: Path, jvm: int, settings: str) -> None:
             stderr=log,
             start_new_session=True,
             cwd="/",
+            env=_children.environment(),
             text=True,
         )
     if process.stdin is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
+import logging
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -23,6 +24,7 @@ from clonos._config import (
     OnAmbiguous,
     OnLost,
     SpillPolicy,
+    check_store_in_clear,
     choice,
     parse_adopt,
     parse_checkpoint_dir,
@@ -46,6 +48,7 @@ from clonos._driver.local_iterators import LocalIterators
 from clonos._driver.metrics import parse_address
 from clonos._driver.plans import plan_uses
 from clonos._driver.session import Session
+from clonos._driver.worker_memory import check_worker_memory
 from clonos._temporary import SESSION_FILE, private_folder, write_private
 from clonos._versions import check_spark
 from clonos._worker.agents import sweep
@@ -55,6 +58,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from clonos._connect.session import ConnectSession
+
+
+_log = logging.getLogger("clonos")
 
 
 def attach(
@@ -210,9 +216,13 @@ def _classic(spark: SparkSession, asked: dict[str, Any]) -> Session:
     bind_host, reached_as = _driver_hosts(settings, asked["driver_host"], local)
     before = _attached.latest()
     if isinstance(before, Session) and _is_same(before, spark, asked):
-        _join(before, spark, reached_as or bind_host)
+        _join(before, spark, bind_host, reached_as)
         return before
     chosen = _chosen(asked, settings, local=local)
+    if chosen["checkpoint_dir"] is not None and "://" in chosen["checkpoint_dir"]:
+        check_store_in_clear(chosen["encrypt"], chosen["storage_options"], os.environ)
+    if not local and (warning := check_worker_memory(settings, chosen["memory_bytes"])):
+        _log.warning("%s", warning)
     _check_own(asked)
     # A setting of the session, which a program may change before it starts a query.
     chosen["state_epochs"] = _batches_retained(spark)
@@ -259,7 +269,7 @@ def _begun(
     atexit.register(session.stop)
     if asked["metrics"] is not None:
         session.serve_metrics(asked["metrics"])
-    register_formats(spark, advertised, reached_as or bind_host)
+    register_formats(spark, advertised, bind_host, reached_as)
     _attached.set_current(session)
     session.adopt()
     return session
@@ -298,10 +308,10 @@ def _is_same(before: Session, spark: SparkSession, asked: dict[str, Any]) -> boo
     return is_ours and before.asked == asked and before.is_active
 
 
-def _join(session: Session, spark: SparkSession, bind_host: str) -> None:
+def _join(session: Session, spark: SparkSession, bind_host: str, reached_as: str) -> None:
     """Let `spark` have what the attached session of its application has."""
     if spark not in session.joined:
-        register_formats(spark, session.config, bind_host)
+        register_formats(spark, session.config, bind_host, reached_as)
         session.join(spark)
 
 
@@ -376,7 +386,10 @@ def _start_agent(
 
 
 def register_formats(
-    spark: SparkSession, config: _core.SessionConfig, bind_host: str = "127.0.0.1"
+    spark: SparkSession,
+    config: _core.SessionConfig,
+    bind_host: str = "127.0.0.1",
+    reached_as: str = "",
 ) -> None:
     """Register the sources and sinks of Clonos with a session, with its settings as defaults."""
     from pyspark.errors import AnalysisException
@@ -390,6 +403,10 @@ def register_formats(
     from clonos._sources.timers import timers_of
 
     defaults = {"bindHost": bind_host, "encrypt": str(config.encrypt).lower()}
+    if reached_as:
+        defaults["reachedAs"] = reached_as
+    if any(config.agent_ports):
+        defaults["ports"] = "{}-{}".format(*config.agent_ports)
     session = None
     if config.checkpoint_dir is not None:
         defaults["logDir"] = config.checkpoint_dir
@@ -414,13 +431,17 @@ def _batches_retained(spark: SparkSession) -> int:
     return parse_retained(spark.conf.get(BATCHES_RETAINED, "100") or "100")
 
 
+_ALL_ADDRESSES = {"0.0.0.0", "::", "[::]", ""}  # noqa: S104, what a user may ask for
+
+
 def _driver_hosts(settings: Any, driver_host: str | None, local: bool) -> tuple[str, str]:
     """Host to bind to, and host under which executors reach it (empty: the same)."""
     if local:
         return "127.0.0.1", ""
-    if driver_host is not None:
-        return driver_host, ""
     reached_as = settings.get("spark.driver.host", "127.0.0.1")
+    if driver_host is not None:
+        # Where all of this machine's addresses are meant, executors need one of them.
+        return driver_host, reached_as if driver_host in _ALL_ADDRESSES else ""
     bind_host = settings.get("spark.driver.bindAddress", reached_as)
     return bind_host, "" if bind_host == reached_as else reached_as
 

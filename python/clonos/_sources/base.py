@@ -71,13 +71,16 @@ class ReplayableSource(DataSource):
     ``includeTimestamp``   false       a column ``timestamp`` with the time of receipt
     ``lingerSeconds``      60          how long the receiver waits for another driver
     ``bindHost``           127.0.0.1   interface on which executors reach the receiver
+    ``reachedAs``          bindHost    host under which they reach that interface
+    ``ports``              any         ports that the receiver may have there: ``40000-40100``
     ``encrypt``            false       whether what it sends them is encrypted
     ====================== =========== =======================================================
 
-    After ``clonos.attach``, ``logDir`` is its ``checkpoint_dir``, ``bindHost`` the driver's host
-    and ``encrypt`` what the session does, for Clonos's own sources; else ``logDir`` is the system's
-    temporary folder. An object store is told the ``storage_options`` of the session by Clonos's own
-    sources, if its ``checkpoint_dir`` is in one of the same kind; else the environment counts.
+    After ``clonos.attach``, Clonos's own sources have the session's ``checkpoint_dir`` as
+    ``logDir``, the driver's hosts as ``bindHost`` and ``reachedAs``, its ``agent_ports`` as
+    ``ports``, and ``encrypt`` what it does; else ``logDir`` is the system's temporary folder. An
+    object store is told the ``storage_options`` of the session by Clonos's own sources, if its
+    ``checkpoint_dir`` is in one of the same kind; else the environment counts.
 
     Examples
     --------

@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from clonos._config import PORT_MAX, one_of, parse_location, parse_size, without_secrets
+from clonos._config import (
+    PORT_MAX,
+    one_of,
+    parse_location,
+    parse_ports,
+    parse_size,
+    without_secrets,
+)
 from clonos._temporary import private_folder
 from clonos.errors import ConfigError
 
@@ -25,6 +32,8 @@ COMMON = (
     "includeTimestamp",
     "lingerSeconds",
     "bindHost",
+    "reachedAs",
+    "ports",
     "encrypt",
 )
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
@@ -67,6 +76,10 @@ class SourceOptions:
         Seconds for which the receiver waits for a new driver after the one it had is gone.
     bind_host : str
         Interface on which it serves executors.
+    reached_as : str
+        Host under which they reach that, or empty if it is the same.
+    ports : tuple of int
+        First and last of the ports of which it may have any; 0 and 0 are all.
     encrypt : bool
         Whether what it sends them is encrypted.
     """
@@ -81,6 +94,8 @@ class SourceOptions:
     timestamps: bool
     linger: float
     bind_host: str
+    reached_as: str
+    ports: tuple[int, int]
     encrypt: bool
 
 
@@ -116,6 +131,8 @@ def source_options(options: Mapping[str, str], default_name: str) -> SourceOptio
         timestamps=truth(options, "includeTimestamp", default=False),
         linger=seconds(options, "lingerSeconds", 60.0),
         bind_host=options.get("bindHost", "127.0.0.1"),
+        reached_as=options.get("reachedAs", ""),
+        ports=parse_ports(options.get("ports"), "ports"),
         encrypt=truth(options, "encrypt", default=False),
     )
 

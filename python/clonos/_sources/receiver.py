@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clonos import _core
+from clonos import _children, _core
 from clonos.errors import AgentError, SourceInUse
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _start(spec: Spec, folder: Path) -> subprocess.Popen[bytes]:
             stderr=log,
             start_new_session=True,
             cwd="/",
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            env=_children.environment(),
         )
     if process.stdin is not None:
         with process.stdin as pipe:

@@ -37,7 +37,7 @@ def main() -> None:
         sys.exit(HELD)
     receiver = _start(spec, folder)
     told = {
-        "addr": receiver.addr,
+        "addr": _reached_at(spec.options.reached_as, receiver.addr),
         "pid": os.getpid(),
         "encrypt": spec.options.encrypt,
         "log": spec.options.log,
@@ -67,7 +67,7 @@ def _start(spec: Spec, folder: Path) -> _core.SourceReceiver:
             after=spec.after,
             secret=secret_of(folder),
             host=options.bind_host,
-            ports=_ports(folder),
+            ports=_ports(folder, options.ports),
             memory=options.memory,
             disk=options.disk,
             eager=options.eager,
@@ -124,10 +124,18 @@ def _arrow_schema(spec: Spec) -> Any:
     return arrow_schema(StructType(fields))
 
 
-def _ports(folder: Path) -> list[int]:
+def _reached_at(host: str, addr: str) -> str:
+    """Where executors reach the receiver that listens at `addr`."""
+    shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"{shown}:{addr.rpartition(':')[2]}" if host else addr
+
+
+def _ports(folder: Path, allowed: tuple[int, int]) -> list[int]:
     """Ports to try: the one of the receiver before first, as readers on their way know that one."""
     addr = address_of(folder)
-    return [0] if addr is None else [int(addr.rpartition(":")[2]), 0]
+    ports = list(range(allowed[0], allowed[1] + 1))
+    before = [] if addr is None else [int(addr.rpartition(":")[2])]
+    return [port for port in before if ports == [0] or port in ports] + ports
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:

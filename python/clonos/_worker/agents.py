@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from clonos import _core, _processes
+from clonos import _children, _core, _processes
 from clonos._temporary import private_folder
 
 _AGENTS_FOLDER = re.compile("[0-9a-f]{16}")
@@ -88,6 +88,7 @@ def start_agent(config: _core.SessionConfig, folder: Path, watch_pid: int) -> No
             stderr=log,
             start_new_session=True,
             cwd="/",
+            env=_children.environment(),
         )
     if process.stdin is not None:
         with process.stdin as pipe:

@@ -25,11 +25,11 @@ from clonos.errors import ClonosError
 _FSYNC_ROUNDS = 20
 
 
-def run(checkpoint_dir: str | None, cluster: Asked | None) -> int:
+def run(checkpoint_dir: str | None, options: dict[str, str], cluster: Asked | None) -> int:
     """Print each check as it is made; the number of failed ones, at most 1 as exit code."""
     console = Console()
     failed = 0
-    for finding in _checks(checkpoint_dir, cluster):
+    for finding in _checks(checkpoint_dir, options, cluster):
         mark = "[green]ok[/green]  " if finding.ok else "[red]fail[/red]"
         console.print(f"{'note' if finding.known else mark} {escape(finding.what)}")
         failed += not finding.ok
@@ -38,7 +38,9 @@ def run(checkpoint_dir: str | None, cluster: Asked | None) -> int:
     return min(failed, 1)
 
 
-def _checks(checkpoint_dir: str | None, cluster: Asked | None) -> Iterator[Finding]:
+def _checks(
+    checkpoint_dir: str | None, options: dict[str, str], cluster: Asked | None
+) -> Iterator[Finding]:
     yield Finding(
         sys.version_info >= (3, 11), f"Python {sys.version.split()[0]}", "use 3.11 or later"
     )
@@ -57,7 +59,7 @@ def _checks(checkpoint_dir: str | None, cluster: Asked | None) -> Iterator[Findi
     yield files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     if checkpoint_dir is not None:
         is_url = "://" in checkpoint_dir
-        yield _store(checkpoint_dir) if is_url else _checkpoint(Path(checkpoint_dir))
+        yield _store(checkpoint_dir, options) if is_url else _checkpoint(Path(checkpoint_dir))
     if cluster is not None:
         yield from checks(cluster)
 
@@ -81,11 +83,11 @@ def _java() -> Finding:
     return Finding(True, f"Java {java_version(java)} ({java})")
 
 
-def _store(url: str) -> Finding:
+def _store(url: str, options: dict[str, str]) -> Finding:
     try:
-        took = _core.try_checkpoint(url, {}, STORE_PATIENCE_S)
+        took = _core.try_checkpoint(url, options, STORE_PATIENCE_S)
     except ClonosError as error:
-        advice = "see docs/deploy.md; what `storage_options` would say is in the environment here"
+        advice = "see docs/deploy.md; what `storage_options` says is given as --storage-option here"
         return Finding(False, f"checkpoint_dir {url}: {error}", advice)
     what = f"a put takes {took * 1e3:.0f} ms, and overwrites nothing where it must not"
     return Finding(True, f"checkpoint_dir {url}: {what}")

@@ -29,10 +29,11 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command was given: a master and, if they are meant, a folder and ports."""
+    """What the command was given: a master and, if they are meant, a folder or store and ports."""
 
     master: str
     checkpoint_dir: str | None
+    options: dict[str, str]
     agent_ports: str | None
     wait_s: float
 
@@ -101,7 +102,9 @@ def _hosts(context: Any, asked: Asked) -> Generator[Finding, None, bool]:
     late = threading.Event()
     try:
         with _marked(folder) as marker, _bounded(context, asked.wait_s, late):
-            told = _answers(context, functools.partial(_probe().facts, folder, marker))
+            told = _answers(
+                context, functools.partial(_probe().facts, folder, marker, asked.options)
+            )
     except OSError as error:
         advice = "choose a folder in which the driver may write"
         yield Finding(False, f"checkpoint_dir: {error}", advice)
@@ -114,7 +117,7 @@ def _hosts(context: Any, asked: Asked) -> Generator[Finding, None, bool]:
         advice = "is there room for spark.executor.cores and spark.executor.memory? See --wait"
         yield Finding(False, f"not all executors answered within {asked.wait_s:g} s", advice)
         return False
-    driver = next(iter(_probe().facts(None, "", ())))
+    driver = next(iter(_probe().facts(None, "", {}, ())))
     hosts = _named({one["host"] for one in told})
     yield Finding(True, f"executors that answered: {len(told)}, on {hosts}")
     wrong: dict[Finding, set[str]] = {}
@@ -134,7 +137,7 @@ def _answers(context: Any, ask: Callable[..., Any]) -> list[dict[str, Any]]:
     The first round has executors and workers started, the next is short: within its time a clock
     is that of the driver.
     """
-    told: dict[tuple[str, int], dict[str, Any]] = {}
+    told: dict[tuple[str, str, int], dict[str, Any]] = {}
     for again in range(_ROUNDS):
         executors = max(len(spark_private.executors(context)), 1)
         tasks = _TASKS_PER_SLOT * max(context.defaultParallelism, executors)
@@ -143,7 +146,7 @@ def _answers(context: Any, ask: Callable[..., Any]) -> list[dict[str, Any]]:
         end = time.time()
         for one in answers:
             apart = max(begin - one["time"], one["time"] - end, 0)
-            told[one["host"], one["executor"]] = {**one, "apart": apart}
+            told[one["host"], one["machine"], one["executor"]] = {**one, "apart": apart}
         if again and len(told) >= executors:
             break
     return list(told.values())
@@ -182,6 +185,11 @@ def _trouble(one: dict[str, Any], driver: dict[str, Any]) -> Iterator[Finding]:
         yield limit
     if one["folder"]:
         advice = "mount the same folder on the driver and all executors, for the user they run as"
+        if one["is_store"]:
+            advice = (
+                "executors need the way there and credentials, too: --storage-option, as "
+                "storage_options= of attach, or spark.executorEnv.… (docs/deploy.md)"
+            )
         yield Finding(False, f"checkpoint_dir: {one['folder']}", advice)
 
 

@@ -76,11 +76,13 @@ def run_doctor(
         str | None, typer.Option(help="Ports that agents may have there, such as 40000-40100.")
     ] = None,
     wait: Annotated[float, typer.Option(help="Seconds for all executors to answer there.")] = 120,
+    storage_option: StorageOptions = None,
 ) -> None:
     """Check whether this machine, and a cluster, are ready for Clonos."""
     from clonos._config import parse_ports
     from clonos.cli import checkup
     from clonos.cli.cluster import Asked
+    from clonos.cli.location import options_of
     from clonos.errors import ConfigError
 
     if master is None and agent_ports is not None:
@@ -88,10 +90,16 @@ def run_doctor(
         raise typer.BadParameter(message)
     try:
         parse_ports(agent_ports)
+        options = options_of(storage_option or [])
     except ConfigError as error:
         raise typer.BadParameter(error.message) from error
-    cluster = None if master is None else Asked(master, checkpoint_dir, agent_ports, wait)
-    raise typer.Exit(checkup.run(checkpoint_dir, cluster))
+    if options and "://" not in (checkpoint_dir or ""):
+        message = "--storage-option is for an object store: give its URL as --checkpoint-dir"
+        raise typer.BadParameter(message)
+    cluster = None
+    if master is not None:
+        cluster = Asked(master, checkpoint_dir, options, agent_ports, wait)
+    raise typer.Exit(checkup.run(checkpoint_dir, options, cluster))
 
 
 @app.command("epochs")

@@ -25,6 +25,21 @@ def location_of(path: str, options: Sequence[str]) -> tuple[str, _core.Location]
         For another URL, and for options that are none or have no store. No value is told.
     """
     found = parse_location("path", path)
+    told = options_of(options)
+    if told and "://" not in found:
+        message = f"--storage-option is for object stores, and {found} is a folder"
+        raise ConfigError(message, "CONFIG")
+    return found, _core.Location(found, options=told)
+
+
+def options_of(options: Sequence[str]) -> dict[str, str]:
+    """Return what an object store is told, each given as ``NAME=VALUE``.
+
+    Raises
+    ------
+    ConfigError
+        If one is none. No value is told.
+    """
     told = {}
     for option in options:
         name, is_option, value = option.partition("=")
@@ -32,7 +47,4 @@ def location_of(path: str, options: Sequence[str]) -> tuple[str, _core.Location]
             message = "--storage-option is no NAME=VALUE, such as region=eu-west-1"
             raise ConfigError(message, "CONFIG")
         told[name] = value
-    if told and "://" not in found:
-        message = f"--storage-option is for object stores, and {found} is a folder"
-        raise ConfigError(message, "CONFIG")
-    return found, _core.Location(found, options=told)
+    return told

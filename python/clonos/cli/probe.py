@@ -15,7 +15,9 @@ _SECONDS = 0.2
 STORE_PATIENCE_S = 5.0
 
 
-def facts(folder: str | None, marker: str, _numbers: Iterable[int]) -> Iterator[dict[str, Any]]:
+def facts(
+    folder: str | None, marker: str, options: dict[str, str], _numbers: Iterable[int]
+) -> Iterator[dict[str, Any]]:
     """Tell of the host that this runs on.
 
     Parameters
@@ -24,14 +26,18 @@ def facts(folder: str | None, marker: str, _numbers: Iterable[int]) -> Iterator[
         The folder, or the URL, meant as ``checkpoint_dir``.
     marker : str
         Name of a file that the driver has written there.
+    options : dict
+        What an object store is told.
 
     Yields
     ------
     dict
-        One: ``host``; ``executor``, the number of the process that its workers come from;
-        ``clonos``, its version, or why it cannot be imported; ``time``, in seconds since 1970;
-        ``files``, most that a process may have open, -1 without a limit; ``folder``, what is wrong
-        with it, empty if nothing is. Of Python's version Spark itself sees that it is the driver's.
+        One: ``host``; ``machine``, the name that its system has, of which pods of one host have
+        others; ``executor``, the number of the process that its workers come from; ``clonos``, its
+        version, or why it cannot be imported; ``time``, in seconds since 1970; ``files``, most that
+        a process may have open, -1 without a limit; ``folder``, what is wrong with it, empty if
+        nothing is; ``is_store``, whether it is an object store. Of Python's version Spark itself
+        sees that it is the driver's.
     """
     import resource
     import socket
@@ -45,18 +51,20 @@ def facts(folder: str | None, marker: str, _numbers: Iterable[int]) -> Iterator[
         version = f"cannot be imported: {error}"
     yield {
         "host": os.environ.get("CLONOS_HOST_LABEL") or socket.gethostname(),
+        "machine": socket.gethostname(),
         "executor": os.getppid(),
         "clonos": version,
         "time": time.time(),
         "files": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
-        "folder": "" if folder is None else _trouble(folder, marker),
+        "folder": "" if folder is None else _trouble(folder, marker, options),
+        "is_store": "://" in (folder or ""),
     }
 
 
-def _trouble(folder: str, marker: str) -> str:
+def _trouble(folder: str, marker: str, options: dict[str, str]) -> str:
     """What keeps this host from working with the driver in `folder`."""
     if "://" in folder:
-        return _trouble_with_store(folder)
+        return _trouble_with_store(folder, options)
     mine = Path(folder, f"{marker}-{uuid.uuid4().hex}")
     try:
         if not Path(folder, marker).exists():
@@ -72,12 +80,12 @@ def _trouble(folder: str, marker: str) -> str:
     return ""
 
 
-def _trouble_with_store(url: str) -> str:
+def _trouble_with_store(url: str, options: dict[str, str]) -> str:
     """What keeps this host, with what is in its environment, from writing to an object store."""
     try:
         from clonos import _core
 
-        _core.try_checkpoint(url, {}, STORE_PATIENCE_S)
+        _core.try_checkpoint(url, options, STORE_PATIENCE_S)
     except Exception as error:  # noqa: BLE001, whatever fails is what is told
         return f"{error}"
     return ""

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::Builder;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -109,12 +110,19 @@ impl Disk {
         let Some(store) = &self.store else { return Ok(0) };
         store.check()?;
         let incarnation = claim::attach(store.as_ref(), &self.app_id)?;
-        match rubbish::prune(store.as_ref(), rubbish::RUBBISH_AGE) {
-            Ok(0) => {}
-            Ok(files) => {
-                tracing::info!(files, root = %store.root().display(), "removed what nobody will ask for")
+        let store = Arc::clone(store);
+        // Nobody waits for that: a store in which many epochs were may have thousands of names to be looked at.
+        let pruning = Builder::new().name("clonos-prune".into()).spawn(move || {
+            match rubbish::prune(store.as_ref(), rubbish::RUBBISH_AGE) {
+                Ok(0) => {}
+                Ok(files) => {
+                    tracing::info!(files, root = %store.root().display(), "removed what nobody will ask for");
+                }
+                Err(error) => tracing::warn!(%error, "what nobody will ask for could not be removed"),
             }
-            Err(error) => tracing::warn!(%error, "what nobody will ask for could not be removed"),
+        });
+        if let Err(error) = pruning {
+            tracing::warn!(%error, "what nobody will ask for could not be looked for");
         }
         Ok(incarnation)
     }

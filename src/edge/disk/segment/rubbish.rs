@@ -29,18 +29,20 @@ pub(in crate::edge) fn prune(store: &dyn Store, age: Duration) -> io::Result<usi
     for query in folders_in(store, store.root())?.into_iter().filter(|path| is_query(path)) {
         let epochs = folders_in(store, &query)?;
         let claims = claims_in(store, &query)?;
-        let mut all = claims.clone();
+        let (mut all, mut unclaimed) = (claims.clone(), Vec::new());
         for epoch in &epochs {
-            all.extend(claims_in(store, epoch)?);
+            let claims = claims_in(store, epoch)?;
+            if claims.is_empty() {
+                unclaimed.push(epoch);
+            }
+            all.extend(claims);
         }
         claimed.extend(all.iter().filter_map(|claim| incarnation_of_claim(claim)));
         if all.iter().any(|claim| is_application(store, &query, claim)) {
             removed += remove_old(store, &query, &epochs, age)?;
         } else if claims.is_empty() {
-            for epoch in epochs {
-                if claims_in(store, &epoch)?.is_empty() {
-                    removed += remove_old(store, &epoch, &[], age)?;
-                }
+            for epoch in unclaimed {
+                removed += remove_old(store, epoch, &[], age)?;
             }
             let _in_use = store.discard(&[], &[query]);
         }

@@ -29,6 +29,7 @@ use bytes::Bytes;
 use self::format::{Head, Kind};
 pub(in crate::edge::disk) use self::names::FOLDER;
 pub(in crate::edge) use self::rebuilding::found_states;
+use super::recovery::at_once;
 use super::segment::claim::{self, Claim};
 use super::segment::store::{Entry, Filling, Store};
 use super::segment::{layout, write_error};
@@ -135,19 +136,25 @@ impl StateFolder {
     pub(in crate::edge) fn survey(&self, id: &StateId) -> Result<Survey> {
         let dir = self.dir(id);
         let failed = |dir: &Path, e: &io::Error| Error::io(format!("listing {}", dir.display()), e);
-        let mut survey = Survey::default();
+        let (mut survey, mut epochs) = (Survey::default(), Vec::new());
         for Entry { path, .. } in self.store.entries(&dir).map_err(|e| failed(&dir, &e))? {
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
             if let Some(begun) = Begun::parse(name) {
                 survey.begun.push(begun);
-            } else if let Ok(epoch) = name.parse() {
-                for Entry { path, .. } in self.store.entries(&path).map_err(|e| failed(&path, &e))? {
-                    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-                    if let Some(written) = Written::parse(name) {
-                        survey.deltas.entry(epoch).or_default().push(written);
-                    } else if let Some(base) = Base::parse(name) {
-                        survey.bases.entry(epoch).or_default().push(base);
-                    }
+            } else if let Ok(epoch) = name.parse::<u64>() {
+                epochs.push((epoch, path));
+            }
+        }
+        let listed = at_once(self.store.readers(), &epochs, |(epoch, path)| {
+            Ok((*epoch, self.store.entries(path).map_err(|e| failed(path, &e))?))
+        })?;
+        for (epoch, entries) in listed {
+            for Entry { path, .. } in entries {
+                let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+                if let Some(written) = Written::parse(name) {
+                    survey.deltas.entry(epoch).or_default().push(written);
+                } else if let Some(base) = Base::parse(name) {
+                    survey.bases.entry(epoch).or_default().push(base);
                 }
             }
         }
@@ -194,23 +201,17 @@ impl StateFolder {
     /// # Errors
     /// As [`Self::delta`].
     pub(in crate::edge) fn first_due(&self, id: &StateId, chain: &Chain) -> Result<Option<i64>> {
-        let mut least: Option<i64> = None;
-        let mut note = |due_ms: Option<i64>| least = least.into_iter().chain(due_ms).min();
-        match chain.epochs.last() {
+        let due = match chain.epochs.last() {
             // Each task of an epoch tells that of its partition.
-            Some((epoch, tasks)) => {
-                for written in tasks {
-                    let path = self.dir(id).join(epoch.to_string()).join(written.to_string());
-                    note(self.open(id, path, Kind::Delta, *epoch)?.due_ms());
-                }
-            }
-            None => {
-                for (epoch, base) in &chain.bases {
-                    note(self.base(id, *epoch, base)?.due_ms());
-                }
-            }
-        }
-        Ok(least)
+            Some((epoch, tasks)) => at_once(self.store.readers(), tasks, |written| {
+                let path = self.dir(id).join(epoch.to_string()).join(written.to_string());
+                Ok(self.open(id, path, Kind::Delta, *epoch)?.due_ms())
+            })?,
+            None => at_once(self.store.readers(), &chain.bases, |(epoch, base)| {
+                Ok(self.base(id, *epoch, base)?.due_ms())
+            })?,
+        };
+        Ok(due.into_iter().flatten().min())
     }
 
     /// Writes ranges as they are; how many bytes that took.
@@ -254,13 +255,14 @@ impl StateFolder {
             let path = dir.join(epoch.to_string());
             // Each time: this process may have been stopped since the last.
             self.check_claim(id, incarnation)?;
-            for Entry { path: file, .. } in self.store.entries(&path).map_err(|e| failed(&path, &e))? {
+            let files = self.store.entries(&path).map_err(|e| failed(&path, &e))?.into_iter();
+            let doomed = files.map(|entry| entry.path).filter(|file| {
                 let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
                 // The bases of the last are what is gone on from.
-                if epoch < last || Base::parse(name).is_none() {
-                    self.store.remove(&file).map_err(|e| failed(&file, &e))?;
-                }
-            }
+                epoch < last || Base::parse(name).is_none()
+            });
+            let doomed: Vec<PathBuf> = doomed.collect();
+            self.store.discard(&doomed, &[]).map_err(|e| failed(&path, &e))?;
             let _in_use = self.store.discard(&[], &[path]);
         }
         Ok(())

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::format::Head;
 use super::pages::HEAD_BYTES_MAX;
 use super::{StateFolder, names};
+use crate::edge::disk::recovery::at_once;
 use crate::edge::disk::segment::store::Store;
 use crate::error::{Error, Result};
 use crate::state::kept::{Base, Chain, Written};
@@ -38,14 +39,21 @@ impl StateFolder {
             }
         }
         for (epoch, tasks) in chain.epochs.iter().filter(|(epoch, _)| Version(Some(*epoch)) > base) {
-            for task in tasks {
-                let of = partition_ranges(task.partition, task.partitions).intersection(ranges);
-                if of.is_empty() {
-                    continue;
+            let parts = tasks
+                .iter()
+                .map(|task| (task, partition_ranges(task.partition, task.partitions).intersection(ranges)));
+            let parts: Vec<_> = parts.filter(|(_, of)| !of.is_empty()).collect();
+            let readers = self.store.readers();
+            // No more than are read at once are in memory, besides what is put together.
+            for parts in parts.chunks(readers) {
+                let read = at_once(readers, parts, |(task, of)| {
+                    let (partition, generation) = (task.partition, task.generation);
+                    let delta = self.delta(id, *epoch, task)?.of(of)?;
+                    Ok(DeltaPart { partition, generation, ranges: *of, delta })
+                })?;
+                for part in &read {
+                    store.hold(id, part)?;
                 }
-                let delta = self.delta(id, *epoch, task)?.of(&of)?;
-                let (partition, generation) = (task.partition, task.generation);
-                store.hold(id, &DeltaPart { partition, generation, ranges: of, delta })?;
             }
             let advanced = store.advance(id, &Chain::point(*epoch, tasks))?;
             if advanced != Advanced::Done {

@@ -10,17 +10,24 @@ use super::client::Bucket;
 use super::object;
 use crate::edge::disk::segment::layout::is_segment;
 
+/// Files that are removed at once: a commit has a segment of each agent.
+const REMOVED_AT_ONCE: usize = 16;
+
 /// Removes what it is told to until nobody can tell it more.
 pub(super) async fn remove_all(bucket: Bucket, mut queue: UnboundedReceiver<PathBuf>) {
-    while let Some(path) = queue.recv().await {
-        let removed = match is_segment(&path) {
-            true => remove_segment(&bucket, &path).await,
-            false => bucket.remove(&path).await,
-        };
-        if let Err(error) = removed {
-            // It is found again: by who commits the next epoch, or as rubbish.
-            tracing::warn!(path = %path.display(), %error, "what nobody needs could not be removed");
-        }
+    let doomed = stream::poll_fn(|context| queue.poll_recv(context));
+    let removing = doomed.for_each_concurrent(REMOVED_AT_ONCE, |path| remove_one(&bucket, path));
+    removing.await;
+}
+
+async fn remove_one(bucket: &Bucket, path: PathBuf) {
+    let removed = match is_segment(&path) {
+        true => remove_segment(bucket, &path).await,
+        false => bucket.remove(&path).await,
+    };
+    if let Err(error) = removed {
+        // It is found again: by who commits the next epoch, or as rubbish.
+        tracing::warn!(path = %path.display(), %error, "what nobody needs could not be removed");
     }
 }
 

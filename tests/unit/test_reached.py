@@ -1,0 +1,120 @@
+"""What `attach` makes of where things are reached, and of what Spark leaves for them."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clonos import _core
+from clonos._config import check_store_in_clear
+from clonos._driver.attach import _driver_hosts
+from clonos._driver.worker_memory import WORKER_MEMORY, check_worker_memory
+from clonos._sources.options import source_options
+from clonos._sources.receiver_main import _ports, _reached_at
+from clonos.errors import ConfigError
+
+HTTP = "http://minio.example:9000"
+
+
+@pytest.mark.parametrize(
+    ("options", "environment"),
+    [
+        ({"endpoint": HTTP}, {}),
+        ({"aws_endpoint_url": HTTP}, {"AWS_ENDPOINT_URL": "https://s3.example"}),
+        ({}, {"AWS_ENDPOINT_URL_S3": HTTP}),
+        ({}, {"AZURE_STORAGE_ENDPOINT": HTTP}),
+    ],
+)
+def test_a_store_in_clear_is_refused_where_all_else_is_encrypted(
+    options: dict[str, str], environment: dict[str, str]
+) -> None:
+    check_store_in_clear(False, options, environment)
+    check_store_in_clear(True, {**options, "allow_http": "true"}, environment)
+    with pytest.raises(ConfigError, match=r"http://minio\.example is not encrypted"):
+        check_store_in_clear(True, options, environment)
+
+
+def test_a_store_on_this_machine_or_by_https_is_no_store_in_clear() -> None:
+    for endpoint in ("http://127.0.0.1:7070", "http://localhost", "https://s3.example"):
+        check_store_in_clear(True, {"endpoint": endpoint}, {"PATH": HTTP})
+
+
+def test_what_listens_everywhere_is_reached_as_spark_is() -> None:
+    settings = {"spark.driver.host": "driver.example", "spark.driver.bindAddress": "10.0.0.7"}
+    assert _driver_hosts(settings, "0.0.0.0", False) == ("0.0.0.0", "driver.example")
+    assert _driver_hosts(settings, "::", False) == ("::", "driver.example")
+    assert _driver_hosts(settings, "10.0.0.8", False) == ("10.0.0.8", "")
+    assert _driver_hosts(settings, None, False) == ("10.0.0.7", "driver.example")
+
+
+def test_a_receiver_is_reached_as_it_is_told_on_one_of_its_ports(tmp_path: Path) -> None:
+    options = source_options({"reachedAs": "driver.example", "ports": "40000-40002"}, "log")
+    assert options.ports == (40000, 40002)
+    assert _reached_at(options.reached_as, "0.0.0.0:40001") == "driver.example:40001"
+    assert _reached_at("fd00::7", "[::]:40001") == "[fd00::7]:40001"
+    assert _reached_at("", "127.0.0.1:40001") == "127.0.0.1:40001"
+    assert _ports(tmp_path, options.ports) == [40000, 40001, 40002]
+    assert _ports(tmp_path, (0, 0)) == [0]
+    for before, first in ((40002, 40002), (50000, 40000)):
+        (tmp_path / "receiver.json").write_text(f'{{"addr": "driver.example:{before}"}}')
+        assert _ports(tmp_path, options.ports)[0] == first
+    with pytest.raises(ConfigError, match="ports='no'"):
+        source_options({"ports": "no"}, "log")
+
+
+def test_workers_whose_memory_is_limited_are_told_of() -> None:
+    memory = 512 << 20
+    assert check_worker_memory({}, memory) is None
+    assert check_worker_memory({WORKER_MEMORY: "4g"}, memory) is None
+    settings = {WORKER_MEMORY: "4096", "spark.executor.cores": "4"}
+    assert "1024 MiB of address space: it keeps 213 MiB" in str(
+        check_worker_memory(settings, memory)
+    )
+    with pytest.raises(ConfigError, match="in which none can run"):
+        check_worker_memory({**settings, "spark.executor.cores": "16"}, memory)
+
+
+AGENT = """
+import os, resource, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from local_agent import make_config, open_task, start_agent
+from clonos import _core
+config = make_config(Path(sys.argv[1]), memory_bytes=512 << 20)
+agent = start_agent(config)
+task = open_task(config, _core.ServiceTask, "x")
+for _ in range(300):
+    assert task.call_begin("s") is None
+    task.call_record("s", True, os.urandom(1 << 20))
+    task.settle(task.publish())
+print("held")
+"""
+
+
+@pytest.mark.parametrize("limit_mib", [512, 700, 1000])
+def test_an_agent_spills_within_the_addresses_that_it_has(tmp_path: Path, limit_mib: int) -> None:
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (limit_mib << 20, limit_mib << 20))
+
+    from clonos import _children
+
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (64 << 30, limits[1]))
+    try:
+        environment = _children.environment()
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    tests = str(Path(__file__).parents[1])
+    command = [sys.executable, "-c", AGENT, str(tmp_path), tests]
+    run: Any = subprocess.run
+    done = run(command, preexec_fn=limited, env=environment, capture_output=True, timeout=120)
+    assert b"held" in done.stdout, done.stderr.decode()
+
+
+def test_an_agent_that_has_no_room_says_so() -> None:
+    assert _core.memory_within(300 << 20, 512 << 20) == 0
