@@ -165,7 +165,8 @@ impl Catalog {
         let has_moved = now.iter().zip(&before).any(|(name, here)| name != here && before.contains(name));
         if same && has_moved {
             let what = format!(
-                "the grouping key was kept as ({}) and is ({}) now: group by its columns in the same order",
+                "[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] the grouping key was kept as ({}) and is ({}) now: group by its \
+                 columns in the same order",
                 before.join(", "),
                 now.join(", ")
             );
@@ -175,8 +176,8 @@ impl Catalog {
             return Ok(());
         }
         let what = format!(
-            "the grouping key was kept as ({}) and is ({}) now: group by columns of these types, or give the operator \
-             another uid, which begins without state",
+            "[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] the grouping key was kept as ({}) and is ({}) now: group by columns of \
+             these types, or give the operator another uid, which begins without state",
             NamedFields(&self.keys),
             NamedFields(keys)
         );
@@ -226,7 +227,7 @@ impl Catalog {
             && let Some((gone, new)) = renamed(last, &value)
         {
             let what = format!(
-                "field {gone:?} is gone, and {new:?} of its type is new: if that is its name now, its values would be \
+                "[STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION] field {gone:?} is gone, and {new:?} of its type is new: if that is its name now, its values would be \
                  lost. Keep the name; or leave {gone:?} out in one version of the program, and add {new:?} in the next"
             );
             return Err(Error::StateSchema { variable: variable.name.clone(), what });
@@ -326,19 +327,24 @@ impl Remembered {
     fn check(&self, variable: &Variable, user_key: Option<&Fields>, value: &Fields) -> Result<()> {
         let refuse = |what: String| {
             let what = format!(
-                "{what}: declare it as before, or under another name; `deleteIfExists` makes room for a new one of this \
-                 name"
+                "{what}: declare it as before, or under another name; `deleteIfExists`, in one start of the program and \
+                 no later one, makes room for a new one of this name"
             );
             Err(Error::StateSchema { variable: self.name.clone(), what })
         };
         if self.kind != variable.kind {
-            return refuse(format!("it was {} and is {} now", self.kind.name(), variable.kind.name()));
+            let (was, is) = (self.kind.name(), variable.kind.name());
+            return refuse(format!(
+                "[STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE] it was {was} and is {is} now"
+            ));
         }
         if let (Some(one), Some(other)) = (&self.user_key, user_key) {
             let whole = |fields: &Fields| DataType::Struct(fields.clone());
             if !same_meaning(&whole(one), &whole(other)) {
                 let (one, other) = (NamedFields(one), NamedFields(other));
-                return refuse(format!("its user key was kept as ({one}) and is ({other}) now"));
+                return refuse(format!(
+                    "[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] its user key was kept as ({one}) and is ({other}) now"
+                ));
             }
         }
         // Whether values under an old schema are left is not known, so each of them must be readable.

@@ -65,19 +65,27 @@ class Stored:
         # The window: entries of the keys from `_first` to `_end`.
         self._first = self._end = 0
         self._window: list[list[Any]] = []
+        # How many keys it is to have, and how often it was looked into.
+        self._span, self._looks = WINDOW, 0
 
     def entries(self, key: int) -> list[Any]:
         """Values of a key, in order; of a map, pairs of user key and value."""
         if not self._first <= key < self._end:
+            # Keys whose timers fire come in the order of these: most of a large window would be
+            # converted in vain, each time.
+            was_used = 2 * self._looks >= self._end - self._first
+            self._span = min(2 * self._span, WINDOW) if was_used else max(self._span // 8, 1)
+            self._looks = 0
             with collector_paused():
                 self._turn_to(key)
+        self._looks += 1
         return self._window[key - self._first]
 
     def _turn_to(self, key: int) -> None:
         piece = self._piece_of(key)
         numbers = piece.numbers
         begin = int(np.searchsorted(numbers, key))
-        end = min(piece.end, key + WINDOW)
+        end = min(piece.end, key + self._span)
         if begin + WINDOW < len(numbers):
             # All entries of the keys before the one with which it is full, and of `key` at least.
             end = min(end, max(int(numbers[begin + WINDOW]), key + 1))

@@ -43,7 +43,7 @@ impl Place<'_> {
         Error::StateSchema {
             variable: self.variable.to_owned(),
             what: format!(
-                "field {:?} was kept as {}, which does not become {}: declare it as before, or under another name",
+                "[STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION] field {:?} was kept as {}, which does not become {}: declare it as before, or under another name",
                 self.path(),
                 Named(from),
                 Named(to)
@@ -72,7 +72,10 @@ fn evolve_fields(place: &Place<'_>, array: &StructArray, to: &Fields) -> Result<
             None if field.is_nullable() => Ok(new_null_array(field.data_type(), array.len())),
             None => Err(Error::StateSchema {
                 variable: place.variable.to_owned(),
-                what: format!("field {:?} is new, so it must be nullable", place.path()),
+                what: format!(
+                    "[STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION] field {:?} is new, so it must be nullable",
+                    place.path()
+                ),
             }),
         }
     });
