@@ -33,9 +33,10 @@ def check_lost(
     if not opened.lost:
         return
     task = f"{uid}@{place.query}/{place.epoch}/{place.partition}"
+    # Of a name, an earlier block; else an earlier job. A micro-batch is in one piece.
     earlier = "it was recorded in an earlier job, whose epoch is over (use one session.epoch), or "
     message = (
-        f"the log of task {task} is lost: {earlier if place.query.startswith('app:') else ''}more "
+        f"the log of task {task} is lost: {earlier if isinstance(place.epoch, str) else ''}more "
         f"agents failed at once than sharing_depth={config.sharing_depth} covers, and there is no "
         "checkpoint_dir that has it"
     )
