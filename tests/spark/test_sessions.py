@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import datetime as dt
 import json
@@ -140,6 +141,13 @@ def test_another_session_of_the_application_is_attached_too(plain_spark: Any, se
         with pytest.raises(errors.ConfigError, match="stopped"), session.epoch("old"):
             pass
     assert not attached.is_active
+
+
+def test_threads_that_attach_have_one_session(plain_spark: Any) -> None:
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        attached = list(threads.map(lambda _: clonos.attach(plain_spark), range(4)))
+    assert all(session is attached[0] and session.is_active for session in attached)
+    attached[0].stop()
 
 
 def test_a_setting_that_is_refused_stops_nothing(session: Any, plain_spark: Any) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("clonos")
+_attaching = threading.RLock()
 
 
 def attach(
@@ -205,7 +207,9 @@ def attach(
     _check_session(spark)
     check_spark(spark.version)
     attached = _classic if spark_private.is_classic(spark) else _client
-    return attached(spark, asked)
+    # Whoever comes second has the session that the first has made.
+    with _attaching:
+        return attached(spark, asked)
 
 
 def _classic(spark: SparkSession, asked: dict[str, Any]) -> Session:
