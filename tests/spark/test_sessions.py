@@ -150,9 +150,15 @@ def test_threads_that_attach_have_one_session(plain_spark: Any) -> None:
     attached[0].stop()
 
 
-def test_a_setting_that_is_refused_stops_nothing(session: Any, plain_spark: Any) -> None:
+def test_a_setting_that_is_refused_stops_nothing(
+    session: Any, plain_spark: Any, tmp_path: Path
+) -> None:
     with pytest.raises(errors.ConfigError, match="oops"):
         clonos.attach(plain_spark, memory="oops")
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(errors.ClonosError):
+            clonos.attach(plain_spark, checkpoint_dir=folder)
     assert session.is_active
     with session.epoch("goes on"):
         pass

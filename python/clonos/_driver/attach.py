@@ -230,10 +230,13 @@ def _classic(spark: SparkSession, asked: dict[str, Any]) -> Session:
     _check_own(asked)
     # A setting of the session, which a program may change before it starts a query.
     chosen["state_epochs"] = _batches_retained(spark)
-    # Only now: a setting that is refused stops nothing. What cannot be had, as a port that is taken
-    # or a folder that nobody may write, is seen when the session before has given back its own.
+    # Only now: a setting that is refused stops nothing, nor does a folder or store that cannot be
+    # written to. Whether a port can be had is seen when the session before has given back its own.
     _attached.check_replaceable()
     if before is not None:
+        if chosen["checkpoint_dir"] is not None:
+            patience = chosen["io_timeout_ms"] / 1000
+            _core.try_checkpoint(chosen["checkpoint_dir"], chosen["storage_options"], patience)
         before.stop()
     with contextlib.ExitStack() as undo:
         session = _begun(spark, asked, chosen, (bind_host, reached_as), undo)
