@@ -80,9 +80,12 @@ def stage_borders(spark: SparkSession, ended: Callable[[int], Any]) -> Borders:
 
     def made(*arguments: Any) -> Any:
         described = compiled.made(spark, "Borders", *arguments, uses=USES)
-        unknown = dict(described.unknown())
-        if not unknown:
+        found = described.unknown()
+        # Not as py4j goes through a map, which ends with an exception of Java's, for some
+        # milliseconds in each query.
+        if found.isEmpty():
             return described
+        unknown = dict(found)
         if identities.size() > _FUNCTIONS_MAX:
             identities.clear()
         for digest, function in unknown.items():

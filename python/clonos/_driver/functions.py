@@ -30,7 +30,10 @@ def identity(function: Any, command: bytes) -> str:
 
     `command` is what it was pickled to. In that, broadcasts have the numbers of this process.
     """
-    read = {int(each.id()): each.value().path() for each in function.broadcastVars()}
+    held = function.broadcastVars()
+    # Not as py4j goes through a list, which ends with an exception of Java's: some milliseconds.
+    broadcasts = [held[at] for at in range(len(held))]
+    read = {int(each.id()): each.value().path() for each in broadcasts}
     return function_identity(command, {number: _content(path) for number, path in read.items()})
 
 
