@@ -39,6 +39,7 @@ import contextlib
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from clonos._versions import spark_version
 from clonos._worker.place import EXECUTION_PROPERTY
@@ -58,6 +59,7 @@ SHUFFLES_MAX = 4_096
 STAGES_MAX = 64
 # How long to wait for listeners, in milliseconds.
 EVENTS_MS_MAX = 1_000
+_known_streams: WeakKeyDictionary[SparkSession, Any] = WeakKeyDictionary()
 
 
 def is_classic(spark: SparkSession) -> bool:
@@ -254,21 +256,28 @@ def active(spark: SparkSession) -> Iterator[None]:
             sessions.clearActiveSession()
 
 
+def _streams(spark: SparkSession) -> Any:
+    """Spark's map of the streaming queries that run, which stays the same one."""
+    known = _known_streams.get(spark)
+    if known is None:
+        jspark: Any = spark._jsparkSession
+        known = _known_streams[spark] = jspark.sharedState().activeStreamingQueries()
+    return known
+
+
 def active_streams(spark: SparkSession) -> Iterator[Any]:
     """Streaming queries that run, of all sessions of the application."""
-    jspark: Any = spark._jsparkSession
     # Not as py4j goes through a map: for each it meets an exception of Java's at the end, which
     # takes twenty times as long as all the rest.
-    running = jspark.sharedState().activeStreamingQueries().elements()
+    running = _streams(spark).elements()
     while running.hasMoreElements():
         yield running.nextElement()
 
 
 def _active_query(spark: SparkSession, query: str) -> Any:
     """A streaming query that runs, of any session of the application; or ``None``."""
-    jspark: Any = spark._jsparkSession
     jvm: Any = spark.sparkContext._jvm
-    return jspark.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query))
+    return _streams(spark).get(jvm.java.util.UUID.fromString(query))
 
 
 def sessions_of_streams(
