@@ -336,8 +336,12 @@ def check_store_in_clear(
         "allow_http" in name.lower() and value.lower() == "true" for name, value in said.items()
     ):
         return
-    named = [(name, value) for name, value in said.items() if _ENDPOINT.fullmatch(name.lower())]
-    for name, value in named:
+    # What the options say comes before what the environment does.
+    places = (
+        [(name, value) for name, value in of.items() if _ENDPOINT.fullmatch(name.lower())]
+        for of in (options, environment)
+    )
+    for name, value in next(filter(None, places), []):
         url = urlsplit(value)
         if url.scheme == "http" and url.hostname not in {"localhost", "127.0.0.1", "::1"}:
             message = (

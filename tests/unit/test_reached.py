@@ -42,6 +42,7 @@ def test_a_store_in_clear_is_refused_where_all_else_is_encrypted(
 def test_a_store_on_this_machine_or_by_https_is_no_store_in_clear() -> None:
     for endpoint in ("http://127.0.0.1:7070", "http://localhost", "https://s3.example"):
         check_store_in_clear(True, {"endpoint": endpoint}, {"PATH": HTTP})
+        check_store_in_clear(True, {"endpoint": endpoint}, {"AWS_ENDPOINT_URL": HTTP})
 
 
 def test_what_listens_everywhere_is_reached_as_spark_is() -> None:
