@@ -320,3 +320,31 @@ def test_who_restarts_spark_is_told_to_attach_again(tmp_path: Path) -> None:
         [sys.executable, program], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.stdout.strip().endswith("held"), done.stderr[-3000:]
+
+
+def test_spark_is_asked_on_connections_that_stay(
+    session: Any, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # py4j makes one for each thread of Python, and takes as long for it as for twenty requests.
+    from py4j.clientserver import JavaClient
+
+    made: list[Any] = []
+    makes = JavaClient._create_new_connection
+    ten = causal("long")(lambda n: 10 * n)
+
+    def counted(client: Any) -> Any:
+        made.append(threading.current_thread().name)
+        return makes(client)
+
+    def run() -> None:
+        rows = spark.range(0, 4, 1, 2).select(ten("id").alias("n")).collect()
+        assert sorted(row.n for row in rows) == [0, 10, 20, 30]
+
+    for _ in range(3):
+        run()
+    monkeypatch.setattr(JavaClient, "_create_new_connection", counted)
+    for _ in range(10):
+        run()
+    # As many as were at work at once, which may not have been as many before.
+    assert len(made) <= 4, made
+    assert session.is_active

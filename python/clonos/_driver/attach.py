@@ -45,6 +45,7 @@ from clonos._config import (
 )
 from clonos._driver import spark_private
 from clonos._driver.borders import stage_borders
+from clonos._driver.kept_threads import KeptThreads
 from clonos._driver.local_iterators import LocalIterators
 from clonos._driver.metrics import parse_address
 from clonos._driver.plans import plan_uses
@@ -267,11 +268,14 @@ def _begun(
     iterators = LocalIterators(spark)
     undo.callback(iterators.end)
     bind = (bind_host, asked["driver_port"])
-    agent = _start_agent(spark, config, bind, asked["host_label"], iterators)
+    threads = KeptThreads()
+    undo.callback(threads.end)
+    own = _labelled(config, asked["host_label"])
+    agent = _start_agent(spark, own, bind, iterators, threads)
     undo.callback(agent.stop)
     advertised = config.with_driver_addr(agent.addr)
     write_private(folder / SESSION_FILE, advertised.to_bytes())
-    session = Session(spark, agent, advertised, folder, asked, iterators=iterators)
+    session = Session(spark, agent, advertised, folder, asked, iterators=iterators, threads=threads)
     undo.callback(session.stop)
     atexit.register(session.stop)
     if asked["metrics"] is not None:
@@ -361,18 +365,20 @@ def _is_local(master: str) -> bool:
     return master.startswith("local") and not master.startswith("local-cluster")
 
 
+def _labelled(config: _core.SessionConfig, label: str | None) -> _core.SessionConfig:
+    """Of the driver's node alone: executors are sent the configuration without it."""
+    return config.with_host_label(os.environ.get(HOST_LABEL, "") if label is None else label)
+
+
 def _start_agent(
     spark: SparkSession,
     config: _core.SessionConfig,
     bind: tuple[str, int],
-    label: str | None,
     iterators: LocalIterators,
+    threads: KeptThreads,
 ) -> _core.Agent:
-    # Of the driver's node alone: executors are sent the configuration without it.
-    label = os.environ.get(HOST_LABEL, "") if label is None else label
     stages = spark_private.stages(spark.sparkContext)
     was_lost = spark_private.lost_outputs(spark.sparkContext)
-    own = config.with_host_label(label)
     clocks = spark_private.clocks(spark)
     next_batches = spark_private.next_batches(spark)
     uses, borders = plan_uses(spark, iterators.query), stage_borders(spark, iterators.query)
@@ -389,7 +395,16 @@ def _start_agent(
         partitions = None if session is None else session.partitions_of_rdd(rdd)
         return None if partitions is None else (partitions, known[1])
 
-    return _core.Agent.start(own, *bind, stage_of, was_lost, uses, borders, clocks, next_batches)
+    return _core.Agent.start(
+        config,
+        *bind,
+        threads.runs(stage_of),
+        threads.runs(was_lost),
+        threads.runs(uses),
+        threads.runs(borders),
+        threads.runs(clocks),
+        threads.runs(next_batches),
+    )
 
 
 def register_formats(

@@ -1,12 +1,14 @@
 """By what the rows of a function are cut into the tasks of a stage, as Spark runs it.
 
-Private names of Spark, seen in 4.1, 4.2 and 4.3: what `Borders.java` imports and finds in the
-closures of a shuffle: its ``Partitioning``, and ``RangePartitioner.rangeBounds``; and what
-`Sources.java` finds in RDDs: ``PythonRDD.func``, ``ParallelCollectionPartition.values``.
+Private names of Spark, seen in 4.1, 4.2 and 4.3: what `Cuts.java` and `Borders.java` import, and
+what the latter finds in the closures of a shuffle: its ``Partitioning``, and
+``RangePartitioner.rangeBounds``; and what `Sources.java` finds in RDDs: ``PythonRDD.func``,
+``ParallelCollectionPartition.values``.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections import OrderedDict
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 Cut = tuple[int, tuple[int, int] | None]
 Borders = Callable[[int, int, int | None, int | None, int], Cut | None]
 _log = logging.getLogger("clonos")
-USES = ("Columns", "Functions", "Sources", "Choice", "Order", "Sides")
+USES = ("Columns", "Functions", "Sources", "Choice", "Order", "Sides", "Borders")
+# As `Cuts.java` has it.
+OVER = "over"
 # Runs of which is remembered what they met, and functions of which is remembered what they are.
 _RUNS_MAX, _FUNCTIONS_MAX = 64, 4_096
 
@@ -64,6 +68,10 @@ def stage_borders(spark: SparkSession, ended: Callable[[int], Any]) -> Borders:
     identities = context._jvm.java.util.concurrent.ConcurrentHashMap()
     byte = context._jvm.scala.reflect.ClassTag.Byte()
 
+    @functools.cache
+    def cuts() -> Any:
+        return compiled.made(spark, "Cuts", stages, identities, uses=USES)
+
     def plans_of(execution: int | None) -> list[Any]:
         if execution is None:
             return [None] * 3
@@ -78,34 +86,34 @@ def stage_borders(spark: SparkSession, ended: Callable[[int], Any]) -> Borders:
         found = None if execution is None else query(execution) or ended(execution)
         return None if found is None else found.analyzed()
 
-    def made(*arguments: Any) -> Any:
-        described = compiled.made(spark, "Borders", *arguments, uses=USES)
-        found = described.unknown()
-        # Not as py4j goes through a map, which ends with an exception of Java's, for some
-        # milliseconds in each query.
-        if found.isEmpty():
-            return described
-        unknown = dict(found)
+    def asked(stage: int, token: str, execution: int | None, root: int | None, met: Any) -> Any:
+        numbers = [-1 if number is None else number for number in (execution, root)]
+        found = cuts().of(stage, token, *numbers, met)
+        if found != OVER:
+            return found
+        return cuts().of(stage, token, *plans_of(execution), analyzed(root), met)
+
+    def made_known(unknown: dict[str, Any]) -> None:
         if identities.size() > _FUNCTIONS_MAX:
             identities.clear()
         for digest, function in unknown.items():
             command = functions.pickled(function, byte)
             identities.put(digest, functions.identity(function, command))
-        return compiled.made(spark, "Borders", *arguments, uses=USES)
 
     def of_use(
         stage: int, token: int, execution: int | None, root: int | None, run: int
     ) -> Cut | None:
         nonlocal failed
         try:
-            found = stages.get(stage)
-            if not found.isDefined():
+            use = stage, f"{token:016x}", execution, root, runs.met(run, root)
+            found = asked(*use)
+            while found is not None and not isinstance(found, str):
+                made_known(dict(found))
+                found = asked(*use)
+            if found is None:
                 return None
-            arguments = (found.get().rdd(), f"{token:016x}", *plans_of(execution), analyzed(root))
-            described = made(*arguments, identities, runs.met(run, root))
-            first = described.side()
-            side = None if first is None else (int(first[0]), int(first[1]))
-            return int(described.hash()) % 2**64, side
+            borders, *side = map(int, found.split())
+            return borders % 2**64, (side[0], side[1]) if side else None
         except Exception as error:  # noqa: BLE001, whatever another Spark has otherwise
             if not failed and spark_private.is_running(spark):
                 failed = True

@@ -19,6 +19,7 @@ from clonos import _attached, _core
 from clonos._config import parse_location
 from clonos._driver import spark_private
 from clonos._driver.adopt import Adoption
+from clonos._driver.kept_threads import KeptThreads
 from clonos._driver.listener import progress_listener
 from clonos._driver.local_iterators import LocalIterators
 from clonos._driver.metrics import serve
@@ -78,6 +79,7 @@ class Session:
         asked: dict[str, Any],
         *,
         iterators: LocalIterators,
+        threads: KeptThreads,
     ) -> None:
         self.spark = spark
         #: Settings that `attach` was called with.
@@ -101,6 +103,7 @@ class Session:
         self._adoption: Adoption | None = None
         self._marks = RowMarks(spark)
         self._iterators = iterators
+        self._threads = threads
         self._attempts = itertools.count(1)
         # Of the epochs that are open, on whichever threads.
         self._strays: list[Strays] = []
@@ -382,6 +385,7 @@ class Session:
         # First: streams that ask for their timers see by it that nobody answers any more.
         (self._folder / SESSION_FILE).unlink(missing_ok=True)
         self._agent.stop()
+        self._threads.end()
         self._pass_on_traces()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -287,6 +287,9 @@ def sessions_of_streams(
     from pyspark.sql.streaming.query import StreamingQueryManager
 
     found: dict[str, Any] = {}
+    if _streams(spark).isEmpty():
+        # Asked by each task of all queries, of which most are no streams.
+        return found
     for query in active_streams(spark):
         session = query.sparkSession()
         if (name := str(session.sessionUUID())) not in known:
