@@ -229,6 +229,12 @@ class ServiceTask:
     def lost(self) -> bool:
         """Whether a published log of this task can be read nowhere."""
     @property
+    def tasks(self) -> int | None:
+        """How many tasks Spark's stage has, if that is known."""
+    @property
+    def part(self) -> int:
+        """How many partitions of the operator this attempt of Spark's task began before."""
+    @property
     def of_others(self) -> bool:
         """Whether another stage, of an earlier job, published some of it."""
     def time_ns(self) -> int:

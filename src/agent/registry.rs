@@ -36,7 +36,7 @@ use super::state::registry::States;
 use crate::error::{Divergence, Error, Result};
 use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::Ended;
-pub(crate) use parts::first_part;
+pub(crate) use parts::{first_part, number_of_part};
 use parts::part_of;
 use places::Places;
 use uses::Uses;

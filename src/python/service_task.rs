@@ -15,6 +15,7 @@ use super::config::PySessionConfig;
 use super::door::{enter, quick};
 use super::lock;
 use crate::agent::protocol::{Ending, Recording, Recovery, Request};
+use crate::agent::registry::number_of_part;
 use crate::determinant::{batch_fingerprint, bytes_fingerprint, row_fingerprints};
 use crate::error::{Error, Result};
 use crate::frame::Group;
@@ -154,6 +155,16 @@ impl PyServiceTask {
     #[getter]
     const fn lost(&self) -> bool {
         self.lost
+    }
+
+    #[getter]
+    const fn tasks(&self) -> Option<u32> {
+        self.tasks
+    }
+
+    #[getter]
+    fn part(&self) -> u32 {
+        number_of_part(&self.id.operator)
     }
 
     #[getter]

@@ -322,9 +322,10 @@ def test_a_stream_is_none(spark: Any, session: Any, tmp_path: Path) -> None:
         ours(grouped, Started(), initial_state=spark.range(1))
 
 
+@pytest.mark.parametrize("tasks", [None, 1, 2], ids=["each alone", "in one task", "in two tasks"])
 @pytest.mark.parametrize("again", [False, True], ids=["one query", "a new query"])
 def test_a_first_batch_without_anything_is_where_state_begins(
-    spark: Any, session: Any, tmp_path: Path, *, again: bool
+    spark: Any, session: Any, tmp_path: Path, *, again: bool, tasks: int | None
 ) -> None:
     (tmp_path / "nothing").mkdir()
     folder, found = Folder(tmp_path), []
@@ -336,6 +337,7 @@ def test_a_first_batch_without_anything_is_where_state_begins(
         df = ours(
             rows.groupBy("`a.b`"), Started(), initial_state=nothing.groupBy("`a.b`"), uid="shown"
         )
+        df = df if tasks is None else df.coalesce(tasks)
         writer = df.writeStream.outputMode("update").foreachBatch(
             lambda batch, _: found.append(batch.count())
         )

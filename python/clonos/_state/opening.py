@@ -53,7 +53,7 @@ def open_task(program: Program) -> _core.StateTask:
         query="" if place is None else place.query,
         operator=program.operator,
         epoch="" if place is None or not program.is_kept else place.epoch,
-        partition=0 if place is None else _partition(program, place),
+        partition=0 if place is None else _partition(program, place, task),
         partitions=program.partitions,
         keys=program.key_schema,
         variables=[program.declared[name].for_core() for name in program.variables],
@@ -98,11 +98,18 @@ def _check_begun(
         raise StateLost(message, "STATE_LOST")
 
 
-def _partition(program: Program, place: Place) -> int:
+def _partition(program: Program, place: Place, task: _core.ServiceTask | None) -> int:
     """Which of the operator's partitions this is.
 
     Spark's number is another one behind a union or a ``coalesce``. Frames say to which they were
-    sent; where nobody sent any, those of a union still are neighbours.
+    sent. Where nobody sent any, those of a union still are neighbours, and of a ``coalesce`` each
+    task has some that are, one after the other: it has no more to go by than how many they are.
     """
     sent_to = addressed.get()
-    return place.partition % program.partitions if sent_to is None else sent_to
+    if sent_to is not None:
+        return sent_to
+    count, number = program.partitions, place.partition
+    tasks = None if task is None else task.tasks
+    if task is not None and tasks is not None and tasks < count:
+        number = number * count // tasks + task.part
+    return number % count

@@ -153,6 +153,12 @@ pub(crate) fn first_part(operator: &str) -> &str {
     }
 }
 
+/// Which of a task's parts this is, the first of them being 0.
+pub(crate) fn number_of_part(operator: &str) -> u32 {
+    let name = operator.strip_suffix(IN_FLIGHT).unwrap_or(operator);
+    name.rsplit_once(PART).and_then(|(_, part)| part.parse().ok()).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
