@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from keyed import Operator
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkRuntimeError, PySparkValueError
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.stateful_processor import (
@@ -22,6 +22,7 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
     ValueState,
 )
+from pyspark.sql.types import LongType, StructField, StructType
 
 INPUT, OUTPUT = "id string, n long", "id string, what string"
 
@@ -68,7 +69,7 @@ def said(found: list[dict[str, Any]]) -> list[str]:
     return [row["what"] for row in found]
 
 
-def one_value(schema: str) -> Callable[[Any, Any], None]:
+def one_value(schema: str | StructType) -> Callable[[Any, Any], None]:
     return lambda self, handle: setattr(self, "v", handle.getValueState("v", schema))
 
 
@@ -140,6 +141,29 @@ def test_what_is_no_tuple_of_the_schema_is_refused(value: Any) -> None:
     op = operator(one_value("n long"), lambda self, _n: self.v.update(value))
     with pytest.raises((TypeError, PySparkRuntimeError)):
         op.batch([("a", 1)])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (LongType(), None),
+        (LongType(), "1"),
+        (StructType([StructField("n", LongType(), False)]), (None,)),
+    ],
+)
+def test_nothing_where_something_is_declared_is_refused_when_it_is_written(
+    field: Any, value: Any
+) -> None:
+    schema = StructType([StructField("m", LongType()), StructField("n", field, nullable=False)])
+
+    def body(self: Any, _n: int) -> str:
+        with pytest.raises(PySparkValueError, match="must not be None") as raised:
+            self.v.update((None, value))
+        return raised.value.__notes__[0]
+
+    op = operator(one_value(schema), body)
+    (note,) = said(op.batch([("a", 1)]))
+    assert "written to state v of struct<m:bigint,n:" in note
 
 
 def test_what_was_given_out_can_be_changed_without_changing_state() -> None:

@@ -36,9 +36,11 @@ class StateOfKey:
         self.is_deleted = False
         self._cursor = place.cursor
         self._number = place.number
-        self._codec = TupleCodec(variable.values)
+        self._codec = TupleCodec(variable.values, f"state {self._name}")
         keys = variable.user_keys
-        self._user_keys = None if keys is None else TupleCodec(keys)
+        self._user_keys = (
+            None if keys is None else TupleCodec(keys, f"the keys of state {self._name}")
+        )
         self._stored = (
             None
             if place.task is None

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkValueError
 from pyspark.sql.types import (
     BooleanType,
     ByteType,
@@ -82,17 +83,22 @@ class TupleCodec:
     ----------
     schema : pyspark.sql.types.StructType
         What was declared.
+    of : str
+        The variable that it was declared of, for messages.
     """
 
-    def __init__(self, schema: StructType) -> None:
-        self.schema = schema
+    def __init__(self, schema: StructType, of: str = "") -> None:
+        self.schema, self._of = schema, of
         kinds = [field.dataType for field in schema.fields]
         self._codec = RowCodec(schema, conf=TaskConf(), pickled=True)
         self._fields = [RowCodec(kind, conf=TaskConf(), pickled=True) for kind in kinds]
         self._types = [field.arrow_type for field in self._fields]
         self._kept = tuple(_KEPT.get(type(kind), _Nothing) for kind in kinds)
         self._all_kept = _Nothing not in self._kept
-        self._maybe = [frozenset((kept, _NONE)) for kept in self._kept]
+        self._maybe = [
+            frozenset((kept, _NONE) if field.nullable else (kept,))
+            for kept, field in zip(self._kept, schema.fields, strict=True)
+        ]
         self._ranges = [
             (at, 1 << (_BITS[type(kind)] - 1))
             for at, kind in enumerate(kinds)
@@ -107,6 +113,8 @@ class TupleCodec:
 
         Raises
         ------
+        PySparkValueError
+            If a field has no value that is declared to have one.
         Exception
             What PySpark raises of values that are no tuples, or too short.
         """
@@ -130,7 +138,12 @@ class TupleCodec:
 
     def _converted(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
         """Send a value to Arrow and back, with what Spark does on the way to the JVM."""
-        return self.read(self._columns_of_one(value))[0]
+        try:
+            return self.read(self._columns_of_one(value))[0]
+        except PySparkValueError as error:
+            # Which value of which variable it does not say.
+            error.add_note(f"{value!r}, written to {self._of} of {self.schema.simpleString()}")
+            raise
 
     def _columns_of_one(self, value: tuple[Any, ...]) -> pa.StructArray:
         try:
