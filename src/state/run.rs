@@ -62,6 +62,10 @@ struct Index {
     /// By chunk; none where keys do not begin with hashes.
     filters: Option<Filters>,
     entries: u64,
+    /// Bytes of puts that are over at some time.
+    expiring_bytes: u64,
+    /// When the last of them is.
+    expired_ms: i64,
     /// Its memory, once all of it is there.
     taken: Option<Taken>,
 }
@@ -158,6 +162,11 @@ impl Run {
     /// Bytes of its entries, wherever they are.
     pub(super) const fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Bytes of its entries that are over at this time, if none is left to be over later.
+    pub(super) fn expired_bytes(&self, now_ms: i64) -> u64 {
+        if self.index.expired_ms <= now_ms { self.index.expiring_bytes } else { 0 }
     }
 
     /// Bytes of its entries that are in memory.

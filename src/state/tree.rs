@@ -2,7 +2,8 @@
 //!
 //! Runs that lie beside each other and are of about one size become one; and all become one when those above the
 //! lowest are together a quarter of it. So each entry is written again some ten times, and a key is looked for in
-//! few runs. What deletes, and what is over, goes when nothing lies below.
+//! few runs. What deletes, and what is over, goes when nothing lies below; and if a quarter of the lowest run is over,
+//! though nothing was put on top since.
 
 use std::sync::Arc;
 
@@ -202,7 +203,7 @@ impl Tree {
         mut file: impl FnMut(u64) -> Result<Option<Arc<dyn RunFile>>>,
     ) -> Result<u64> {
         while bytes > 0 {
-            while let Some((first, last)) = self.candidates() {
+            while let Some((first, last)) = self.candidates(keep.now_ms) {
                 self.begin(first, last, &keep, &mut file)?;
             }
             // The smallest first: it is done soonest, and reading gets faster.
@@ -220,7 +221,7 @@ impl Tree {
     }
 
     /// The first and the last of some layers that should become one.
-    fn candidates(&self) -> Option<(usize, usize)> {
+    fn candidates(&self, now_ms: i64) -> Option<(usize, usize)> {
         let free = |layer: &Layer| !self.is_merged(layer.number);
         let sizes: Vec<Option<u32>> =
             self.layers.iter().map(|layer| free(layer).then(|| size_class(layer.run.bytes()))).collect();
@@ -238,7 +239,14 @@ impl Tree {
         let (lowest, above) = self.layers.split_first()?;
         let more: u64 = above.iter().take_while(|layer| free(layer)).map(|layer| layer.run.bytes()).sum();
         let all = above.iter().take_while(|layer| free(layer)).count();
-        (free(lowest) && all > 0 && more * LOWEST_PART >= lowest.run.bytes()).then_some((0, all))
+        if !free(lowest) {
+            return None;
+        }
+        if all > 0 && more * LOWEST_PART >= lowest.run.bytes() {
+            return Some((0, all));
+        }
+        let expired = lowest.run.expired_bytes(now_ms);
+        (expired > 0 && expired * LOWEST_PART >= lowest.run.bytes()).then_some((0, 0))
     }
 
     fn begin(

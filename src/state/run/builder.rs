@@ -106,6 +106,10 @@ impl RunBuilder {
         let key_at = self.open.len() + record.key_at();
         self.last = (key_at, key_at + key.len());
         self.open.extend_from_slice(record.whole(bytes));
+        if record.expires_ms > 0 {
+            self.index.expiring_bytes += record.whole(bytes).len() as u64;
+            self.index.expired_ms = self.index.expired_ms.max(record.expires_ms);
+        }
         Ok(())
     }
 
