@@ -222,7 +222,7 @@ pub enum Error {
         ours: Generation,
     },
     /// One task computes a partition of an RDD twice at the same time.
-    #[error("a task computes partition {} of an RDD by {:?} twice at the same time, as zip and cartesian of an RDD with itself do, and the second waited in vain for the first, whose rows nobody reads meanwhile: persist the RDD before, rdd.persist()", task.partition, task.operator)]
+    #[error("a task computes partition {} of an RDD by {:?} twice at the same time, as zip and cartesian of an RDD with itself do, or two RDDs zipped both ways round, and the second waited in vain for the first, whose rows nobody reads meanwhile: persist the RDD before, rdd.persist()", task.partition, task.operator)]
     PartitionComputedTwice {
         /// The task.
         task: TaskId,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
@@ -25,8 +26,8 @@ Adopt = Literal["udf", "transformWithState"]
 SpillPolicy = Literal["availability", "eager", "epoch", "off"]
 
 ADOPTABLE: tuple[str, ...] = get_args(Adopt)
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*$", re.IGNORECASE)
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?\s*$", re.IGNORECASE)
 FULL_DEPTH = 2**32 - 1
 SECONDS_MAX = 60
 # What a URL may begin with.
@@ -45,11 +46,12 @@ _MILLISECONDS = {
     "d": 86_400_000,
 }
 PORT_MAX = 65_535
+# What a user may ask to listen on who means all of a machine's.
+ALL_ADDRESSES = {"0.0.0.0", "::", "[::]", ""}  # noqa: S104
 IO_TIMEOUT_SECONDS = (0.1, 600)
-# Names of variables and options that say where an object store is.
-_ENDPOINT = re.compile(
-    r"(?:(?:aws|azure(?:_storage)?|google)_)?(?:endpoint|endpoint_url|base_url)(?:_s3)?"
-)
+# Variables and options that say where an object store is, and what those of its kind begin with.
+_ENDPOINT = r"(?:endpoint|endpoint_url|base_url)(?:_s3)?"
+_KINDS = {"s": "aws", "g": "google", "a": "azure(?:_storage)?"}
 # By which Spark encrypts what crosses the network, and what it writes to local disks.
 NETWORK_ENCRYPTED = (
     "spark.network.crypto.enabled",
@@ -315,7 +317,7 @@ def parse_encrypt(value: object, settings: Any) -> dict[str, bool]:
 
 
 def check_store_in_clear(
-    encrypt: bool, options: Mapping[str, str], environment: Mapping[str, str]
+    encrypt: bool, store: str, options: Mapping[str, str], environment: Mapping[str, str]
 ) -> None:
     """Refuse an object store that is reached in clear where all else is encrypted.
 
@@ -323,6 +325,8 @@ def check_store_in_clear(
     ----------
     encrypt : bool
         Whether what crosses the network is encrypted.
+    store : str
+        The store's URL, which says of which kind it is.
     options, environment : mapping
         What says where the store is: `storage_options`, else variables of the environment.
 
@@ -331,17 +335,19 @@ def check_store_in_clear(
     ConfigError
         If the endpoint is ``http://`` on another machine, and nothing says that it may be.
     """
-    said = {**environment, **options}
-    if not encrypt or any(
-        "allow_http" in name.lower() and value.lower() == "true" for name, value in said.items()
-    ):
+    # Options may leave out before their names what those of the environment have there.
+    kind = _KINDS.get(store[:1].lower(), "")
+    where = (options, f"(?:{kind}_)?"), (environment, f"{kind}_")
+
+    def said(what: str) -> Iterator[tuple[str, str]]:
+        for of, before in where:
+            for name, value in of.items():
+                if re.fullmatch(before + what, name, re.IGNORECASE):
+                    yield name, value
+
+    if not encrypt or any(value.lower() == "true" for _, value in said("allow_http")):
         return
-    # What the options say comes before what the environment does.
-    places = (
-        [(name, value) for name, value in of.items() if _ENDPOINT.fullmatch(name.lower())]
-        for of in (options, environment)
-    )
-    for name, value in next(filter(None, places), []):
+    for name, value in itertools.islice(said(_ENDPOINT), 1):
         url = urlsplit(value)
         if url.scheme == "http" and url.hostname not in {"localhost", "127.0.0.1", "::1"}:
             message = (

@@ -512,6 +512,8 @@ class Agent:
         self,
         query: str,
         epoch: int | str,
+        stamp: int,
+        execution: int | None,
         operator: str,
         code: int,
         python: str,

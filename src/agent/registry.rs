@@ -36,7 +36,8 @@ use super::state::registry::States;
 use crate::error::{Divergence, Error, Result};
 use crate::id::{AgentId, EpochKey, Generation, LogOffset, TaskId};
 use crate::task::Ended;
-pub(crate) use parts::{first_part, number_of_part};
+pub(crate) use parts::first_part;
+pub use parts::number_of_part;
 use parts::part_of;
 use places::Places;
 use uses::Uses;
@@ -316,7 +317,7 @@ impl Registry {
         let mut grant = self.granted(task, live, given, commits_seen);
         let granted = Opener { worker, sent, generation: grant.generation, layout, is_over: false };
         let entry = self.tasks.entry(first).or_insert_with(|| Entry::new(layout));
-        entry.opened_by((open.app, open.attempt), number, granted);
+        entry.opened_by((open.app, open.attempt), number, granted, open.of_rdd.is_some());
         if open.inside && grant.reopened {
             // Whoever consumed a frame of this task has absorbed its log.
             grant.holders = self.agents.known().cloned().collect();

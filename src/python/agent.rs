@@ -18,7 +18,7 @@ use crate::agent::state::messages::Clock;
 use crate::config::SessionConfig;
 use crate::edge::agent::{Agent, AgentConfig, Clocks, Cut, NextBatch, NextBatches, Plans, Role, Side, Stage};
 use crate::error::Error;
-use crate::id::Partition;
+use crate::id::{EpochKey, Partition};
 
 /// Operator, code, Python version, token, whether the user named it; hashes of what it is asked over: in this
 /// process, whichever rows of it, as a later process has it, and without numbers.
@@ -94,13 +94,15 @@ impl PyAgent {
         enter(py, || self.agent.executors_are(executors))
     }
 
-    /// The program has made an RDD by a function, within an epoch.
+    /// The program has made an RDD by a function, within a run of an epoch or a batch's execution.
     #[expect(clippy::too_many_arguments, reason = "the epoch, and what tells a use from others")]
     fn rdd_is_made(
         &self,
         py: Python<'_>,
         query: &str,
         #[pyo3(from_py_with = epoch)] epoch: crate::id::Epoch,
+        stamp: u64,
+        execution: Option<u64>,
         operator: &str,
         code: u64,
         python: &str,
@@ -108,7 +110,8 @@ impl PyAgent {
         named: bool,
     ) -> PyResult<()> {
         let used = Use { code: Code::new(code, python), token, named };
-        enter(py, || self.agent.rdd_is_made(query, &epoch, operator, used))
+        let key = EpochKey { query: query.into(), epoch };
+        enter(py, || self.agent.rdd_is_made(key, (stamp, execution), operator, used))
     }
 
     /// The program begins an epoch, or all those of a query, anew; `stamp` tells that run of an epoch from others.

@@ -42,7 +42,8 @@ pub(super) fn give_back_soon(memory_bytes: u64) -> Result<u64> {
         return Err(Error::Config {
             setting: "spark.executor.pyspark.memory".into(),
             reason: format!(
-                "{} bytes of address space are too few for an agent",
+                "{} bytes of address space are too few for an agent; where that is not set, the process has a limit \
+                 of its own (`ulimit -v`)",
                 addresses.unwrap_or_default()
             ),
         });

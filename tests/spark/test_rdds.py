@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import threading
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
-from pyspark import StorageLevel, cloudpickle
+from pyspark import InheritableThread, StorageLevel, cloudpickle
 
 import clonos
 from clonos import errors, testing
@@ -104,6 +105,33 @@ def test_begun_again_rdds_of_one_function_have_their_answers_by_the_programs_ord
         with pytest.raises(RuntimeError):
             asks(first)
     assert asks(1) == shown[0] == shown[1]
+
+
+def test_what_a_run_left_behind_takes_no_place_of_the_next_ones_rdds(
+    session: Any, spark: Any
+) -> None:
+    go, made, refused = threading.Event(), threading.Event(), []
+
+    def left_behind() -> None:
+        go.wait(60)
+        late = alike(spark)
+        made.set()
+        try:
+            late.collect()
+        except Exception as error:
+            refused.append(str(error))
+
+    thread = InheritableThread(target=left_behind)
+    with contextlib.suppress(KeyError), session.epoch("left behind"):
+        thread.start()
+        first = alike(spark).collect()
+        raise KeyError
+    with session.epoch("left behind"):
+        go.set()
+        assert made.wait(60)
+        assert alike(spark).collect() == first
+        thread.join()
+    assert "begun anew" in refused[0]
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])

@@ -156,7 +156,8 @@ def test_a_setting_that_is_refused_stops_nothing(
     with pytest.raises(errors.ConfigError, match="oops"):
         clonos.attach(plain_spark, memory="oops")
     (tmp_path / "file").touch()
-    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+    # The last is there, and nobody can write to it.
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/sys/kernel")):
         with pytest.raises(errors.ClonosError):
             clonos.attach(plain_spark, checkpoint_dir=folder)
     assert session.is_active

@@ -3,46 +3,59 @@
 from __future__ import annotations
 
 import resource
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StringType, StructType
 
-from clonos import _core
+import clonos
+from clonos import _children, _core
 from clonos._config import check_store_in_clear
 from clonos._driver.attach import _driver_hosts
 from clonos._driver.worker_memory import WORKER_MEMORY, check_worker_memory
+from clonos._sources import SocketSource, receiver
 from clonos._sources.options import source_options
-from clonos._sources.receiver_main import _ports, _reached_at
+from clonos._sources.receiver_main import _here, _ports, _reached_at
 from clonos.errors import ConfigError
 
 HTTP = "http://minio.example:9000"
 
 
+S3, AZURE = "s3://bucket/prefix", "abfss://files@account.dfs.core.windows.net/prefix"
+
+
 @pytest.mark.parametrize(
-    ("options", "environment"),
+    ("store", "options", "environment"),
     [
-        ({"endpoint": HTTP}, {}),
-        ({"aws_endpoint_url": HTTP}, {"AWS_ENDPOINT_URL": "https://s3.example"}),
-        ({}, {"AWS_ENDPOINT_URL_S3": HTTP}),
-        ({}, {"AZURE_STORAGE_ENDPOINT": HTTP}),
+        (S3, {"endpoint": HTTP}, {}),
+        (S3, {"aws_endpoint_url": HTTP}, {"AWS_ENDPOINT_URL": "https://s3.example"}),
+        (S3, {}, {"AWS_ENDPOINT_URL_S3": HTTP, "ALLOW_HTTP": "true"}),
+        (AZURE, {}, {"AZURE_STORAGE_ENDPOINT": HTTP}),
     ],
 )
 def test_a_store_in_clear_is_refused_where_all_else_is_encrypted(
-    options: dict[str, str], environment: dict[str, str]
+    store: str, options: dict[str, str], environment: dict[str, str]
 ) -> None:
-    check_store_in_clear(False, options, environment)
-    check_store_in_clear(True, {**options, "allow_http": "true"}, environment)
+    check_store_in_clear(False, store, options, environment)
+    check_store_in_clear(True, store, {**options, "allow_http": "true"}, environment)
     with pytest.raises(ConfigError, match=r"http://minio\.example is not encrypted"):
-        check_store_in_clear(True, options, environment)
+        check_store_in_clear(True, store, options, environment)
+
+
+@pytest.mark.parametrize("other", ["BASE_URL", "ENDPOINT", "endpoint_url", "GOOGLE_BASE_URL"])
+def test_what_is_said_of_something_else_is_no_store_in_clear(other: str) -> None:
+    check_store_in_clear(True, S3, {}, {other: HTTP})
+    check_store_in_clear(True, AZURE, {}, {"AWS_ENDPOINT_URL": HTTP})
 
 
 def test_a_store_on_this_machine_or_by_https_is_no_store_in_clear() -> None:
     for endpoint in ("http://127.0.0.1:7070", "http://localhost", "https://s3.example"):
-        check_store_in_clear(True, {"endpoint": endpoint}, {"PATH": HTTP})
-        check_store_in_clear(True, {"endpoint": endpoint}, {"AWS_ENDPOINT_URL": HTTP})
+        check_store_in_clear(True, S3, {"endpoint": endpoint}, {"PATH": HTTP})
+        check_store_in_clear(True, S3, {"endpoint": endpoint}, {"AWS_ENDPOINT_URL": HTTP})
 
 
 def test_what_listens_everywhere_is_reached_as_spark_is() -> None:
@@ -59,6 +72,9 @@ def test_a_receiver_is_reached_as_it_is_told_on_one_of_its_ports(tmp_path: Path)
     assert _reached_at(options.reached_as, "0.0.0.0:40001") == "driver.example:40001"
     assert _reached_at("fd00::7", "[::]:40001") == "[fd00::7]:40001"
     assert _reached_at("", "127.0.0.1:40001") == "127.0.0.1:40001"
+    assert _here("0.0.0.0:40001") == "127.0.0.1:40001"
+    assert _here("[::]:40001") == "[::1]:40001"
+    assert _here("10.0.0.7:40001") == "10.0.0.7:40001"
     assert _ports(tmp_path, options.ports) == [40000, 40001, 40002]
     assert _ports(tmp_path, (0, 0)) == [0]
     for before, first in ((40002, 40002), (50000, 40000)):
@@ -66,6 +82,44 @@ def test_a_receiver_is_reached_as_it_is_told_on_one_of_its_ports(tmp_path: Path)
         assert _ports(tmp_path, options.ports)[0] == first
     with pytest.raises(ConfigError, match="ports='no'"):
         source_options({"ports": "no"}, "log")
+
+
+def test_a_place_of_its_own_is_not_called_as_the_sessions_is() -> None:
+    sessions = {"bindHost": "127.0.0.1", "reachedAs": "driver.example"}
+
+    class Ticks(clonos.ReplayableSource):
+        defaults = sessions
+
+        @classmethod
+        def name(cls) -> str:
+            return "ticks"
+
+    def reached_as(**options: str) -> str:
+        return source_options(Ticks(options).given_options(), "log").reached_as
+
+    assert reached_as() == reached_as(bindHost="0.0.0.0") == "driver.example"
+    assert not reached_as(bindhost="10.0.0.8")
+    assert reached_as(bindHost="10.0.0.8", reachedAs="own.example") == "own.example"
+
+
+def test_what_python_passes_over_in_its_path_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "path", ["", "/some/where", Path("/some/path"), None, "/else"])
+    assert _children.environment()["PYTHONPATH"] == "/some/where:/else"
+
+
+def test_a_receiver_for_which_no_port_is_left_says_which_setting_has_too_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiver, "START_SECONDS", 3.0)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        given = {"host": "127.0.0.1", "port": "1", "logDir": str(tmp_path), "name": "full"}
+        source = SocketSource({**given, "bindHost": "127.0.0.1", "ports": port})
+        spec = receiver.Spec(source, source.log_options(), StructType().add("value", StringType()))
+        with pytest.raises(ConfigError, match=rf"ports: none of the ports {port} .*agent_ports"):
+            receiver.find_or_start(spec)
 
 
 def test_workers_whose_memory_is_limited_are_told_of() -> None:

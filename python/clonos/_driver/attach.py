@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from clonos import _attached, _core
 from clonos._config import (
+    ALL_ADDRESSES,
     BATCHES_RETAINED,
     HOST_LABEL,
     NETWORK_TIMEOUT,
@@ -225,7 +226,8 @@ def _classic(spark: SparkSession, asked: dict[str, Any]) -> Session:
         return before
     chosen = _chosen(asked, settings, local=local)
     if chosen["checkpoint_dir"] is not None and "://" in chosen["checkpoint_dir"]:
-        check_store_in_clear(chosen["encrypt"], chosen["storage_options"], os.environ)
+        store = chosen["checkpoint_dir"]
+        check_store_in_clear(chosen["encrypt"], store, chosen["storage_options"], os.environ)
     if not local and (warning := check_worker_memory(settings, chosen["memory_bytes"])):
         _log.warning("%s", warning)
     _check_own(asked)
@@ -453,9 +455,6 @@ def _batches_retained(spark: SparkSession) -> int:
     return parse_retained(spark.conf.get(BATCHES_RETAINED, "100") or "100")
 
 
-_ALL_ADDRESSES = {"0.0.0.0", "::", "[::]", ""}  # noqa: S104, what a user may ask for
-
-
 def _driver_hosts(settings: Any, driver_host: str | None, local: bool) -> tuple[str, str]:
     """Host to bind to, and host under which executors reach it (empty: the same)."""
     if local:
@@ -463,7 +462,7 @@ def _driver_hosts(settings: Any, driver_host: str | None, local: bool) -> tuple[
     reached_as = settings.get("spark.driver.host", "127.0.0.1")
     if driver_host is not None:
         # Where all of this machine's addresses are meant, executors need one of them.
-        return driver_host, reached_as if driver_host in _ALL_ADDRESSES else ""
+        return driver_host, reached_as if driver_host in ALL_ADDRESSES else ""
     bind_host = settings.get("spark.driver.bindAddress", reached_as)
     return bind_host, "" if bind_host == reached_as else reached_as
 

@@ -14,8 +14,11 @@ from clonos._driver import spark_private
 from clonos._uses import Use
 from clonos._worker.place import (
     BATCH_PROPERTY,
+    BATCH_QUERY,
     EPOCH_PROPERTY,
+    EXECUTION_PROPERTY,
     QUERY_PROPERTY,
+    STAMP_PROPERTY,
     application_query,
     epoch_of,
     execution_epoch,
@@ -43,12 +46,20 @@ class _Rdd(NamedTuple):
     file: Path
 
 
-def thread_epoch(context: SparkContext) -> tuple[str, int | str] | None:
-    """Query and epoch of a stream's batch or an ``epoch`` scope in which this thread is."""
+def thread_run(context: SparkContext) -> tuple[str, int | str, int, int | None] | None:
+    """In which run of an ``epoch`` scope, or of a stream's batch, this thread is, if in any.
+
+    Query and epoch, the stamp of the run of a named one, and the execution of a batch.
+    """
     names = (QUERY_PROPERTY, BATCH_PROPERTY, EPOCH_PROPERTY)
     said = {name: context.getLocalProperty(name) for name in names}
     query, epoch = epoch_of({name: value for name, value in said.items() if value}, "")
-    return None if epoch is None else (query, epoch)
+    if epoch is None:
+        return None
+    if query == BATCH_QUERY:
+        return query, epoch, int(context.getLocalProperty(STAMP_PROPERTY) or 0), None
+    execution = context.getLocalProperty(EXECUTION_PROPERTY)
+    return query, epoch, 0, None if execution is None else int(execution)
 
 
 class OwnEpochs:
@@ -116,10 +127,10 @@ class OwnEpochs:
             that only the JVM knows by now, so it goes when the last of them does.
         """
         context = self._spark.sparkContext
-        epoch = thread_epoch(context)
-        if epoch is not None:
+        run = thread_run(context)
+        if run is not None:
             self._agent.rdd_is_made(
-                *epoch, use.operator, use.code, PYTHON_VERSION, use.token, use.named
+                *run, use.operator, use.code, PYTHON_VERSION, use.token, use.named
             )
         held, reference, file = spark_private.watched(context, self._gone)
         with self._rdds_lock:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource
 
+from clonos._config import ALL_ADDRESSES
 from clonos._sources.options import SourceOptions, check_known, source_options
 
 if TYPE_CHECKING:
@@ -123,7 +124,12 @@ class ReplayableSource(DataSource):
         """Return the options and their defaults; names in any case."""
         from pyspark.sql.datasource import CaseInsensitiveDict
 
-        return CaseInsensitiveDict({**self.defaults, **self.options})
+        own = CaseInsensitiveDict(dict(self.options))
+        # Where the session's receivers are reached does not go with another place of this one's.
+        is_everywhere = own.get("bindHost", "") in ALL_ADDRESSES
+        moved = set() if is_everywhere else {"reachedAs"}
+        known = {name: of for name, of in self.defaults.items() if name not in moved}
+        return CaseInsensitiveDict({**known, **own})
 
     def streamReader(self, schema: StructType) -> LogReader:
         """Return what Spark reads through."""

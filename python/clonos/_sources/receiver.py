@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clonos import _children, _core
-from clonos.errors import AgentError, SourceInUse
+from clonos.errors import AgentError, ConfigError, SourceInUse
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -30,6 +30,8 @@ SECRET_BYTES = 32
 HELD = 3
 # Exit code of a receiver that found the log taken by one elsewhere, which it must leave it to.
 TAKEN = 4
+# Exit codes of a receiver that found no free port, and of one that refused a setting otherwise.
+NO_PORT, REFUSED = 5, 6
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def _told(folder: Path, name: str) -> Any:
 
 
 def find(folder: Path, *, encrypt: bool) -> tuple[_core.SourceClient, str] | None:
-    """Return a connection to the receiver of a log and its address, if one answers.
+    """Return a connection to the receiver of a log, and its address for others, if one answers.
 
     Raises
     ------
@@ -110,8 +112,9 @@ def find(folder: Path, *, encrypt: bool) -> tuple[_core.SourceClient, str] | Non
     addr = address_of(folder)
     if addr is None:
         return None
+    here = str(_told(folder, "here") or addr)
     try:
-        return _core.SourceClient.connect(addr, secret_of(folder), encrypt), addr
+        return _core.SourceClient.connect(here, secret_of(folder), encrypt), addr
     except AgentError as error:
         if error.condition == "ENCRYPTION_DIFFERS" and encrypts(folder) != encrypt:
             raise
@@ -126,25 +129,33 @@ def find_or_start(spec: Spec) -> tuple[_core.SourceClient, str]:
     ------
     AgentError
         With the end of the receiver's log file, if it does not start.
+    ConfigError
+        If it refused a setting, or found no free port for as long as it may take to start.
     SourceInUse
         If the receiver before has lost the log to one elsewhere.
     """
     folder = prepare_folder(spec.options.folder)
     begun = time.monotonic()
     process: subprocess.Popen[bytes] | None = None
+    # How the last one has ended, that was started.
+    code: int | None = None
     while time.monotonic() < begun + _patience(spec, process):
         found = find(folder, encrypt=spec.options.encrypt)
         if found is not None:
             return found
-        if process is None or process.poll() == HELD:
+        code = code if process is None else process.poll() or code
+        if process is None or process.poll() in {HELD, NO_PORT}:
             process = _start(spec, folder)
         elif process.poll() is not None:
             break
         time.sleep(PAUSE_SECONDS)
     log = folder / "receiver.log"
     tail = log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace") if log.exists() else ""
-    if process is not None and process.poll() == TAKEN:
-        raise SourceInUse(tail.strip().rpartition("\n")[2], "SOURCE_IN_USE")
+    said = tail.strip().rpartition("\n")[2]
+    if code == TAKEN:
+        raise SourceInUse(said, "SOURCE_IN_USE")
+    if code in {NO_PORT, REFUSED}:
+        raise ConfigError(said, "CONFIG")
     message = f"the receiver of {spec.options.log} does not start; its log {log} ends with:\n{tail}"
     raise AgentError(message, "AGENT_UNREACHABLE")
 
@@ -177,6 +188,8 @@ def _start(spec: Spec, folder: Path) -> subprocess.Popen[bytes]:
 
 __all__ = [
     "HELD",
+    "NO_PORT",
+    "REFUSED",
     "TAKEN",
     "Spec",
     "address_of",

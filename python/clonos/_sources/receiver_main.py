@@ -15,11 +15,13 @@ from typing import Any
 
 from clonos import _core
 from clonos._sources.base import TIMESTAMP, ReceiverLog
-from clonos._sources.receiver import HELD, TAKEN, Spec, address_of, secret_of
-from clonos.errors import SourceInUse
+from clonos._sources.receiver import HELD, NO_PORT, REFUSED, TAKEN, Spec, address_of, secret_of
+from clonos.errors import ConfigError, SourceInUse
 
 LOOK_SECONDS = 0.25
 RESTART_SECONDS = (0.1, 10.0)
+# Where this host is, of what is all of its addresses.
+_OWN = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104
 
 
 def main() -> None:
@@ -38,6 +40,7 @@ def main() -> None:
     receiver = _start(spec, folder)
     told = {
         "addr": _reached_at(spec.options.reached_as, receiver.addr),
+        "here": _here(receiver.addr),
         "pid": os.getpid(),
         "encrypt": spec.options.encrypt,
         "log": spec.options.log,
@@ -77,6 +80,9 @@ def _start(spec: Spec, folder: Path) -> _core.SourceReceiver:
         # The last line: it is the error of whoever started us.
         sys.stderr.write(f"{error.message}\n")
         sys.exit(TAKEN)
+    except ConfigError as error:
+        sys.stderr.write(f"{error.message}\n")
+        sys.exit(NO_PORT if error.message.startswith("ports") else REFUSED)
 
 
 def _serve(receiver: _core.SourceReceiver, linger: float) -> None:
@@ -128,6 +134,12 @@ def _reached_at(host: str, addr: str) -> str:
     """Where executors reach the receiver that listens at `addr`."""
     shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return f"{shown}:{addr.rpartition(':')[2]}" if host else addr
+
+
+def _here(addr: str) -> str:
+    """Where processes of this host reach it, whatever it is called outside."""
+    host, _, port = addr.rpartition(":")
+    return f"{_OWN.get(host, host)}:{port}"
 
 
 def _ports(folder: Path, allowed: tuple[int, int]) -> list[int]:

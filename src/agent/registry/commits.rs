@@ -36,11 +36,12 @@ impl Registry {
             self.states.commit(&key.query, batch);
         }
         let epochs = self.covered(key);
+        // An RDD that was made may never have been computed.
+        self.uses.retain(|epoch, _| !key.covers(epoch));
         if epochs.is_empty() {
             return;
         }
         self.tasks.retain(|task, _| !key.covers(&task.epoch_key()));
-        self.uses.retain(|epoch, _| !key.covers(epoch));
         self.places.forget(|epoch| key.covers(epoch));
         let below = self.newest.next();
         // Nobody runs an execution again, and many of them would crowd out names.

@@ -18,8 +18,10 @@ use crate::id::{Partition, TaskId};
 
 /// Who has not asked again for longer waits no more: agents ask at least twice a second, if they run.
 const ASKED_MS: u64 = 3_000;
-/// A task that has something open waits no longer, whatever for.
+/// A task that has something open waits no longer, whatever for, if nothing is recorded of that.
 const PATIENCE_MS: u64 = 3_600_000;
+/// From then on it is said that a partition of an RDD may be waited for in vain.
+const TOLD_MS: u64 = 10_000;
 
 /// An application and a stage, and how far its tasks are from the partitions of an RDD.
 type Stage = (u64, u32, u32);
@@ -32,6 +34,8 @@ struct Wait {
     other: Stage,
     /// In which partition, unless it is for any.
     partition: Option<Partition>,
+    /// How much is recorded of it, as far as that is known, and since when no more.
+    recorded: u64,
     since_ms: u64,
     asked_ms: u64,
 }
@@ -57,7 +61,8 @@ impl Crossing {
         let now_ms = wait.asked_ms;
         self.waits.retain(|_, wait| now_ms.saturating_sub(wait.asked_ms) <= ASKED_MS);
         let known = self.waits.entry((wait.stage.0, attempt)).or_insert(wait);
-        *known = Wait { since_ms: known.since_ms, ..wait };
+        let since_ms = if known.recorded == wait.recorded { known.since_ms } else { now_ms };
+        *known = Wait { since_ms, ..wait };
         let is_patient = now_ms.saturating_sub(known.since_ms) <= PATIENCE_MS;
         let Some(circle) = self.circle(&wait).or_else(|| (!is_patient).then(|| vec![wait.stage, wait.other]))
         else {
@@ -72,6 +77,12 @@ impl Crossing {
             self.ends(wait.stage.0, attempt);
         }
         is_for_ever
+    }
+
+    /// Whether an attempt has waited so long by now that it is to be said, for the first time.
+    fn is_long(&self, attempt: u64, wait: &Wait) -> bool {
+        let known = self.waits.get(&(wait.stage.0, attempt));
+        known.is_some_and(|known| (known.asked_ms..wait.asked_ms).contains(&(known.since_ms + TOLD_MS)))
     }
 
     /// The stages of which each waits for what the next has open, or may have, and the last for the first.
@@ -140,7 +151,17 @@ impl Registry {
         let crossing = &mut self.uses_of(task).crossing;
         match others {
             Some((other, partition)) if has_some => {
-                let wait = Wait { stage, other, partition, since_ms: now_ms, asked_ms: now_ms };
+                let recorded = open.of_rdd.map_or(0, |of| of.recorded);
+                let wait = Wait { stage, other, partition, recorded, since_ms: now_ms, asked_ms: now_ms };
+                if open.of_rdd.is_some() && crossing.is_long(attempt, &wait) {
+                    tracing::warn!(
+                        "partition {} of an RDD by {:?} is computed by two tasks, and one waits for the other: if that \
+                         waits for this one in turn, as where two RDDs are zipped both ways round, neither goes on; \
+                         persist them before, with rdd.persist()",
+                        task.partition,
+                        task.operator_name()
+                    );
+                }
                 Some(if crossing.waits(attempt, wait) { Granted::Crossed } else { Granted::Busy })
             }
             Some(_) => Some(Granted::Busy),
@@ -401,12 +422,31 @@ mod tests {
     #[test]
     fn who_waits_for_any_partition_may_wait_for_the_one_that_another_has() {
         let (one, other) = ((1, 1, 0), (1, 2, 0));
-        let waits = |stage, other, partition| Wait { stage, other, partition, since_ms: 0, asked_ms: 0 };
+        let waits =
+            |stage, other, partition| Wait { stage, other, partition, recorded: 0, since_ms: 0, asked_ms: 0 };
         for partitions in [[None, Some(Partition(3))], [Some(Partition(3)), None]] {
             let mut crossing = Crossing::default();
             assert!(!crossing.waits(1, waits(one, other, partitions[0])));
             assert!(crossing.waits(2, waits(other, one, partitions[1])));
         }
+    }
+
+    #[test]
+    fn an_hour_begins_anew_when_something_is_recorded_and_it_is_said_once_that_it_may_be_in_vain() {
+        let mut crossing = Crossing::default();
+        let (mut told, mut failed) = (Vec::new(), None);
+        for now_ms in (0..3 * PATIENCE_MS).step_by(1_000) {
+            let recorded = now_ms.min(PATIENCE_MS / 2);
+            let (stage, other) = ((1, 1, 0), (1, 2, 0));
+            let wait = Wait { stage, other, partition: None, recorded, since_ms: now_ms, asked_ms: now_ms };
+            told.extend(crossing.is_long(1, &wait).then_some(now_ms));
+            if crossing.waits(1, wait) {
+                failed = Some(now_ms);
+                break;
+            }
+        }
+        assert_eq!(told, [PATIENCE_MS / 2 + TOLD_MS + 1_000]);
+        assert_eq!(failed, Some(PATIENCE_MS / 2 + PATIENCE_MS + 1_000));
     }
 
     #[test]
@@ -416,6 +456,7 @@ mod tests {
             stage: stages[of],
             other: stages[(of + 1) % 3],
             partition,
+            recorded: 0,
             since_ms: 0,
             asked_ms: 0,
         };

@@ -10,6 +10,9 @@ use crate::task::Ended;
 /// Attempts of a task that are known by their agents: far more than Spark makes. Many in a row may come to nothing, and
 /// the one before counts.
 const ATTEMPTED_MAX: usize = 1_024;
+/// Openings of one partition of an RDD by one attempt that are known though they are over: `cartesian` has one for each
+/// batch of its other side.
+const OVER_MAX: usize = 64;
 
 impl Entry {
     /// An attempt was granted, at an agent.
@@ -23,17 +26,34 @@ impl Entry {
         self.claimants.clear();
     }
 
-    /// An attempt, by its application and number, opened a part, or the whole of an RDD's partition. Of many attempts those
-    /// that are over are forgotten: each job over an RDD has some.
-    pub(super) fn opened_by(&mut self, attempt: (u64, u64), number: usize, granted: Opener) {
-        if self.attempts.len() > ATTEMPTED_MAX {
-            self.attempts.retain(|_, openers| openers.iter().any(|opener| !opener.is_over));
+    /// An attempt, by its application and number, opened a part, or the whole of an RDD's partition. Of many attempts the
+    /// older half is forgotten, but who has something open: each job of an epoch over a frame has some.
+    pub(super) fn opened_by(&mut self, attempt: (u64, u64), number: usize, granted: Opener, is_of_rdd: bool) {
+        if self.attempts.len() >= ATTEMPTED_MAX && !self.attempts.contains_key(&attempt) {
+            self.forget_old_attempts();
         }
         let openers = self.attempts.entry(attempt).or_default();
         match openers.get_mut(number) {
             Some(opener) => *opener = granted,
-            None => openers.push(granted),
+            None => {
+                // Their places say nothing: all have the same log.
+                let over = openers.iter().position(|opener| opener.is_over);
+                if let Some(over) = over.filter(|_| is_of_rdd && openers.len() >= OVER_MAX) {
+                    openers.remove(over);
+                }
+                openers.push(granted);
+            }
         }
+    }
+
+    /// The newer ones may be about to open their next part, or ask again for what they have not heard.
+    fn forget_old_attempts(&mut self) {
+        let newest = |openers: &Vec<Opener>| openers.iter().map(|opener| opener.generation).max();
+        let mut all: Vec<_> = self.attempts.values().filter_map(newest).collect();
+        all.sort_unstable();
+        let newer = all.get(all.len() / 2).copied();
+        self.attempts
+            .retain(|_, openers| newest(openers) >= newer || openers.iter().any(|opener| !opener.is_over));
     }
 
     /// As [`Registry::holding`].

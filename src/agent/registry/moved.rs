@@ -116,7 +116,7 @@ impl Moved {
         self.stages.entry(key).or_insert_with(|| Stage { tasks: layout.tasks, ..Stage::default() })
     }
 
-    /// Leaves the newer half, and of each operator a stage that has recorded all of its rows.
+    /// Leaves the newer half, those that have tasks at work, and of each operator a stage that has recorded all of its rows.
     fn forget_old_stages(&mut self) {
         let mut all: Vec<_> = self.stages.keys().map(|(_, app, stage)| (*app, *stage)).collect();
         all.sort_unstable();
@@ -126,8 +126,9 @@ impl Moved {
             let newest = whole.entry(Arc::clone(operator)).or_default();
             *newest = (*newest).max((*app, *stage));
         }
-        self.stages.retain(|(operator, app, stage), _| {
-            (*app, *stage) >= newer || whole.get(operator) == Some(&(*app, *stage))
+        self.stages.retain(|(operator, app, stage), known| {
+            let is_at_work = known.parts.values().any(|part| part.is_open);
+            (*app, *stage) >= newer || is_at_work || whole.get(operator) == Some(&(*app, *stage))
         });
     }
 

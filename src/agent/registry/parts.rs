@@ -91,9 +91,14 @@ impl Registry {
     /// Whether a task is of the run that its query is in, and not left behind by one before: it would have epochs
     /// committed, and states go back, that are of this one.
     pub(super) fn is_of_this_run(&mut self, open: &OpenTask) -> bool {
-        let (Epoch::Batch(_), Some(execution)) = (&open.task.epoch, open.execution) else { return true };
-        let run = self.runs.entry(Arc::clone(&open.task.query)).or_default();
-        let execution = Some(execution.id);
+        self.is_of_run(&open.task.query, &open.task.epoch, open.execution.map(|execution| execution.id))
+    }
+
+    fn is_of_run(&mut self, query: &Arc<str>, epoch: &Epoch, execution: Option<u64>) -> bool {
+        if !matches!(epoch, Epoch::Batch(_)) || execution.is_none() {
+            return true;
+        }
+        let run = self.runs.entry(Arc::clone(query)).or_default();
         if execution <= run.ended {
             return false;
         }
@@ -110,6 +115,11 @@ impl Registry {
     /// That run has ended.
     pub fn end_run(&mut self, epoch: &EpochKey) {
         self.stamps.remove(epoch);
+    }
+
+    /// Whether what says that it is of such a run, or in an execution of a batch, was not left behind by a run before.
+    pub fn runs_now(&mut self, epoch: &EpochKey, stamp: u64, execution: Option<u64>) -> bool {
+        self.is_of_run(&epoch.query, &epoch.epoch, execution) && self.admits(epoch, stamp)
     }
 
     /// Whether a task that says that it is of such a run may record in an epoch.
@@ -154,7 +164,8 @@ pub(crate) fn first_part(operator: &str) -> &str {
 }
 
 /// Which of a task's parts this is, the first of them being 0.
-pub(crate) fn number_of_part(operator: &str) -> u32 {
+#[must_use]
+pub fn number_of_part(operator: &str) -> u32 {
     let name = operator.strip_suffix(IN_FLIGHT).unwrap_or(operator);
     name.rsplit_once(PART).and_then(|(_, part)| part.parse().ok()).unwrap_or(0)
 }
@@ -247,6 +258,53 @@ mod tests {
         assert!(asked(&mut registry, 1, 1, 1).is_some());
         assert!(registry.is_dead(AGENT, false, 60_000));
         assert!(asked(&mut registry, 1, 1, 1).is_none() && asked(&mut registry, 2, 1, 1).is_none());
+    }
+
+    #[test]
+    fn each_part_of_an_attempt_has_its_log_however_many_attempts_there_were() {
+        let mut registry = Registry::new();
+        let (addr, host) = (String::new(), String::new());
+        registry.register(AgentInfo { id: AGENT, addr, host, driver: false }, "", 0);
+        let mut number = 0;
+        let mut ask = |registry: &mut Registry, attempt, part| {
+            number += 1;
+            asked(registry, number, attempt, 10 * attempt + part).unwrap()
+        };
+        let close = |registry: &mut Registry, grant: &Grant| {
+            let (summary, ending) = (Summary::default(), Ending { done: true, ..Ending::default() });
+            let left = Left { by: AGENT, lost: false, end: None };
+            registry.closed(&grant.task, grant.generation, &summary, ending, left).unwrap();
+        };
+        // One that is between two parts while others come and go.
+        let slow = ask(&mut registry, 1, 0);
+        close(&mut registry, &slow);
+        for attempt in 2..3_000 {
+            for part in 0..3 {
+                let grant = ask(&mut registry, attempt, part);
+                assert_eq!(u64::from(number_of_part(&grant.task.operator)), part, "attempt {attempt}");
+                close(&mut registry, &grant);
+            }
+            if attempt == 500 {
+                let grant = ask(&mut registry, 1, 1);
+                assert_eq!(number_of_part(&grant.task.operator), 1);
+                close(&mut registry, &grant);
+            }
+        }
+        assert!(registry.tasks[&slow.task].attempts.len() <= 1_024);
+    }
+
+    #[test]
+    fn what_a_run_has_left_behind_is_not_of_the_one_that_is_under_way() {
+        let mut registry = Registry::new();
+        let named = EpochKey { query: "batch".into(), epoch: Epoch::Named("daily".into()) };
+        registry.stamp(named.clone(), 7);
+        assert!(registry.runs_now(&named, 7, None) && !registry.runs_now(&named, 5, None));
+        registry.end_run(&named);
+        assert!(!registry.runs_now(&named, 7, None));
+        let batch = EpochKey { query: "q".into(), epoch: Epoch::Batch(1) };
+        assert!(registry.runs_now(&batch, 0, Some(3)));
+        registry.begin_run("q", None);
+        assert!(!registry.runs_now(&batch, 0, Some(3)) && registry.runs_now(&batch, 0, Some(4)));
     }
 
     #[test]

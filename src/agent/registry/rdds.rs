@@ -239,7 +239,29 @@ mod tests {
             let generation = all.opens(1, attempt, attempt);
             assert!(all.ends(generation));
         }
-        assert!(all.registry.tasks[&partition()].attempts.len() < 1_500);
+        assert!(all.registry.tasks[&partition()].attempts.len() <= 1_024);
+    }
+
+    #[test]
+    fn what_is_known_of_an_attempt_does_not_grow_with_how_often_it_computes_a_partition() {
+        let mut all = Asking::new();
+        let slow = all.opens(1, 1, 1);
+        assert!(all.ends(slow));
+        for worker in 2..2_000 {
+            let generation = all.opens(1, 1, worker);
+            assert!(all.ends(generation));
+        }
+        assert!(all.registry.tasks[&partition()].attempts[&(1, 1)].len() <= 64);
+    }
+
+    #[test]
+    fn nothing_is_left_of_an_rdd_that_was_made_and_never_computed() {
+        let mut registry = Registry::new();
+        let epoch = partition().epoch_key();
+        registry.rdd_is_made(epoch.clone(), &"f".into(), Use::default());
+        assert!(registry.uses.contains_key(&epoch));
+        registry.commit(&epoch);
+        assert!(registry.uses.is_empty());
     }
 
     #[test]

@@ -277,14 +277,29 @@ impl Agent {
         self.server.handler().commit(self.registry()?, &key)
     }
 
-    /// The program has made an RDD by a function, within an epoch: see `Registry::rdd_is_made`.
+    /// The program has made an RDD by a function, within an epoch: see `Registry::rdd_is_made`. If that was work which an
+    /// earlier run of the epoch has left behind, by its stamp or Spark's execution, nothing comes of it: its tasks will be
+    /// refused, and it must have the place of none.
     ///
     /// # Errors
     /// As for the opening of a task: what was recorded of the epoch is read before.
-    pub fn rdd_is_made(&self, query: &str, epoch: &Epoch, operator: &str, used: Use) -> Result<()> {
-        let (local, key) = (self.registry()?, EpochKey { query: query.into(), epoch: epoch.clone() });
+    pub fn rdd_is_made(
+        &self,
+        key: EpochKey,
+        (stamp, execution): (u64, Option<u64>),
+        operator: &str,
+        used: Use,
+    ) -> Result<()> {
+        let local = self.registry()?;
+        if !locked(&local.registry).runs_now(&key, stamp, execution) {
+            return Ok(());
+        }
         self.server.handler().attend(local, &key)?;
-        locked(&local.registry).rdd_is_made(key, &operator.into(), used);
+        let mut registry = locked(&local.registry);
+        // Another run may have begun meanwhile.
+        if registry.runs_now(&key, stamp, execution) {
+            registry.rdd_is_made(key, &operator.into(), used);
+        }
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use super::registrar::Asked;
 use crate::agent::protocol::{AgentInfo, Ending, Grant, Left, OfRdd, OpenTask, Reply, Request};
 use crate::edge::locked;
 use crate::error::{Error, Result};
-use crate::id::{AgentId, LogOffset};
+use crate::id::{AgentId, LogOffset, TaskId};
 use crate::task::Summary;
 
 /// How long one request of a worker waits for another stage: then it is to ask again, if it is still there.
@@ -177,12 +177,18 @@ impl Handler {
         granted
     }
 
-    /// Of an RDD's partition with what another worker of the attempt has recorded so far, which this one may wait for.
+    /// Of an RDD's partition with what other workers here have recorded so far, for which this one may wait.
     fn with_recorded(&self, open: &OpenTask) -> Option<OpenTask> {
         let of_rdd = open.of_rdd?;
         let here = locked(&self.attempts).at(&open.task);
+        // Logs of other RDDs by the function are called by its name and a number.
+        let is_of_function = |log: &&TaskId| {
+            log.operator
+                .strip_prefix(&*open.task.operator)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('#'))
+        };
         let store = locked(&self.store);
-        let ends = here.iter().filter_map(|log| store.end(log));
+        let ends = here.iter().filter(is_of_function).filter_map(|log| store.end(log));
         let recorded = ends.map(|end| end.0).sum();
         Some(OpenTask { of_rdd: Some(OfRdd { recorded, ..of_rdd }), ..open.clone() })
     }

@@ -210,6 +210,9 @@ impl LocalRegistry {
             Granted::Yes(grant) => grant,
             Granted::Busy => return Ok(Reply::Busy),
             Granted::Refused(divergence) => return Err(Error::Divergence(divergence)),
+            Granted::Crossed if open.of_rdd.is_some() => {
+                return Err(Error::PartitionComputedTwice { task: open.task.clone() });
+            }
             Granted::Crossed => return Err(Error::OperatorUsedTwice { task: open.task.clone() }),
             Granted::Twice => return Err(Error::PartitionComputedTwice { task: open.task.clone() }),
             Granted::Left => {

@@ -1,5 +1,6 @@
 //! Serving a log: a thread per connection, each of which proves first that it holds the log's secret.
 
+use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -53,9 +54,19 @@ impl SourceServer {
     /// # Errors
     /// [`Error::Config`] if none can be listened on.
     pub fn start(log: Arc<SourceLog>, ours: Credentials, host: &str, ports: &[u16]) -> Result<Self> {
-        let refused = |error: &std::io::Error| Error::Config {
-            setting: "bindHost".into(),
-            reason: format!("the receiver cannot listen on {host}: {error}"),
+        let range = ports.iter().min().zip(ports.iter().max()).filter(|(first, _)| **first > 0);
+        let refused = |error: &std::io::Error| match range {
+            Some((first, last)) if error.kind() == ErrorKind::AddrInUse => Error::Config {
+                setting: "ports".into(),
+                reason: format!(
+                    "none of the ports {first} to {last} of {host} is free for the receiver of a source, which needs one \
+                     beside those of agents: give attach() more agent_ports, or the source an option `ports` of its own"
+                ),
+            },
+            _ => Error::Config {
+                setting: "bindHost".into(),
+                reason: format!("the receiver cannot listen on {host}: {error}"),
+            },
         };
         let listener = listen(host, ports.iter().copied()).map_err(|error| refused(&error))?;
         let addr = listener.local_addr().map_err(|error| refused(&error))?.to_string();

@@ -191,7 +191,7 @@ fn recover_from(
 }
 
 /// Does the same for all of these, some at once; what came of each, or the first error.
-pub(super) fn at_once<T: Sync, R: Send>(
+pub(in crate::edge::disk) fn at_once<T: Sync, R: Send>(
     threads: usize,
     all: &[T],
     each: impl Fn(&T) -> Result<R> + Sync,

@@ -11,6 +11,8 @@ use super::gone::is_end;
 use super::layout::{self, folders_in, is_draft, is_segment};
 use super::seal::is_seal;
 use super::store::Store;
+use crate::edge::disk::recovery::at_once;
+use crate::error::Error;
 use crate::id::application_query;
 
 /// How old rubbish must be: nobody tells whether the application that wrote it lives.
@@ -92,9 +94,13 @@ fn remove_old(store: &dyn Store, dir: &Path, below: &[PathBuf], age: Duration) -
         return Ok(0);
     }
     // Claims last: what they claim must not be left to look like rubbish that is young.
-    files.sort_by_key(|path| is_claim(path));
-    for file in &files {
-        store.discard(std::slice::from_ref(file), &[])?;
+    let (claims, others): (Vec<_>, Vec<_>) = files.iter().partition(|path| is_claim(path));
+    for some in [others, claims] {
+        at_once(store.readers(), &some, |file| {
+            let removed = if is_segment(file) { store.remove_segment(file) } else { store.remove(file) };
+            removed.map_err(|e| Error::io(format!("removing {}", file.display()), &e))
+        })
+        .map_err(io::Error::other)?;
     }
     for dir in below.iter().map(PathBuf::as_path).chain([dir]) {
         let _in_use = store.discard(&[], &[dir.to_owned()]);

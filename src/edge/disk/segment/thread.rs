@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::SETTING;
@@ -19,11 +19,51 @@ use super::queue::{Append, Message};
 use super::store::Store;
 use crate::agent::committed::Committed;
 use crate::causal_log::SpillRef;
+use crate::edge::disk::recovery::at_once;
+use crate::edge::locked;
 use crate::error::{Error, Result};
 use crate::id::{AgentId, EpochKey, Generation};
 
 /// Bytes after which a group is closed: more would only make its first member wait.
 const GROUP_BYTES: usize = 16 << 20;
+
+/// Whose an epoch is.
+enum Owner {
+    /// Nobody owns anything here.
+    NotAsked,
+    /// This application's.
+    Claim(Claim),
+    /// Nobody's any more: it was committed.
+    Nobody,
+}
+
+fn owner(store: &dyn Store, incarnation: u64, key: &EpochKey) -> Result<Owner> {
+    if incarnation == 0 {
+        return Ok(Owner::NotAsked);
+    }
+    match claim::find(store, key, incarnation)? {
+        Some(claim) => Ok(Owner::Claim(claim)),
+        None => claim::check_attached(store, incarnation).map(|()| Owner::Nobody),
+    }
+}
+
+/// Whether whoever reads from now on finds what was written, and not less.
+enum Counts {
+    Yes,
+    /// The epoch is nobody's any more.
+    IsOver,
+    /// Others have gone on without this agent.
+    IsGone,
+}
+
+fn counts(store: &dyn Store, alive: Option<&Path>, file: &SegmentFile, key: &EpochKey) -> Result<Counts> {
+    if let Some(path) = alive
+        && !alive::is_there(store, path)?
+    {
+        return Ok(Counts::IsGone);
+    }
+    Ok(if file.is_claimed(store, key)? { Counts::Yes } else { Counts::IsOver })
+}
 
 /// State of the thread.
 pub(super) struct Writer {
@@ -97,49 +137,84 @@ impl Writer {
 
     /// Writes all groups, then syncs each file and answers those who wait for it.
     fn commit(&mut self, groups: impl Iterator<Item = (EpochKey, Vec<Append>)>) {
+        let groups: Vec<_> = groups.collect();
+        let mut owners = self.owners(groups.iter().map(|(key, _)| key));
         let mut written = Vec::new();
         for (key, group) in groups {
-            match self.write(&key, group) {
+            match self.write(&key, group, &mut owners) {
                 Ok(unsynced) if unsynced.is_empty() => {}
                 Ok(unsynced) => written.push((key, unsynced)),
                 // The group was answered; the other groups' files are sound.
                 Err(error) => tracing::error!(%error, epoch = %key, "segment not written"),
             }
         }
-        for (key, unsynced) in written {
-            // In this order: what is acknowledged was on disk before anybody took the epoch over, committed it, or read
-            // it without this agent.
-            let synced = self.sync(&key);
-            let claimed = match (&synced, self.files.get(&key)) {
-                (Ok(_), Some(file)) => self.counts(file, &key),
-                (Ok(_), None) => Ok(true),
-                (Err(error), _) => Err(error.clone()),
-            };
-            let moved = synced.unwrap_or(0);
+        let keys: Vec<_> = written.iter().map(|(key, _)| key.clone()).collect();
+        let counted = self.sync(&keys);
+        for ((_, unsynced), counted) in written.into_iter().zip(counted) {
             for Unsynced { answer, place, task, generation } in unsynced {
-                answer.give(match &claimed {
-                    Ok(true) => Ok(SpillRef { pos: place.pos + moved, ..place }),
-                    Ok(false) => Err(Error::Fenced { task, newer: Generation::NONE, ours: generation }),
+                answer.give(match &counted {
+                    Ok(Some(moved)) => Ok(SpillRef { pos: place.pos + moved, ..place }),
+                    Ok(None) => Err(Error::Fenced { task, newer: Generation::NONE, ours: generation }),
                     Err(error) => Err(error.clone()),
                 });
             }
         }
     }
 
-    /// Whether whoever reads from now on finds what was written, and not less.
-    fn counts(&self, file: &SegmentFile, key: &EpochKey) -> Result<bool> {
-        let store = self.store.as_ref();
-        if let Some(path) = &self.alive
-            && !alive::is_there(store, path)?
-        {
-            tracing::error!(path = %path.display(), "others have gone on without this agent: it writes no more");
-            self.failed.store(true, Ordering::Release);
-            return Ok(false);
-        }
-        file.is_claimed(store, key)
+    /// Whose the epochs are of which this agent has no file yet.
+    fn owners<'a>(&self, keys: impl Iterator<Item = &'a EpochKey>) -> HashMap<EpochKey, Result<Owner>> {
+        let new: Vec<_> = keys.filter(|key| !self.files.contains_key(key)).collect();
+        let (store, incarnation) = (self.store.as_ref(), self.incarnation.load(Ordering::Acquire));
+        let asked =
+            at_once(store.readers(), &new, |key| Ok(((*key).clone(), owner(store, incarnation, key))));
+        // Who is not among them is asked about when it is its turn.
+        asked.unwrap_or_default().into_iter().collect()
     }
 
-    fn write(&mut self, key: &EpochKey, mut group: Vec<Append>) -> Result<Vec<Unsynced>> {
+    /// Syncs files; how much further back what was written lies than was said, or nothing if it counts for nobody.
+    fn sync(&mut self, keys: &[EpochKey]) -> Vec<Result<Option<u64>>> {
+        let (store, alive) = (self.store.as_ref(), self.alive.as_deref());
+        let wanted = self.files.iter_mut().filter(|(key, _)| keys.contains(key));
+        let files: Vec<_> = wanted.map(|(key, file)| (key, Mutex::new(file))).collect();
+        let synced = at_once(store.readers(), &files, |(key, file)| {
+            let mut file = locked(file);
+            // In this order: what is acknowledged was on disk before anybody took the epoch over, committed it, or read
+            // it without this agent.
+            let synced = file.sync().map(|moved| (moved, counts(store, alive, &file, key)));
+            Ok(((*key).clone(), synced))
+        });
+        drop(files);
+        let mut synced: HashMap<EpochKey, _> = match synced {
+            Ok(synced) => synced.into_iter().collect(),
+            Err(error) => return keys.iter().map(|_| Err(error.clone())).collect(),
+        };
+        keys.iter().map(|key| synced.remove(key).map_or(Ok(None), |done| self.counted(key, done))).collect()
+    }
+
+    fn counted(&mut self, key: &EpochKey, synced: io::Result<(u64, Result<Counts>)>) -> Result<Option<u64>> {
+        if let Some(poison) = self.poison.clone() {
+            return Err(poison);
+        }
+        match synced {
+            Ok((moved, counts)) => match counts? {
+                Counts::Yes => Ok(Some(moved)),
+                Counts::IsOver => Ok(None),
+                Counts::IsGone => {
+                    tracing::error!(path = ?self.alive, "others have gone on without this agent: it writes no more");
+                    self.failed.store(true, Ordering::Release);
+                    Ok(None)
+                }
+            },
+            Err(error) => Err(self.not_synced(key, &error)),
+        }
+    }
+
+    fn write(
+        &mut self,
+        key: &EpochKey,
+        mut group: Vec<Append>,
+        owners: &mut HashMap<EpochKey, Result<Owner>>,
+    ) -> Result<Vec<Unsynced>> {
         if let Some(below) = self.over.below(key) {
             group.extract_if(.., |append| append.generation < below).for_each(|append| append.refuse(below));
             if group.is_empty() {
@@ -148,7 +223,7 @@ impl Writer {
         }
         let file = match self.poison.clone() {
             Some(poison) => Err(poison),
-            None => self.drop_if_over(key, &group).and_then(|()| self.file(key)),
+            None => self.drop_if_over(key, &group).and_then(|()| self.file(key, owners)),
         };
         let file = match file {
             Ok(Some(file)) => file,
@@ -182,21 +257,14 @@ impl Writer {
         }
     }
 
-    fn sync(&mut self, key: &EpochKey) -> Result<u64> {
-        if let Some(poison) = self.poison.clone() {
-            return Err(poison);
-        }
-        let Some(file) = self.files.get_mut(key) else { return Ok(0) };
-        let error = match file.sync() {
-            Ok(moved) => return Ok(moved),
-            Err(error) => error,
-        };
+    fn not_synced(&mut self, key: &EpochKey, error: &io::Error) -> Error {
+        let Some(file) = self.files.get(key) else { return write_error(self.store.root(), SETTING, error) };
         let path = file.path().to_owned();
         if file.ends_with_a_failed_sync() {
-            return Err(self.fail("fdatasync of", &path, &error));
+            return self.fail("fdatasync of", &path, error);
         }
         tracing::warn!(%error, "what was to be written is not acknowledged");
-        Err(write_error(&path, SETTING, &error))
+        write_error(&path, SETTING, error)
     }
 
     fn fail(&mut self, what: &str, path: &Path, error: &io::Error) -> Error {
@@ -223,14 +291,18 @@ impl Writer {
     }
 
     /// The epoch's file; `None` if the epoch is nobody's, as it was committed.
-    fn file(&mut self, key: &EpochKey) -> Result<Option<&mut SegmentFile>> {
+    fn file(
+        &mut self,
+        key: &EpochKey,
+        owners: &mut HashMap<EpochKey, Result<Owner>>,
+    ) -> Result<Option<&mut SegmentFile>> {
         if !self.files.contains_key(key) {
-            let claim = match self.incarnation.load(Ordering::Acquire) {
-                0 => None,
-                incarnation => match claim::find(self.store.as_ref(), key, incarnation)? {
-                    Some(claim) => Some(claim),
-                    None => return claim::check_attached(self.store.as_ref(), incarnation).map(|()| None),
-                },
+            let incarnation = self.incarnation.load(Ordering::Acquire);
+            let owner = owners.remove(key).unwrap_or_else(|| owner(self.store.as_ref(), incarnation, key));
+            let claim = match owner? {
+                Owner::NotAsked => None,
+                Owner::Claim(claim) => Some(claim),
+                Owner::Nobody => return Ok(None),
             };
             // Once: who was gone on without does not come back.
             if let Some(claim) =

@@ -262,7 +262,10 @@ impl StateFolder {
                 epoch < last || Base::parse(name).is_none()
             });
             let doomed: Vec<PathBuf> = doomed.collect();
-            self.store.discard(&doomed, &[]).map_err(|e| failed(&path, &e))?;
+            // Not in the background, for the same reason.
+            at_once(self.store.readers(), &doomed, |file| {
+                self.store.remove(file).map_err(|e| failed(file, &e))
+            })?;
             let _in_use = self.store.discard(&[], &[path]);
         }
         Ok(())

@@ -113,8 +113,15 @@ impl Store for Folder {
         false
     }
 
-    // A folder is the file system's affair.
+    /// A folder is the file system's affair, but one may be another user's, or mounted to be read.
     fn check(&self) -> Result<Duration> {
+        let draft = layout::draft(&self.root.join("written"));
+        let written = draft.and_then(|draft| {
+            let written = self.write(&draft, b"whether this can be written to\n");
+            let _rubbish = self.disk.remove(&draft);
+            written
+        });
+        written.map_err(|e| write_error(&self.root, SETTING, &e))?;
         Ok(Duration::ZERO)
     }
 
