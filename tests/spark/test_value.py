@@ -50,6 +50,15 @@ def asked(tmp_path: Path) -> Path:
     return tmp_path / "calls.txt"
 
 
+def test_nothing_is_said_of_a_program_in_which_nothing_is_wrong(
+    session: Any, spark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    ten = causal("long", per="value")(lambda n: 10 * n)
+    rows = spark.range(0, 40, 1, 2).select(ten("id").alias("n")).collect()
+    assert sorted(row.n for row in rows) == list(range(0, 400, 10))
+    assert [record.message for record in caplog.records if record.name == "clonos"] == []
+
+
 def lookup(asked: Path, **options: Any) -> Any:
     """A causal function with one answer per distinct argument."""
 

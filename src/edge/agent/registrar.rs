@@ -8,6 +8,7 @@ use std::time::Instant;
 use super::claiming::before_first;
 use super::plans::{Cut, Plans};
 use super::state::{Clocks, KnownClocks, KnownReaders, NextBatches};
+use super::values::NO_STAGE;
 use crate::agent::members::News;
 use crate::agent::permits::RateLimits;
 use crate::agent::protocol::{
@@ -151,8 +152,8 @@ impl LocalRegistry {
     /// By what the rows are cut that a use is asked over.
     fn cut(&self, open: &OpenTask) -> Cut {
         let (stage, token) = (open.stage, open.used.token);
-        if token == 0 || open.of_rdd.is_some() {
-            // Such uses have answers wherever rows are; and no plan tells of an RDD.
+        if token == 0 || stage == NO_STAGE || open.of_rdd.is_some() {
+            // Such uses have answers wherever rows are, as a table has; and no plan tells of an RDD.
             return Cut::default();
         }
         let mut all = locked(&self.borders);

@@ -32,7 +32,7 @@ use crate::task::{
 /// Ends the operator in the name of a table's log; users' names have no control characters.
 const TABLE: &str = "\u{1}values";
 /// The keeper of a table runs in no stage.
-const NO_STAGE: u32 = u32::MAX;
+pub(super) const NO_STAGE: u32 = u32::MAX;
 /// Numbers behind those of all attempts of Spark's.
 const OPENINGS: u64 = 1 << 63;
 
