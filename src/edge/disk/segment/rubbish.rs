@@ -96,7 +96,7 @@ fn remove_old(store: &dyn Store, dir: &Path, below: &[PathBuf], age: Duration) -
     // Claims last: what they claim must not be left to look like rubbish that is young.
     let (claims, others): (Vec<_>, Vec<_>) = files.iter().partition(|path| is_claim(path));
     for some in [others, claims] {
-        at_once(store.readers(), &some, |file| {
+        at_once(store.writers(), &some, |file| {
             let removed = if is_segment(file) { store.remove_segment(file) } else { store.remove(file) };
             removed.map_err(|e| Error::io(format!("removing {}", file.display()), &e))
         })

@@ -166,7 +166,7 @@ impl Writer {
         let new: Vec<_> = keys.filter(|key| !self.files.contains_key(key)).collect();
         let (store, incarnation) = (self.store.as_ref(), self.incarnation.load(Ordering::Acquire));
         let asked =
-            at_once(store.readers(), &new, |key| Ok(((*key).clone(), owner(store, incarnation, key))));
+            at_once(store.writers(), &new, |key| Ok(((*key).clone(), owner(store, incarnation, key))));
         // Who is not among them is asked about when it is its turn.
         asked.unwrap_or_default().into_iter().collect()
     }
@@ -176,7 +176,7 @@ impl Writer {
         let (store, alive) = (self.store.as_ref(), self.alive.as_deref());
         let wanted = self.files.iter_mut().filter(|(key, _)| keys.contains(key));
         let files: Vec<_> = wanted.map(|(key, file)| (key, Mutex::new(file))).collect();
-        let synced = at_once(store.readers(), &files, |(key, file)| {
+        let synced = at_once(store.writers(), &files, |(key, file)| {
             let mut file = locked(file);
             // In this order: what is acknowledged was on disk before anybody took the epoch over, committed it, or read
             // it without this agent.

@@ -263,7 +263,7 @@ impl StateFolder {
             });
             let doomed: Vec<PathBuf> = doomed.collect();
             // Not in the background, for the same reason.
-            at_once(self.store.readers(), &doomed, |file| {
+            at_once(self.store.writers(), &doomed, |file| {
                 self.store.remove(file).map_err(|e| failed(file, &e))
             })?;
             let _in_use = self.store.discard(&[], &[path]);

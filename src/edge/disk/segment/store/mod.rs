@@ -90,6 +90,9 @@ pub(in crate::edge) trait Store: Debug + Send + Sync {
     /// How many segments are best read at once.
     fn readers(&self) -> usize;
 
+    /// How many segments are best written at once.
+    fn writers(&self) -> usize;
+
     /// Sorted names in a folder; none if it is gone, since agents remove what is committed.
     fn entries(&self, dir: &Path) -> io::Result<Vec<Entry>>;
 

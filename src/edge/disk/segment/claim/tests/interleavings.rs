@@ -124,6 +124,10 @@ impl Store for Gated {
         1
     }
 
+    fn writers(&self) -> usize {
+        1
+    }
+
     fn entries(&self, dir: &Path) -> io::Result<Vec<Entry>> {
         self.folder().entries(dir)
     }

@@ -53,6 +53,8 @@ use crate::error::{Error, Result};
 
 /// Segments that are read at once.
 const READERS: usize = 4;
+/// Epochs whose segments are put at once: each takes as long as the store does to answer some requests.
+const WRITERS: usize = 16;
 /// Objects of one segment that are read at once.
 const AHEAD: usize = 8;
 /// Bytes of them.
@@ -190,6 +192,10 @@ impl Store for Objects {
 
     fn readers(&self) -> usize {
         READERS
+    }
+
+    fn writers(&self) -> usize {
+        WRITERS
     }
 
     fn entries(&self, dir: &Path) -> io::Result<Vec<Entry>> {

@@ -43,6 +43,9 @@ pub(crate) struct Faulty {
     slow: AtomicU64,
     /// Puts that were made.
     pub(crate) puts: AtomicU64,
+    /// How many puts are waited for, each by all others, if any are.
+    together: AtomicU64,
+    begun: AtomicU64,
 }
 
 impl Faulty {
@@ -87,6 +90,21 @@ impl Faulty {
         self.slow.store(u64::try_from(time.as_millis()).unwrap(), Ordering::Relaxed);
     }
 
+    /// Puts of names that concern faults wait until so many of them have begun.
+    pub(crate) fn together(&self, puts: u64) {
+        self.begun.store(0, Ordering::Relaxed);
+        self.together.store(puts, Ordering::Relaxed);
+    }
+
+    async fn wait_for_others(&self, path: &Path) {
+        if self.together.load(Ordering::Relaxed) > 0 && path.as_ref().contains(*self.ending.lock().unwrap()) {
+            self.begun.fetch_add(1, Ordering::Relaxed);
+            while self.begun.load(Ordering::Relaxed) < self.together.load(Ordering::Relaxed) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
+
     /// Makes the puts that are late.
     pub(crate) fn deliver(&self) {
         let late = std::mem::take(&mut *self.late.lock().unwrap());
@@ -115,6 +133,7 @@ impl fmt::Display for Faulty {
 impl ObjectStore for Faulty {
     async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         tokio::time::sleep(Duration::from_millis(self.slow.load(Ordering::Relaxed))).await;
+        self.wait_for_others(path).await;
         let fault = self.next_fault(path);
         match fault {
             Some(Fault::Refused) => return Err(unavailable()),

@@ -109,6 +109,40 @@ fn what_queues_up_during_a_put_shares_the_next_one() {
 }
 
 #[test]
+fn the_epochs_of_one_group_are_put_beside_each_other() {
+    const EPOCHS: u64 = 6;
+    let (store, bucket) = faulty();
+    let (incarnation, claim, _) = attached(&store, "app");
+    let by = (AgentId(7), APP + incarnation);
+    let writer = DiskWriter::start_on(Arc::clone(&store) as _, by, Duration::from_secs(1)).unwrap();
+    writer.own(incarnation);
+    let epoch = |at: u64| EpochKey { epoch: Epoch::Named(format!("daily-{at}")), ..key() };
+    let claims: Vec<_> = (0..EPOCHS)
+        .map(|at| claim::take(store.as_ref(), &epoch(at), incarnation, ("app", APP + incarnation)).unwrap())
+        .collect();
+    writer.submit(of(0, 0, b"first")).wait().unwrap();
+    // They come before the next group is due, and each of their puts waits for all of them.
+    bucket.only(".seg/");
+    bucket.together(EPOCHS);
+    let waiting: Vec<_> = (0..EPOCHS)
+        .map(|at| {
+            let plain = of(0, 0, b"x");
+            let task = TaskId { epoch: epoch(at).epoch, ..plain.task };
+            writer.submit(SegmentRecord { task, ..plain })
+        })
+        .collect();
+    for pending in waiting {
+        pending.wait().unwrap();
+    }
+    bucket.together(0);
+    assert_eq!(log(&bucket, claim, 0), "first");
+    for (at, claim) in (0..EPOCHS).zip(claims) {
+        let store: Arc<dyn Store> = Arc::new(over(&bucket));
+        assert_eq!(recover_claimed(&store, &epoch(at), claim.used).unwrap().tasks.len(), 1);
+    }
+}
+
+#[test]
 fn blocks_of_any_size_are_read_in_any_order() {
     let (store, bucket) = faulty();
     let (_, claim, writer) = attached(&store, "app");
