@@ -636,8 +636,13 @@ class SourceClient:
         """What was received, as JSON."""
     def release(self) -> None: ...
 
-def ensure_agent(config: SessionConfig, folder: str, spawn: Callable[[], Any]) -> str:
-    """Socket of the agent in `folder`; calls `spawn` if none answers, under a file lock."""
+def ensure_agent(
+    config: SessionConfig, folder: str, spawn: Callable[[], Callable[[], bool]]
+) -> str:
+    """Socket of the agent in `folder`; calls `spawn` if none answers, under a file lock.
+
+    `spawn` returns what tells whether what it has started is over.
+    """
 
 def run_executor_agent(config: SessionConfig, watch_pid: int, folder: str, executor: str) -> None:
     """Serve until the process `watch_pid` (0: none) or the application is gone.

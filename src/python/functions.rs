@@ -36,10 +36,14 @@ pub(super) fn ensure_agent(
     let mut raised = None;
     let socket = enter(py, || {
         process::ensure_agent(&config.config, Path::new(folder), || {
-            Python::attach(|py| spawn.call0(py)).map(drop).map_err(|error| {
+            let has_ended = Python::attach(|py| spawn.call0(py)).map_err(|error| {
                 let message = error.to_string();
                 raised = Some(error);
                 Error::Io { context: "starting an agent".into(), message }
+            })?;
+            Ok(move || {
+                let ended = Python::attach(|py| has_ended.call0(py).and_then(|ended| ended.extract(py)));
+                ended.unwrap_or(false)
             })
         })
     });

@@ -59,7 +59,7 @@ fn of_many_workers_one_starts_the_agent_and_all_use_it() {
                 let socket = ensure_agent(&world.config, folder, || {
                     spawned.fetch_add(1, Ordering::Relaxed);
                     children.lock().unwrap().push(spawn(&world.config, folder, std::process::id()));
-                    Ok(())
+                    Ok(|| false)
                 });
                 let mut worker = Client::connect(&world.config, &socket.unwrap()).unwrap();
                 let opened = open(&mut worker, &task(partition), 1, u64::from(partition));
@@ -76,7 +76,7 @@ fn of_many_workers_one_starts_the_agent_and_all_use_it() {
     let mut next = None;
     let socket = ensure_agent(&world.config, &folder, || {
         next = Some(spawn(&world.config, &folder, std::process::id()));
-        Ok(())
+        Ok(|| false)
     });
     let mut worker = Client::connect(&world.config, &socket.unwrap()).unwrap();
     assert_eq!(open(&mut worker, &task(0), 1, 100).prior, [text("a")]);
@@ -93,7 +93,7 @@ fn the_agent_goes_with_the_process_it_watches() {
     let mut agent = None;
     let socket = ensure_agent(&world.config, &folder, || {
         agent = Some(spawn(&world.config, &folder, executor.id()));
-        Ok(())
+        Ok(|| false)
     })
     .unwrap();
     let mut agent = agent.unwrap();
@@ -113,7 +113,7 @@ fn what_only_an_agent_has_whose_executor_ended_is_copied_before_it_goes() {
     let mut agent = None;
     let socket = ensure_agent(&world.config, &folder, || {
         agent = Some(spawn(&world.config, &folder, executor.id()));
-        Ok(())
+        Ok(|| false)
     })
     .unwrap();
     let mut worker = Client::connect(&world.config, &socket).unwrap();
@@ -138,7 +138,7 @@ fn an_agent_may_open_as_many_files_as_its_system_allows() {
         let mut limited = Command::new("prlimit");
         limited.arg("--nofile=300:").arg(std::env::current_exe().unwrap());
         agent = Some(start(&world.config, &folder, std::process::id(), limited));
-        Ok(())
+        Ok(|| false)
     })
     .unwrap();
     let mut agent = agent.unwrap();
@@ -184,7 +184,7 @@ fn an_agent_ends_after_a_failed_sync_and_another_starts() {
             let mut program = Command::new(std::env::current_exe().unwrap());
             program.env("LD_PRELOAD", &library).env("CLONOS_TEST_SYNCS_FAIL", &fails);
             agents.lock().unwrap().push(start(&world.config, &folder, std::process::id(), program));
-            Ok(())
+            Ok(|| false)
         })
         .unwrap()
     };
@@ -217,14 +217,18 @@ fn an_agent_that_cannot_start_is_reported_with_its_log() {
     let world = World::new();
     let folder = folder(&world, "executor");
     let began = Instant::now();
-    // A program that starts and serves nothing.
-    let refused = ensure_agent(&world.config, &folder, || {
-        std::fs::write(folder.join("agent.log"), "Traceback\nConfigError: why it ended\n\n").unwrap();
-        Ok(())
-    });
-    let refused = refused.unwrap_err();
-    assert_eq!(refused.condition(), "AGENT_UNREACHABLE");
-    assert!(refused.to_string().contains("agent.log ends: ConfigError: why it ended"), "{refused}");
+    for has_ended in [true, false] {
+        // A program that starts and serves nothing.
+        let refused = ensure_agent(&world.config, &folder, || {
+            std::fs::write(folder.join("agent.log"), "Traceback\nConfigError: why it ended\n\n").unwrap();
+            Ok(move || has_ended)
+        });
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.condition(), "AGENT_UNREACHABLE");
+        let what = if has_ended { "has ended" } else { "does not answer" };
+        assert!(refused.to_string().contains(what), "{refused}");
+        assert!(refused.to_string().contains("agent.log ends: ConfigError: why it ended"), "{refused}");
+    }
     assert!(began.elapsed() < Duration::from_secs(40));
 }
 
@@ -248,7 +252,7 @@ fn an_agent_whose_place_another_has_taken_ends() {
     let mut next = None;
     let socket = ensure_agent(&config, &folder, || {
         next = Some(spawn(&world.config, &folder, std::process::id()));
-        Ok(())
+        Ok(|| false)
     });
     let mut worker = Client::connect(&world.config, &socket.unwrap()).unwrap();
     signal("-CONT");
@@ -256,7 +260,7 @@ fn an_agent_whose_place_another_has_taken_ends() {
     // It has taken nothing with it: neither the socket, which is the other's, nor what was recorded.
     let opened = open(&mut worker, &task(0), 1, 2);
     assert_eq!(opened.prior, [text("a")]);
-    drop(ensure_agent(&config, &folder, || panic!("there is one")).unwrap());
+    drop(ensure_agent::<fn() -> bool>(&config, &folder, || panic!("there is one")).unwrap());
     let mut next = next.unwrap();
     next.kill().unwrap();
     next.wait().unwrap();

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from clonos import _children, _core, _processes
@@ -33,9 +34,10 @@ def socket_for(config: _core.SessionConfig) -> str:
     jvm = executor_jvm()
     folder = agent_folder(config, jvm)
 
-    def spawn() -> None:
+    def spawn() -> Callable[[], bool]:
         sweep(folder.parent)
-        start_agent(config, folder, 0 if config.agent_scope == "host" else jvm)
+        process = start_agent(config, folder, 0 if config.agent_scope == "host" else jvm)
+        return lambda: process.poll() is not None
 
     return _core.ensure_agent(config, str(folder), spawn)
 
@@ -74,7 +76,9 @@ def _serves(path: Path) -> bool:
         return connection.connect_ex(str(path)) == 0
 
 
-def start_agent(config: _core.SessionConfig, folder: Path, watch_pid: int) -> None:
+def start_agent(
+    config: _core.SessionConfig, folder: Path, watch_pid: int
+) -> subprocess.Popen[bytes]:
     """Start an agent process of its own session, so that it outlives this worker.
 
     The configuration, with the secret, goes through standard input: neither the command line nor
@@ -93,6 +97,7 @@ def start_agent(config: _core.SessionConfig, folder: Path, watch_pid: int) -> No
     if process.stdin is not None:
         with process.stdin as pipe:
             pipe.write(config.to_bytes())
+    return process
 
 
 def executor_jvm() -> int:

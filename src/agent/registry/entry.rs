@@ -27,11 +27,13 @@ impl Entry {
     }
 
     /// An attempt, by its application and number, opened a part, or the whole of an RDD's partition. Of many attempts the
-    /// older half is forgotten, but who has something open: each job of an epoch over a frame has some.
+    /// older half is forgotten, but who has something open, and how many parts each had, as one may be long before its next:
+    /// each job of an epoch over a frame has some.
     pub(super) fn opened_by(&mut self, attempt: (u64, u64), number: usize, granted: Opener, is_of_rdd: bool) {
         if self.attempts.len() >= ATTEMPTED_MAX && !self.attempts.contains_key(&attempt) {
-            self.forget_old_attempts();
+            self.forget_old_attempts(is_of_rdd);
         }
+        let number = number.saturating_sub(self.forgotten_parts(attempt));
         let openers = self.attempts.entry(attempt).or_default();
         match openers.get_mut(number) {
             Some(opener) => *opener = granted,
@@ -47,13 +49,25 @@ impl Entry {
     }
 
     /// The newer ones may be about to open their next part, or ask again for what they have not heard.
-    fn forget_old_attempts(&mut self) {
+    fn forget_old_attempts(&mut self, is_of_rdd: bool) {
         let newest = |openers: &Vec<Opener>| openers.iter().map(|opener| opener.generation).max();
         let mut all: Vec<_> = self.attempts.values().filter_map(newest).collect();
         all.sort_unstable();
         let newer = all.get(all.len() / 2).copied();
-        self.attempts
-            .retain(|_, openers| newest(openers) >= newer || openers.iter().any(|opener| !opener.is_over));
+        let Self { attempts, forgotten, .. } = self;
+        attempts.retain(|attempt, openers| {
+            let is_kept = newest(openers) >= newer || openers.iter().any(|opener| !opener.is_over);
+            if !is_kept && !is_of_rdd {
+                let parts = u32::try_from(openers.len()).unwrap_or(u32::MAX);
+                forgotten.entry(*attempt).and_modify(|before| *before += parts).or_insert(parts);
+            }
+            is_kept
+        });
+    }
+
+    /// How many parts an attempt has opened of which nothing else is known any more.
+    pub(super) fn forgotten_parts(&self, attempt: (u64, u64)) -> usize {
+        self.forgotten.get(&attempt).map_or(0, |parts| *parts as usize)
     }
 
     /// As [`Registry::holding`].
@@ -127,6 +141,7 @@ impl Entry {
             replaced: None,
             live: None,
             attempts: HashMap::new(),
+            forgotten: HashMap::new(),
             pooled: Vec::new(),
             uncertain: false,
             changed: false,

@@ -35,10 +35,10 @@ const LOG: &str = "agent.log";
 /// # Errors
 /// [`Error::AgentUnreachable`] naming the log file if the new agent does not answer in time; what
 /// `spawn` returns.
-pub fn ensure_agent(
+pub fn ensure_agent<F: Fn() -> bool>(
     config: &SessionConfig,
     folder: &Path,
-    spawn: impl FnOnce() -> Result<()>,
+    spawn: impl FnOnce() -> Result<F>,
 ) -> Result<PathBuf> {
     let socket = folder.join(SOCKET);
     if answers(config, &socket) {
@@ -48,18 +48,22 @@ pub fn ensure_agent(
     if answers(config, &socket) {
         return Ok(socket);
     }
-    spawn()?;
+    let has_ended = spawn()?;
     let deadline = Instant::now() + START_PATIENCE;
     while Instant::now() < deadline {
+        let was_over = has_ended();
         if answers(config, &socket) {
             return Ok(socket);
         }
+        if was_over {
+            break;
+        }
         sleep(START_PAUSE);
     }
-    let log = folder.join(LOG);
+    let (log, what) = (folder.join(LOG), if has_ended() { "has ended" } else { "does not answer" });
     Err(Error::AgentUnreachable {
         agent: socket.display().to_string(),
-        reason: format!("the new agent does not answer; {} ends: {}", log.display(), last_line(&log)),
+        reason: format!("the new agent {what}; {} ends: {}", log.display(), last_line(&log)),
     })
 }
 

@@ -51,7 +51,7 @@ impl Folder {
 
     /// [`Self::open`] on a given file system.
     pub(in crate::edge) fn on(disk: Arc<dyn FileSystem>, root: &Path) -> Result<Self> {
-        fs::create_dir_all(root).map_err(|e| write_error(root, SETTING, &e))?;
+        fs::create_dir_all(root).map_err(|e| no_folder(root, &e))?;
         Ok(Self { root: root.to_owned(), disk })
     }
 
@@ -93,6 +93,17 @@ impl Folder {
     }
 }
 
+/// Why the user's setting names no folder that can be written to.
+fn no_folder(root: &Path, error: &io::Error) -> Error {
+    match write_error(root, SETTING, error) {
+        Error::Io { .. } => Error::Config {
+            setting: SETTING.to_owned(),
+            reason: format!("{} cannot be made, or written to: {error}", root.display()),
+        },
+        full => full,
+    }
+}
+
 /// Whether files have one name each in this file system.
 fn has_no_links(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied)
@@ -121,7 +132,7 @@ impl Store for Folder {
             let _rubbish = self.disk.remove(&draft);
             written
         });
-        written.map_err(|e| write_error(&self.root, SETTING, &e))?;
+        written.map_err(|e| no_folder(&self.root, &e))?;
         Ok(Duration::ZERO)
     }
 
