@@ -9,9 +9,11 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{Builder, ScopedJoinHandle};
 
 use bytes::Bytes;
 
@@ -190,7 +192,7 @@ fn recover_from(
     Ok(Recovery { tasks, files: RecoveredFiles { segments: Arc::new(segments) }, torn })
 }
 
-/// Does the same for all of these, some at once; what came of each, or the first error.
+/// Does the same for all of these, some at once, if there are threads to be had; what came of each, or the first error.
 pub(in crate::edge::disk) fn at_once<T: Sync, R: Send>(
     threads: usize,
     all: &[T],
@@ -210,13 +212,15 @@ pub(in crate::edge::disk) fn at_once<T: Sync, R: Send>(
         Ok::<_, Error>(done)
     };
     let done = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads.min(all.len())).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
+        let others = (1..threads.min(all.len())).map_while(|_| Builder::new().spawn_scoped(scope, work).ok());
+        let others: Vec<_> = others.collect();
+        let ours = catch_unwind(AssertUnwindSafe(work));
+        let others = others.into_iter().map(ScopedJoinHandle::join);
+        others.chain([ours]).collect::<Vec<_>>()
     });
     let mut all = Vec::new();
     for done in done {
-        let stopped =
-            |_| Error::Io { context: "reading segments".into(), message: "a thread panicked".into() };
+        let stopped = |_| Error::Io { context: "asking a store".into(), message: "a thread panicked".into() };
         all.extend(done.map_err(stopped)??);
     }
     Ok(all)
