@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
@@ -50,7 +49,7 @@ PORT_MAX = 65_535
 ALL_ADDRESSES = {"0.0.0.0", "::", "[::]", ""}  # noqa: S104
 IO_TIMEOUT_SECONDS = (0.1, 600)
 # Variables and options that say where an object store is, and what those of its kind begin with.
-_ENDPOINT = r"(?:endpoint|endpoint_url|base_url)(?:_s3)?"
+_ENDPOINT = r"(?:endpoint|endpoint_url|base_url)"
 _KINDS = {"s": "aws", "g": "google", "a": "azure(?:_storage)?"}
 # By which Spark encrypts what crosses the network, and what it writes to local disks.
 NETWORK_ENCRYPTED = (
@@ -335,19 +334,21 @@ def check_store_in_clear(
     ConfigError
         If the endpoint is ``http://`` on another machine, and nothing says that it may be.
     """
-    # Options may leave out before their names what those of the environment have there.
     kind = _KINDS.get(store[:1].lower(), "")
-    where = (options, f"(?:{kind}_)?"), (environment, f"{kind}_")
 
-    def said(what: str) -> Iterator[tuple[str, str]]:
-        for of, before in where:
-            for name, value in of.items():
-                if re.fullmatch(before + what, name, re.IGNORECASE):
-                    yield name, value
+    def said(of: Mapping[str, str], what: str) -> list[tuple[str, str]]:
+        return [(name, of[name]) for name in of if re.fullmatch(what, name, re.IGNORECASE)]
 
-    if not encrypt or any(value.lower() == "true" for _, value in said("allow_http")):
+    # Options may leave out before their names what those of the environment have there.
+    of_options, of_environment = f"(?:{kind}_)?", f"{kind}_"
+    allowed = said(options, f"{of_options}allow_http")
+    allowed += said(environment, f"{of_environment}allow_http")
+    if not encrypt or any(value.lower() == "true" for _, value in allowed):
         return
-    for name, value in itertools.islice(said(_ENDPOINT), 1):
+    # Which of several counts is the store's affair. One for S3 alone is also beside options.
+    endpoints = said(options, f"{of_options}{_ENDPOINT}(?:_s3)?")
+    beside = f"{_ENDPOINT}_s3" if endpoints else f"{_ENDPOINT}(?:_s3)?"
+    for name, value in endpoints + said(environment, of_environment + beside):
         url = urlsplit(value)
         if url.scheme == "http" and url.hostname not in {"localhost", "127.0.0.1", "::1"}:
             message = (

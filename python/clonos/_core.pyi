@@ -230,7 +230,10 @@ class ServiceTask:
         """Whether a published log of this task can be read nowhere."""
     @property
     def tasks(self) -> int | None:
-        """How many tasks Spark's stage has, if that is known."""
+        """How many tasks Spark's stage has, or the side of a union in it, if that is known."""
+    @property
+    def partition(self) -> int:
+        """Which of these it is; of a side of a union, where that is known, as of its tasks."""
     @property
     def part(self) -> int:
         """How many partitions of the operator this attempt of Spark's task began before."""

@@ -116,7 +116,7 @@ struct Entry {
     /// Openers of each attempt, in order: each has a part of the log, this being the first.
     attempts: HashMap<(u64, u64), Vec<Opener>>,
     /// How many parts those opened that are forgotten.
-    forgotten: HashMap<(u64, u64), u32>,
+    forgotten: BTreeMap<(u64, u64), u32>,
     /// Logs of other uses in which this task's rows may be recorded.
     pooled: Vec<Arc<str>>,
     /// Whether any of those could as well have been meant.

@@ -163,6 +163,11 @@ impl PyServiceTask {
     }
 
     #[getter]
+    const fn partition(&self) -> u32 {
+        self.id.partition.0
+    }
+
+    #[getter]
     fn part(&self) -> u32 {
         number_of_part(&self.id.operator)
     }

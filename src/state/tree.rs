@@ -3,7 +3,7 @@
 //! Runs that lie beside each other and are of about one size become one; and all become one when those above the
 //! lowest are together a quarter of it. So each entry is written again some ten times, and a key is looked for in
 //! few runs. What deletes, and what is over, goes when nothing lies below; and if a quarter of the lowest run is over,
-//! though nothing was put on top since.
+//! the last of what ends in it included, though nothing was put on top since.
 
 use std::sync::Arc;
 

@@ -218,18 +218,22 @@ fn an_agent_that_cannot_start_is_reported_with_its_log() {
     let folder = folder(&world, "executor");
     let began = Instant::now();
     for has_ended in [true, false] {
+        let mut tries = 0;
         // A program that starts and serves nothing.
         let refused = ensure_agent(&world.config, &folder, || {
             std::fs::write(folder.join("agent.log"), "Traceback\nConfigError: why it ended\n\n").unwrap();
+            tries += 1;
             Ok(move || has_ended)
         });
         let refused = refused.unwrap_err();
         assert_eq!(refused.condition(), "AGENT_UNREACHABLE");
+        // Whose port it is to have may be leaving.
+        assert!(if has_ended { tries > 1 } else { tries == 1 }, "{tries}");
         let what = if has_ended { "has ended" } else { "does not answer" };
         assert!(refused.to_string().contains(what), "{refused}");
         assert!(refused.to_string().contains("agent.log ends: ConfigError: why it ended"), "{refused}");
     }
-    assert!(began.elapsed() < Duration::from_secs(40));
+    assert!(began.elapsed() < Duration::from_secs(80));
 }
 
 #[test]

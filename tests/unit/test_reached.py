@@ -22,7 +22,7 @@ from clonos._sources.options import source_options
 from clonos._sources.receiver_main import _here, _ports, _reached_at
 from clonos.errors import ConfigError
 
-HTTP = "http://minio.example:9000"
+HTTP, HTTPS = "http://minio.example:9000", "https://s3.example"
 
 
 S3, AZURE = "s3://bucket/prefix", "abfss://files@account.dfs.core.windows.net/prefix"
@@ -35,6 +35,11 @@ S3, AZURE = "s3://bucket/prefix", "abfss://files@account.dfs.core.windows.net/pr
         (S3, {"aws_endpoint_url": HTTP}, {"AWS_ENDPOINT_URL": "https://s3.example"}),
         (S3, {}, {"AWS_ENDPOINT_URL_S3": HTTP, "ALLOW_HTTP": "true"}),
         (AZURE, {}, {"AZURE_STORAGE_ENDPOINT": HTTP}),
+        # Which of two counts is not known here.
+        (S3, {}, {"AWS_ENDPOINT_URL": HTTPS, "AWS_ENDPOINT_URL_S3": HTTP}),
+        (S3, {}, {"AWS_ENDPOINT": HTTPS, "AWS_ENDPOINT_URL": HTTP}),
+        (S3, {"aws_endpoint_url": HTTPS, "endpoint": HTTP}, {}),
+        (S3, {"endpoint": HTTPS}, {"AWS_ENDPOINT_URL_S3": HTTP}),
     ],
 )
 def test_a_store_in_clear_is_refused_where_all_else_is_encrypted(
@@ -99,6 +104,7 @@ def test_a_place_of_its_own_is_not_called_as_the_sessions_is() -> None:
 
     assert reached_as() == reached_as(bindHost="0.0.0.0") == "driver.example"
     assert not reached_as(bindhost="10.0.0.8")
+    assert reached_as(bindHost="127.0.0.1") == "driver.example"
     assert reached_as(bindHost="10.0.0.8", reachedAs="own.example") == "own.example"
 
 

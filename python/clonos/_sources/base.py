@@ -126,8 +126,8 @@ class ReplayableSource(DataSource):
 
         own = CaseInsensitiveDict(dict(self.options))
         # Where the session's receivers are reached does not go with another place of this one's.
-        is_everywhere = own.get("bindHost", "") in ALL_ADDRESSES
-        moved = set() if is_everywhere else {"reachedAs"}
+        there = {*ALL_ADDRESSES, self.defaults.get("bindHost")}
+        moved = set() if own.get("bindHost", "") in there else {"reachedAs"}
         known = {name: of for name, of in self.defaults.items() if name not in moved}
         return CaseInsensitiveDict({**known, **own})
 

@@ -112,14 +112,15 @@ def find(folder: Path, *, encrypt: bool) -> tuple[_core.SourceClient, str] | Non
     addr = address_of(folder)
     if addr is None:
         return None
-    here = str(_told(folder, "here") or addr)
-    try:
-        return _core.SourceClient.connect(here, secret_of(folder), encrypt), addr
-    except AgentError as error:
-        if error.condition == "ENCRYPTION_DIFFERS" and encrypts(folder) != encrypt:
-            raise
-        # Nobody listens on the port any more, or somebody else does.
-        return None
+    # It may be on another host that has the folder, too.
+    for place in dict.fromkeys((str(_told(folder, "here") or addr), addr)):
+        try:
+            return _core.SourceClient.connect(place, secret_of(folder), encrypt), addr
+        except AgentError as error:
+            if error.condition == "ENCRYPTION_DIFFERS" and encrypts(folder) != encrypt:
+                raise
+    # Nobody listens on the port any more, or somebody else does.
+    return None
 
 
 def find_or_start(spec: Spec) -> tuple[_core.SourceClient, str]:

@@ -108,8 +108,10 @@ def _partition(program: Program, place: Place, task: _core.ServiceTask | None) -
     sent_to = addressed.get()
     if sent_to is not None:
         return sent_to
-    count, number = program.partitions, place.partition
-    tasks = None if task is None else task.tasks
-    if task is not None and tasks is not None and tasks < count:
+    count = program.partitions
+    if task is None:
+        return place.partition % count
+    number, tasks = task.partition, task.tasks
+    if tasks is not None and tasks < count:
         number = number * count // tasks + task.part
     return number % count

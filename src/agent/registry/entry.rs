@@ -1,6 +1,6 @@
 //! What is known of one log.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use super::{Entry, Opener, Recorded, Replaced};
 use crate::agent::protocol::{Beginning, Layout, Sent};
@@ -10,6 +10,8 @@ use crate::task::Ended;
 /// Attempts of a task that are known by their agents: far more than Spark makes. Many in a row may come to nothing, and
 /// the one before counts.
 const ATTEMPTED_MAX: usize = 1_024;
+/// Attempts at one task of which is known how many parts they opened, and nothing else: the newest.
+const FORGOTTEN_MAX: usize = 1 << 16;
 /// Openings of one partition of an RDD by one attempt that are known though they are over: `cartesian` has one for each
 /// batch of its other side.
 const OVER_MAX: usize = 64;
@@ -63,6 +65,9 @@ impl Entry {
             }
             is_kept
         });
+        while forgotten.len() > FORGOTTEN_MAX {
+            forgotten.pop_first();
+        }
     }
 
     /// How many parts an attempt has opened of which nothing else is known any more.
@@ -141,7 +146,7 @@ impl Entry {
             replaced: None,
             live: None,
             attempts: HashMap::new(),
-            forgotten: HashMap::new(),
+            forgotten: BTreeMap::new(),
             pooled: Vec::new(),
             uncertain: false,
             changed: false,

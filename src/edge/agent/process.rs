@@ -23,6 +23,9 @@ const WATCH_PERIOD: Duration = Duration::from_millis(250);
 
 /// How long an agent stays whose executor has ended, while there is something to copy.
 const LEAVING_PATIENCE: Duration = Duration::from_secs(10);
+/// For as long as an agent may take to leave others are started that end at once.
+const ENDED_PATIENCE: Duration = Duration::from_secs(12);
+const ENDED_PAUSE: Duration = Duration::from_secs(1);
 const LEAVING_PAUSE: Duration = Duration::from_millis(100);
 
 const SOCKET: &str = "agent.sock";
@@ -38,7 +41,7 @@ const LOG: &str = "agent.log";
 pub fn ensure_agent<F: Fn() -> bool>(
     config: &SessionConfig,
     folder: &Path,
-    spawn: impl FnOnce() -> Result<F>,
+    mut spawn: impl FnMut() -> Result<F>,
 ) -> Result<PathBuf> {
     let socket = folder.join(SOCKET);
     if answers(config, &socket) {
@@ -48,17 +51,22 @@ pub fn ensure_agent<F: Fn() -> bool>(
     if answers(config, &socket) {
         return Ok(socket);
     }
-    let has_ended = spawn()?;
-    let deadline = Instant::now() + START_PATIENCE;
-    while Instant::now() < deadline {
+    let mut has_ended = spawn()?;
+    let began = Instant::now();
+    while began.elapsed() < START_PATIENCE {
         let was_over = has_ended();
         if answers(config, &socket) {
             return Ok(socket);
         }
-        if was_over {
+        if was_over && began.elapsed() > ENDED_PATIENCE {
             break;
         }
         sleep(START_PAUSE);
+        if was_over {
+            // The one before may have its port still, or the driver be away for a moment.
+            sleep(ENDED_PAUSE);
+            has_ended = spawn()?;
+        }
     }
     let (log, what) = (folder.join(LOG), if has_ended() { "has ended" } else { "does not answer" });
     Err(Error::AgentUnreachable {
