@@ -117,6 +117,8 @@ struct Entry {
     attempts: HashMap<(u64, u64), Vec<Opener>>,
     /// How many parts those opened that are forgotten.
     forgotten: BTreeMap<(u64, u64), u32>,
+    /// The newest of which not even that is known.
+    unknown: Option<(u64, u64)>,
     /// Logs of other uses in which this task's rows may be recorded.
     pooled: Vec<Arc<str>>,
     /// Whether any of those could as well have been meant.
@@ -283,6 +285,10 @@ impl Registry {
         };
         let layout = cut.into().layout(open, named.plan);
         let first = TaskId { operator: named.operator, ..open.task.clone() };
+        if self.tasks.get(&first).is_some_and(|entry| entry.may_have_opened((open.app, open.attempt))) {
+            // It would have the log of a part that it had before; Spark's next attempt begins with the first.
+            return Granted::Left;
+        }
         let (number, opener) = self.opener(&first, open);
         if opener.is_some_and(|opener| opener.is_late(sent)) || self.agents.is_dead(sent.by) {
             return Granted::Left;

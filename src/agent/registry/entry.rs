@@ -10,8 +10,8 @@ use crate::task::Ended;
 /// Attempts of a task that are known by their agents: far more than Spark makes. Many in a row may come to nothing, and
 /// the one before counts.
 const ATTEMPTED_MAX: usize = 1_024;
-/// Attempts at one task of which is known how many parts they opened, and nothing else: the newest.
-const FORGOTTEN_MAX: usize = 1 << 16;
+/// Attempts at one task of which is known how many parts they opened, and nothing else: the newest. Older ones are refused.
+const FORGOTTEN_MAX: usize = if cfg!(test) { 1 << 12 } else { 1 << 16 };
 /// Openings of one partition of an RDD by one attempt that are known though they are over: `cartesian` has one for each
 /// batch of its other side.
 const OVER_MAX: usize = 64;
@@ -66,8 +66,14 @@ impl Entry {
             is_kept
         });
         while forgotten.len() > FORGOTTEN_MAX {
-            forgotten.pop_first();
+            self.unknown = self.unknown.max(forgotten.pop_first().map(|(attempt, _)| attempt));
         }
+    }
+
+    /// Whether an attempt may have opened parts of which nothing is known any more.
+    pub(super) fn may_have_opened(&self, attempt: (u64, u64)) -> bool {
+        let is_known = self.attempts.contains_key(&attempt) || self.forgotten.contains_key(&attempt);
+        !is_known && Some(attempt) <= self.unknown
     }
 
     /// How many parts an attempt has opened of which nothing else is known any more.
@@ -147,6 +153,7 @@ impl Entry {
             live: None,
             attempts: HashMap::new(),
             forgotten: BTreeMap::new(),
+            unknown: None,
             pooled: Vec::new(),
             uncertain: false,
             changed: false,

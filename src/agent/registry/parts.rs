@@ -296,6 +296,29 @@ mod tests {
     }
 
     #[test]
+    fn an_attempt_of_which_nothing_is_known_any_more_is_refused() {
+        let mut registry = Registry::new();
+        registry.register(AgentInfo { id: AGENT, addr: "1".into(), host: "1".into(), driver: false }, "", 0);
+        let mut number = 0;
+        let mut ask = |registry: &mut Registry, attempt, part| {
+            number += 1;
+            let grant = asked(registry, number, attempt, 10 * attempt + part)?;
+            let (summary, ending) = (Summary::default(), Ending { done: true, ..Ending::default() });
+            let left = Left { by: AGENT, lost: false, end: None };
+            registry.closed(&grant.task, grant.generation, &summary, ending, left).unwrap();
+            Some(number_of_part(&grant.task.operator))
+        };
+        for attempt in 1..7_000 {
+            assert_eq!(ask(&mut registry, attempt, 0), Some(0));
+        }
+        assert_eq!(ask(&mut registry, 1, 1), None);
+        assert_eq!(
+            [5_000, 6_900, 7_001].map(|attempt| ask(&mut registry, attempt, 1)),
+            [Some(1), Some(1), Some(0)]
+        );
+    }
+
+    #[test]
     fn what_a_run_has_left_behind_is_not_of_the_one_that_is_under_way() {
         let mut registry = Registry::new();
         let named = EpochKey { query: "batch".into(), epoch: Epoch::Named("daily".into()) };
