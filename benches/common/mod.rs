@@ -7,7 +7,7 @@ pub(crate) fn driver() -> Role {
     Role::Driver {
         bind_host: "127.0.0.1".into(),
         port: 0,
-        stages: Box::new(|_, _| None),
+        stages: Box::new(|_| None),
         was_lost: Box::new(|_, _| false),
         plans: Plans::unknown(),
         clocks: Box::new(|_, _| Err("no batch has times here".into())),

@@ -496,7 +496,7 @@ class Agent:
         config: SessionConfig,
         host: str,
         port: int,
-        stages: Callable[[int, int | None], tuple[int, bool] | None],
+        stages: Callable[[int, int | None, bool], tuple[int, bool, bool] | None],
         was_lost: Callable[[int, int], bool],
         plan_uses: Callable[
             [int, int], list[tuple[str, int, str, int, bool, int, int, int, int, int]] | None

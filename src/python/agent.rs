@@ -16,7 +16,9 @@ use super::traces::{keep_traces, take_traces};
 use crate::agent::protocol::{Borders, Code, Execution, OpenTask, Placed, Plan, Use};
 use crate::agent::state::messages::Clock;
 use crate::config::SessionConfig;
-use crate::edge::agent::{Agent, AgentConfig, Clocks, Cut, NextBatch, NextBatches, Plans, Role, Side, Stage};
+use crate::edge::agent::{
+    Agent, AgentConfig, Clocks, Cut, NextBatch, NextBatches, OfStage, Plans, Role, Side, Stage,
+};
 use crate::error::Error;
 use crate::id::{EpochKey, Partition};
 
@@ -48,12 +50,13 @@ impl PyAgent {
     ) -> PyResult<Self> {
         keep_traces();
         let memory_bytes = enter(py, || give_back_soon(config.config.memory_bytes))?;
-        let ask = move |stage: u32, rdd: Option<u32>| -> Option<Stage> {
+        let ask = move |of: OfStage| -> Option<Stage> {
             // Spark may not know, or be shutting down; then the layout counts as unchanged.
-            let known: Option<(u32, bool)> = Python::attach(|py| {
-                stages.call1(py, (stage, rdd)).and_then(|stage| stage.extract(py)).ok().flatten()
+            let known: Option<(u32, bool, bool)> = Python::attach(|py| {
+                let asked = (of.number, of.rdd, of.of_stream);
+                stages.call1(py, asked).and_then(|stage| stage.extract(py)).ok().flatten()
             });
-            known.map(|(tasks, was_complete)| Stage { tasks, was_complete })
+            known.map(|(tasks, was_complete, writes)| Stage { tasks, was_complete, writes })
         };
         let lost = move |stage: u32, partition: Partition| -> bool {
             Python::attach(|py| was_lost.call1(py, (stage, partition.0)).and_then(|lost| lost.extract(py)))

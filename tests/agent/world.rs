@@ -125,7 +125,9 @@ pub fn start_driver(config: SessionConfig, socket: PathBuf) -> (Agent, SessionCo
         bind_host: "127.0.0.1".into(),
         port: 0,
         // Stage numbers in these tests tell how many tasks they have: stage 108 has 8.
-        stages: Box::new(|stage, _| Some(Stage { tasks: stage.checked_sub(100)?, was_complete: false })),
+        stages: Box::new(|of| {
+            Some(Stage { tasks: of.number.checked_sub(100)?, was_complete: false, writes: true })
+        }),
         was_lost: Box::new(|stage, partition| stage == 200 && partition.0 < 2),
         plans: Plans::unknown(),
         clocks: Box::new(|_, _| Ok(Clock { now_ms: 1_000, watermark_ms: -1, late_ms: -1 })),

@@ -82,9 +82,9 @@ impl Life {
         let role = Role::Driver {
             bind_host: "127.0.0.1".into(),
             port: 0,
-            stages: Box::new(move |stage, _| {
-                let tasks = asked.lock().unwrap().get(&stage).copied()?;
-                Some(Stage { tasks, was_complete: false })
+            stages: Box::new(move |of| {
+                let tasks = asked.lock().unwrap().get(&of.number).copied()?;
+                Some(Stage { tasks, was_complete: false, writes: true })
             }),
             was_lost: Box::new(|_, _| false),
             plans: Plans::unknown(),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
+import clonos
 from clonos import causal
 from clonos.testing import wait_until
 
@@ -53,6 +54,19 @@ def test_a_causal_function_in_it_is_refused_by_name(
     wait_until(lambda: (query.lastProgress or {}).get("batchId", -1) >= 2, "batches", 120)
     query.stop()
     assert query.exception() is None
+
+
+@pytest.mark.parametrize("function", [again, once])
+def test_so_it_is_in_a_session_that_nobody_listens_to_yet(
+    plain_spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: Any
+) -> None:
+    # The first task has to find it, not the thread that looks for such sessions now and then.
+    monkeypatch.setattr("clonos._driver.session.EXECUTION_POLL_SECONDS", 3_600.0)
+    with clonos.attach(plain_spark):
+        rows = rates(plain_spark.newSession()).select(function("value"))
+        refused = r"ConfigError.*asyncProgressTrackingEnabled"
+        with pytest.raises(StreamingQueryException, match=refused):
+            start(rows, tmp_path, "true").awaitTermination(120)
 
 
 def test_a_batch_function_in_it_is_refused_by_name(

@@ -385,17 +385,17 @@ def _start_agent(
     next_batches = spark_private.next_batches(spark)
     uses, borders = plan_uses(spark, iterators.query), stage_borders(spark, iterators.query)
 
-    def stage_of(stage: int, rdd: int | None) -> spark_private.Stage | None:
+    def stage_of(stage: int, rdd: int | None, of_stream: bool) -> spark_private.Stage | None:
         # Of the first of its tasks, before anything is asked or decided for it. It may be of a
         # stream of a session that nobody listens to yet.
         session = _attached.current()
-        if session is not None:
+        if of_stream and session is not None:
             session.watch_streams()
         known = stages(stage)
         if known is None or rdd is None:
             return known
         partitions = None if session is None else session.partitions_of_rdd(rdd)
-        return None if partitions is None else (partitions, known[1])
+        return None if partitions is None else (partitions, *known[1:])
 
     return _core.Agent.start(
         config,

@@ -57,6 +57,8 @@ LOCAL_ITERATOR = ".Dataset.toPythonIterator("
 SHUFFLES_MAX = 4_096
 # Stages of which is remembered what Spark was asked of them, once for each.
 STAGES_MAX = 64
+# Class of the stages that write a shuffle.
+SHUFFLE_STAGE = "ShuffleMapStage"
 # How long to wait for listeners, in milliseconds.
 EVENTS_MS_MAX = 1_000
 _known_streams: WeakKeyDictionary[SparkSession, Any] = WeakKeyDictionary()
@@ -78,8 +80,8 @@ def is_set(spark: SparkSession, setting: str) -> bool:
     return bool(jconf.contains(setting))
 
 
-# How many partitions a stage has, and whether all were complete once.
-Stage = tuple[int, bool]
+# How many partitions a stage has, whether all were complete once, and whether they write a shuffle.
+Stage = tuple[int, bool, bool]
 
 
 def stages(context: SparkContext) -> Callable[[int], Stage | None]:
@@ -97,7 +99,8 @@ def stages(context: SparkContext) -> Callable[[int], Stage | None]:
         now: Any = found.get()
         was_tried = now.latestInfo().attemptNumber() > 0
         was_complete = was_tried and _was_complete(context, stage)
-        return int(now.numPartitions()), was_complete
+        writes = now.getClass().getSimpleName() == SHUFFLE_STAGE
+        return int(now.numPartitions()), was_complete, writes
 
     return of_stage
 
@@ -149,7 +152,7 @@ def lost_outputs(context: SparkContext) -> Callable[[int, int], bool]:
 
     def find(stage: int) -> tuple[int, Any] | None:
         found = known.get(stage)
-        if not found.isDefined() or found.get().getClass().getSimpleName() != "ShuffleMapStage":
+        if not found.isDefined() or found.get().getClass().getSimpleName() != SHUFFLE_STAGE:
             return None
         shuffle = int(found.get().shuffleDep().shuffleId())
         status = shuffles.get(shuffle)

@@ -262,7 +262,7 @@ pub(super) mod tests {
         let disk = Disk::open(&config, Arc::new(RealDisk), AgentId(1), 1).unwrap();
         disk.own(disk.attach().unwrap());
         let info = AgentInfo { id: AgentId(1), addr: String::new(), host: "h".into(), driver: true };
-        let (stages, plans) = (Box::new(|_, _| None), Plans::unknown());
+        let (stages, plans) = (Box::new(|_| None), Plans::unknown());
         let clocks = Box::new(|_: &str, _| Err("there is none".to_owned()));
         let local =
             LocalRegistry::new(stages, Box::new(|_, _| false), plans, clocks, Box::new(|_| None), 1, 120_000);

@@ -67,7 +67,7 @@ use self::heartbeat::{beat, farewell};
 use self::memory::spill;
 pub use self::plans::{Cut, Plans, Side};
 use self::registrar::{LocalRegistry, Registrar};
-pub use self::registrar::{Stage, Stages, WasLost};
+pub use self::registrar::{OfStage, Stage, Stages, WasLost};
 use self::repairing::repair;
 pub use self::state::{Clocks, NextBatch, NextBatches};
 use self::state::{join, keeping};

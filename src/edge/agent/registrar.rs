@@ -19,7 +19,7 @@ use crate::agent::registry::{Granted, Registry, StageCut};
 use crate::edge::locked;
 use crate::edge::net::connections::Connections;
 use crate::error::{Error, Result};
-use crate::id::{AgentId, Generation, Partition, TaskId};
+use crate::id::{AgentId, Epoch, Generation, Partition, TaskId};
 
 /// What Spark knows of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,11 +28,23 @@ pub struct Stage {
     pub tasks: u32,
     /// Whether all of them had come to their end once, so that what is behind the stage may have begun.
     pub was_complete: bool,
+    /// Whether they write a shuffle, of which Spark may lose what it had.
+    pub writes: bool,
 }
 
-/// Tells what there is to know of a Spark stage now, if it knows; with an RDD's number, of the part of it that computes the
-/// RDD, which has as many tasks as the RDD has partitions.
-pub type Stages = Box<dyn Fn(u32, Option<u32>) -> Option<Stage> + Send + Sync>;
+/// Of which stage something is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OfStage {
+    /// Its number.
+    pub number: u32,
+    /// An RDD, if it is about the part of the stage that computes it, which has as many tasks as the RDD has partitions.
+    pub rdd: Option<u32>,
+    /// Whether a stream's micro-batch runs it.
+    pub of_stream: bool,
+}
+
+/// Tells what there is to know of a Spark stage now, if it knows.
+pub type Stages = Box<dyn Fn(OfStage) -> Option<Stage> + Send + Sync>;
 
 /// Tells whether the task of a stage for a partition writes what a stage of an earlier job had written of the same
 /// shuffle, and Spark has lost since.
@@ -43,6 +55,9 @@ const STAGES_MAX: usize = 4_096;
 
 /// Borders, once they were asked for.
 type Answer = OnceLock<Cut>;
+
+/// A stage, once Spark has told of it.
+type Begun = Mutex<Option<Stage>>;
 
 /// The registry's answer to an open.
 pub(in crate::edge) enum Asked {
@@ -72,7 +87,7 @@ pub(in crate::edge) struct LocalRegistry {
     /// How long Spark bears the silence of an executor.
     patience_ms: u64,
     /// First answers of `stages`: how a stage began does not change.
-    begun: Mutex<BTreeMap<(u32, Option<u32>), Stage>>,
+    begun: Mutex<BTreeMap<OfStage, Arc<Begun>>>,
     /// Answers of `plans`, by stage and use.
     borders: Mutex<BTreeMap<(u32, u64), Arc<Answer>>>,
     limits: Mutex<RateLimits>,
@@ -135,18 +150,20 @@ impl LocalRegistry {
     }
 
     fn stage(&self, open: &OpenTask) -> Option<Stage> {
-        let (stage, rdd) = (open.stage, open.of_rdd.map(|of| of.number));
-        if let Some(known) = locked(&self.begun).get(&(stage, rdd)) {
-            return Some(*known);
+        let of_stream = matches!(open.task.epoch, Epoch::Batch(_));
+        let asked = OfStage { number: open.stage, rdd: open.of_rdd.map(|of| of.number), of_stream };
+        let mut all = locked(&self.begun);
+        let known = Arc::clone(all.entry(asked).or_default());
+        if all.len() > STAGES_MAX {
+            all.pop_first();
         }
-        // Asked without a lock: the answer comes from the user's process and may take its time.
-        let begun = (self.stages)(stage, rdd)?;
-        let mut known = locked(&self.begun);
-        known.insert((stage, rdd), begun);
-        if known.len() > STAGES_MAX {
-            known.pop_first();
+        drop(all);
+        // The answer comes from the user's process and may take its time, for which other tasks of the stage wait alone.
+        let mut begun = locked(&known);
+        if begun.is_none() {
+            *begun = (self.stages)(asked);
         }
-        Some(begun)
+        *begun
     }
 
     /// By what the rows are cut that a use is asked over.
@@ -180,7 +197,8 @@ impl LocalRegistry {
     /// Whether what attempts of this stage gave may have been used by now, though Spark runs their task again.
     /// Before the stage is complete that says that it was lost, or was not taken.
     fn was_used(&self, stage: u32) -> bool {
-        (self.stages)(stage, None).is_none_or(|stage| stage.was_complete)
+        let asked = OfStage { number: stage, rdd: None, of_stream: false };
+        (self.stages)(asked).is_none_or(|stage| stage.was_complete)
     }
 
     /// Answers an open, which is of this use of its epoch's name. Spark, which may take its time, is asked without a lock.
@@ -222,7 +240,8 @@ impl LocalRegistry {
             }
         };
         drop(registry);
-        if !grant.reopened && (self.was_lost)(open.stage, task_of_stage) {
+        let may_be_lost = !grant.reopened && stage.is_none_or(|stage| stage.writes);
+        if may_be_lost && (self.was_lost)(open.stage, task_of_stage) {
             // What an earlier job read of this task was recorded then, and its epoch is over: a loss.
             let lost = (grant.task.clone(), grant.generation, Beginning::default());
             locked(&self.registry).visible(&[lost], &[])?;
