@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -18,14 +18,25 @@ Step = tuple[str, int]
 class Interpreter(StatefulProcessor):
     """Runs a random program for each row, and another for each timer."""
 
+    #: How long values, elements and pairs last, in milliseconds; None is for ever.
+    ttls: tuple[int | None, int | None, int | None] = (None, None, None)
+    #: What it does with each row of an initial state, and gives no output of.
+    at_first: Sequence[Step] = ()
+
     def __init__(self, program: list[Step], on_timer: list[Step], *, pandas: bool) -> None:
         self.program, self.on_timer, self.pandas = program, on_timer, pandas
 
     def init(self, handle: Any) -> None:
         self.handle = handle
-        self.value = handle.getValueState("value", "n long, s string")
-        self.many = handle.getListState("many", "n long")
-        self.by_key = handle.getMapState("by_key", "k long", "n long, s string")
+        value, many, by_key = self.ttls
+        self.value = handle.getValueState("value", "n long, s string", value)
+        self.many = handle.getListState("many", "n long", many)
+        self.by_key = handle.getMapState("by_key", "k long", "n long, s string", by_key)
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        numbers = initialState["m"].tolist() if self.pandas else [initialState.m]
+        for n in numbers:
+            list(self._steps(self.at_first, n, timerValues))
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
         outputs = []
@@ -44,11 +55,13 @@ class Interpreter(StatefulProcessor):
 
     def _given(self, key: Any, outputs: list[str]) -> Iterator[Any]:
         if self.pandas:
-            yield pd.DataFrame({"id": [key[0]] * len(outputs), "what": outputs})
+            # Of no rows it would be of numbers, which Spark does not take for texts.
+            frame = {"id": [key[0]] * len(outputs), "what": outputs}
+            yield pd.DataFrame(frame, dtype=object)
         else:
             yield from (Row(id=key[0], what=output) for output in outputs)
 
-    def _steps(self, steps: list[Step], n: int, times: Any) -> Iterator[str]:
+    def _steps(self, steps: Sequence[Step], n: int, times: Any) -> Iterator[str]:
         for name, at in steps:
             found = getattr(self, f"do_{name}")(n, at, times)
             if found is not None:
@@ -127,6 +140,8 @@ class Interpreter(StatefulProcessor):
 
 
 NAMES = [name.removeprefix("do_") for name in dir(Interpreter) if name.startswith("do_")]
+# The tester has none when it is given an initial state.
+WITHOUT_TIME = [name for name in NAMES if name not in ("register", "unregister", "timers", "times")]
 DUMP: list[Step] = [("get", 0), ("list", 0), ("pairs", 0), ("timers", 0)]
 steps = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 3)), max_size=6)
 batches = st.lists(
