@@ -183,3 +183,23 @@ def test_the_process_beside_a_driver_ends_with_it(tmp_path: Path) -> None:
     while any(folder.exists() for folder in ours):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_the_doctor_looks_around_from_a_client(server: Server, tmp_path: Path) -> None:
+    left = {n: v for n, v in os.environ.items() if n not in {"SPARK_REMOTE", "SPARK_HOME"}}
+    command = [sys.executable, "-c", "from clonos.cli import main; main()", "doctor"]
+    done = subprocess.run(
+        [*command, "--master", server.url, "--checkpoint-dir", str(tmp_path)],
+        env=left | {"PYSPARK_PYTHON": sys.executable, "COLUMNS": "300"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    told = done.stdout + done.stderr[-3000:]
+    assert "executors that answered: 2" in done.stdout, told
+    assert "checkpoint_dir: all these see it and write there" in done.stdout, told
+    assert "a process of Clonos runs beside the Spark driver" in done.stdout, told
+    assert "a causal UDF on the executors: 3 agents" in done.stdout, told
+    # A server that has no checksum of its shuffles is told of, and all else is well.
+    assert done.stdout.count("fail") == done.stdout.count("shuffle checksum is off"), told

@@ -67,7 +67,7 @@ def test_of_many_hosts_some_are_named() -> None:
 
 
 def test_a_host_without_clonos_says_so() -> None:
-    ask = cloudpickle.dumps(functools.partial(cluster._probe().facts, None, "marker", {}))
+    ask = cloudpickle.dumps(functools.partial(cluster.probe().facts, None, "marker", {}))
     program = (
         "import sys; sys.modules['clonos'] = None\n"
         "import pickle; print(next(pickle.load(sys.stdin.buffer)(())))"
@@ -104,10 +104,13 @@ def test_ports_are_for_a_cluster() -> None:
     assert "40000-40100" in found.output
 
 
-def test_connect_is_refused_by_name() -> None:
-    found = CliRunner().invoke(app, ["doctor", "--master", "sc://nowhere:15002"])
-    assert found.exit_code == 1
-    assert "sc://nowhere:15002 is Spark Connect" in found.output
+@pytest.mark.timeout(300)
+def test_a_server_that_does_not_answer_is_told() -> None:
+    pytest.importorskip("grpc")
+    done = doctor("sc://127.0.0.1:9/;user_id=me", "")
+    assert "fail Spark on sc://127.0.0.1:9/" in done.stdout, done.stdout + done.stderr
+    assert "Java" not in done.stdout
+    assert done.returncode == 1
 
 
 @pytest.mark.spark

@@ -50,6 +50,14 @@ def _checks(
         "a debug build is slow: build with `maturin develop --release`",
     )
     yield _pyspark()
+    if cluster is None or not cluster.is_client:
+        # Of a client nothing else is here.
+        yield from _of_driver(checkpoint_dir, options)
+    if cluster is not None:
+        yield from checks(cluster)
+
+
+def _of_driver(checkpoint_dir: str | None, options: dict[str, str]) -> Iterator[Finding]:
     yield _java()
     yield Finding(
         sys.platform == "linux",
@@ -60,8 +68,6 @@ def _checks(
     if checkpoint_dir is not None:
         is_url = "://" in checkpoint_dir
         yield _store(checkpoint_dir, options) if is_url else _checkpoint(Path(checkpoint_dir))
-    if cluster is not None:
-        yield from checks(cluster)
 
 
 def _pyspark() -> Finding:

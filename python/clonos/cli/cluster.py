@@ -19,7 +19,8 @@ from clonos.cli.finding import Finding, files
 
 _ROWS = 1000
 # Tasks for each slot that Spark says there is, so that each executor gets some.
-_TASKS_PER_SLOT = 2
+TASKS_PER_SLOT = 2
+_USE = "a causal UDF on the executors"
 # How often all are asked who have not all answered.
 _ROUNDS = 4
 _CLOCKS_APART = 1.0
@@ -37,20 +38,20 @@ class Asked:
     agent_ports: str | None
     wait_s: float
 
+    @property
+    def is_client(self) -> bool:
+        """Whether the master is a server of Spark Connect."""
+        return self.master.startswith("sc:")
+
 
 def checks(asked: Asked) -> Iterator[Finding]:
     """Start Spark and look around there; whatever fails is a finding."""
-    if asked.master.startswith("sc:"):
-        advice = (
-            "the doctor looks around in a classic session: give the address of the cluster. What "
-            "keeps a client from attaching, clonos.attach(spark) says itself"
-        )
-        yield Finding(False, f"{asked.master} is Spark Connect", advice)
-        return
+    from clonos.cli.client import in_client
+
     try:
-        yield from _in_session(asked)
+        yield from (in_client if asked.is_client else _in_session)(asked)
     except Exception as error:  # noqa: BLE001, whatever fails is the finding
-        yield Finding(False, f"Spark on {asked.master}: {_reason(error)}", "see the output above")
+        yield Finding(False, f"Spark on {asked.master}: {reason(error)}", "see the output above")
 
 
 def _in_session(asked: Asked) -> Iterator[Finding]:
@@ -58,7 +59,7 @@ def _in_session(asked: Asked) -> Iterator[Finding]:
 
     spark = SparkSession.builder.master(asked.master).appName("clonos doctor").getOrCreate()
     try:
-        yield from _settings(spark, asked)
+        yield from settings(spark, spark.sparkContext.getConf(), asked)
         if (yield from _hosts(spark.sparkContext, asked)):
             yield _round_trip(spark, asked.agent_ports)
     finally:
@@ -67,7 +68,8 @@ def _in_session(asked: Asked) -> Iterator[Finding]:
             spark.stop()
 
 
-def _settings(spark: Any, asked: Asked) -> Iterator[Finding]:
+def settings(spark: Any, of_context: Any, asked: Asked) -> Iterator[Finding]:
+    """What Spark's own settings mean here; `of_context` has those that a context was made with."""
     try:
         # Given no default, Spark tells its own.
         is_on = spark.conf.get(CHECKSUM) == "true"
@@ -78,8 +80,9 @@ def _settings(spark: Any, asked: Asked) -> Iterator[Finding]:
         f"Spark's shuffle checksum is {'on' if is_on else 'off'}",
         f"set {CHECKSUM}=true, so that Spark notices when more was lost than Clonos covers",
     )
-    settings = spark.sparkContext.getConf()
-    network, disk = (switched_on(settings, names) for names in (NETWORK_ENCRYPTED, DISK_ENCRYPTED))
+    network, disk = (
+        switched_on(of_context, names) for names in (NETWORK_ENCRYPTED, DISK_ENCRYPTED)
+    )
     told = {"what agents send each other": network, "what they spill": disk}
     if network or disk:
         yield Finding(
@@ -103,7 +106,7 @@ def _hosts(context: Any, asked: Asked) -> Generator[Finding, None, bool]:
     try:
         with _marked(folder) as marker, _bounded(context, asked.wait_s, late):
             told = _answers(
-                context, functools.partial(_probe().facts, folder, marker, asked.options)
+                context, functools.partial(probe().facts, folder, marker, asked.options)
             )
     except OSError as error:
         advice = "choose a folder in which the driver may write"
@@ -112,12 +115,23 @@ def _hosts(context: Any, asked: Asked) -> Generator[Finding, None, bool]:
     except Exception as error:  # noqa: BLE001, whatever fails is the finding
         if not late.is_set():
             advice = "see the executors' logs; Python is the same everywhere (PYSPARK_PYTHON)"
-            yield Finding(False, f"asking the executors: {_reason(error)}", advice)
+            yield Finding(False, f"asking the executors: {reason(error)}", advice)
             return True
-        advice = "is there room for spark.executor.cores and spark.executor.memory? See --wait"
-        yield Finding(False, f"not all executors answered within {asked.wait_s:g} s", advice)
+        yield late_ones(asked)
         return False
-    driver = next(iter(_probe().facts(None, "", {}, ())))
+    yield from of_hosts(told, has_folder=folder is not None)
+    return True
+
+
+def late_ones(asked: Asked) -> Finding:
+    """What is said where not all executors have answered in time."""
+    advice = "is there room for spark.executor.cores and spark.executor.memory? See --wait"
+    return Finding(False, f"not all executors answered within {asked.wait_s:g} s", advice)
+
+
+def of_hosts(told: list[dict[str, Any]], *, has_folder: bool) -> Iterator[Finding]:
+    """What executors have said, by what is not well."""
+    driver = next(iter(probe().facts(None, "", {}, ())))
     hosts = _named({one["host"] for one in told})
     yield Finding(True, f"executors that answered: {len(told)}, on {hosts}")
     wrong: dict[Finding, set[str]] = {}
@@ -126,9 +140,8 @@ def _hosts(context: Any, asked: Asked) -> Generator[Finding, None, bool]:
             wrong.setdefault(finding, set()).add(one["host"])
     for finding, where in wrong.items():
         yield Finding(False, f"{_named(where)}: {finding.what}", finding.advice)
-    if folder is not None and not any(one["folder"] for one in told):
+    if has_folder and not any(one["folder"] for one in told):
         yield Finding(True, "checkpoint_dir: all these see it and write there")
-    return True
 
 
 def _answers(context: Any, ask: Callable[..., Any]) -> list[dict[str, Any]]:
@@ -140,7 +153,7 @@ def _answers(context: Any, ask: Callable[..., Any]) -> list[dict[str, Any]]:
     told: dict[tuple[str, str, int], dict[str, Any]] = {}
     for again in range(_ROUNDS):
         executors = max(len(spark_private.executors(context)), 1)
-        tasks = _TASKS_PER_SLOT * max(context.defaultParallelism, executors)
+        tasks = TASKS_PER_SLOT * max(context.defaultParallelism, executors)
         begin = time.time()
         answers = context.parallelize(range(tasks), tasks).mapPartitions(ask).collect()
         end = time.time()
@@ -157,12 +170,19 @@ def _bounded(context: Any, seconds: float, late: threading.Event) -> Iterator[No
     """Cancel this thread's jobs after so many seconds, which `late` tells."""
     group = f"clonos doctor {uuid.uuid4().hex}"
     context.setJobGroup(group, "clonos doctor", interruptOnCancel=True)
+    with after(seconds, lambda: context.cancelJobGroup(group), late):
+        yield
 
-    def give_up() -> None:
+
+@contextmanager
+def after(seconds: float, give_up: Callable[[], object], late: threading.Event) -> Iterator[None]:
+    """Have `give_up` called when so many seconds have passed, and `late` set."""
+
+    def passed() -> None:
         late.set()
-        context.cancelJobGroup(group)
+        give_up()
 
-    timer = threading.Timer(seconds, give_up)
+    timer = threading.Timer(seconds, passed)
     timer.daemon = True
     timer.start()
     try:
@@ -199,15 +219,15 @@ def _named(hosts: set[str]) -> str:
     return first if len(hosts) <= _NAMED else f"{first} and {len(hosts) - _NAMED} more"
 
 
-def _probe() -> Any:
-    """The module that is sent, with what is in it, whether Clonos is there or not."""
+def probe() -> Any:
+    """Return the module that is sent, with what is in it, whether Clonos is there or not."""
     from pyspark import cloudpickle
 
-    from clonos.cli import probe
+    from clonos.cli import probe as sent
 
     by_value: Any = cloudpickle.register_pickle_by_value
-    by_value(probe)
-    return probe
+    by_value(sent)
+    return sent
 
 
 @contextmanager
@@ -229,25 +249,30 @@ def _marked(folder: str | None) -> Iterator[str]:
 
 def _round_trip(spark: Any, agent_ports: str | None) -> Finding:
     import clonos
+
+    executors = len(spark_private.executors(spark.sparkContext))
+    tasks = TASKS_PER_SLOT * max(spark.sparkContext.defaultParallelism, executors)
+    try:
+        with clonos.attach(spark, agent_ports=agent_ports) as session:
+            return use(session, tasks, executors)
+    except Exception as error:  # noqa: BLE001, whatever fails is the finding
+        return Finding(False, f"{_USE}: {reason(error)}", "see the executors' logs and agent.log")
+
+
+def use(session: Any, tasks: int, executors: int = 0) -> Finding:
+    """Have a causal function called in so many tasks; `executors` that Spark has, if known."""
     from clonos import causal
 
     def _double(n: int) -> int:
         return 2 * n
 
-    executors = len(spark_private.executors(spark.sparkContext))
-    tasks = _TASKS_PER_SLOT * max(spark.sparkContext.defaultParallelism, executors)
-    what = "a causal UDF on the executors"
-    try:
-        with clonos.attach(spark, agent_ports=agent_ports) as session:
-            double = causal("long", uid="clonos-doctor")(_double)
-            doubled = spark.range(0, _ROWS, 1, tasks).select(double("id").alias("x"))
-            total = doubled.agg({"x": "sum"}).first()[0]
-            agents = len(session.stats().agents)
-    except Exception as error:  # noqa: BLE001, whatever fails is the finding
-        return Finding(False, f"{what}: {_reason(error)}", "see the executors' logs and agent.log")
+    double = causal("long", uid="clonos-doctor")(_double)
+    doubled = session.spark.range(0, _ROWS, 1, tasks).select(double("id").alias("x"))
+    total = doubled.agg({"x": "sum"}).first()[0]
+    agents = len(session.stats().agents)
     if total != _ROWS * (_ROWS - 1):
         return Finding(
-            False, f"{what}: its sum was {total}", "this is a fault of Clonos: report it"
+            False, f"{_USE}: its sum was {total}", "this is a fault of Clonos: report it"
         )
     # The driver's, and one with each executor.
     missing = 1 + executors - agents
@@ -255,10 +280,10 @@ def _round_trip(spark: Any, agent_ports: str | None) -> Finding:
         f"{missing} executors have none: their tasks were few, or failed and ran elsewhere. Are "
         "there as many ports as agents on one host (--agent-ports)? See the executors' logs"
     )
-    return Finding(True, f"{what}: {agents} agents", advice, known=missing > 0)
+    return Finding(True, f"{_USE}: {agents} agents", advice, known=missing > 0)
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """What an exception says; Java's without its stack, and what it has been through."""
     java = getattr(error, "java_exception", None)
     if java is not None:

@@ -67,7 +67,8 @@ def run_inspect(
 @app.command("doctor")
 def run_doctor(
     master: Annotated[
-        str | None, typer.Option(help="Spark master to try; default: checks without Spark.")
+        str | None,
+        typer.Option(help="Spark master, or sc:// server, to try; default: checks without Spark."),
     ] = None,
     checkpoint_dir: Annotated[
         str | None, typer.Option(help="Folder, or URL of an object store, meant as checkpoint_dir.")
