@@ -1,5 +1,7 @@
 //! What can go wrong in the core. Errors cross process boundaries, so each can be serialised.
 
+mod kinds;
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Epoch, Generation, LogOffset, TaskId};
@@ -173,7 +175,7 @@ pub enum Error {
     },
     /// An epoch was run in part, so it does not decide what the next version of a state is.
     #[error(
-        "state of operator {operator:?}: epoch {epoch} ended without partition {missing}. A partial action, such as show or limit, does not decide state: have all of the result computed, then run the epoch again"
+        "state of operator {operator:?}: epoch {epoch} ended without partition {missing}. A partial action, such as show or limit, does not decide state: have all of the result computed, then run the epoch again. Nor does a coalesce to two or more partitions of a union that the operator is in: put it before the union"
     )]
     StateIncomplete {
         /// The operator.
@@ -220,6 +222,14 @@ pub enum Error {
         newer: Generation,
         /// Generation of this attempt.
         ours: Generation,
+    },
+    /// Of so many attempts at a log that one of them is not known any more.
+    #[error(
+        "so many attempts at task {task} began after this one that what it has computed of its partitions is not known any more; it stops, and Spark's next attempt computes them"
+    )]
+    AttemptUnknown {
+        /// The task.
+        task: TaskId,
     },
     /// One task computes a partition of an RDD twice at the same time.
     #[error("a task computes partition {} of an RDD by {:?} twice at the same time, as zip and cartesian of an RDD with itself do, or two RDDs zipped both ways round, and the second waited in vain for the first, whose rows nobody reads meanwhile: persist the RDD before, rdd.persist()", task.partition, task.operator)]
@@ -399,81 +409,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// Stable name of the condition.
-    #[must_use]
-    pub const fn condition(&self) -> &'static str {
-        match self {
-            Self::Divergence(_) => "REPLAY_DIVERGENCE",
-            Self::LogGap { .. } => "LOG_GAP",
-            Self::LogFork { .. } => "LOG_FORK",
-            Self::CorruptBlock { .. } => "CORRUPT_BLOCK",
-            Self::CorruptLog { .. } => "CORRUPT_LOG",
-            Self::CorruptFrame { .. } => "CORRUPT_FRAME",
-            Self::CorruptState { .. } => "CORRUPT_STATE",
-            Self::InputCutShort { .. } => "INPUT_CUT_SHORT",
-            Self::UpstreamChanged { .. } => "UPSTREAM_CHANGED",
-            Self::StaleFrame { .. } => "STALE_FRAME",
-            Self::InconsistentEpoch { .. } => "INCONSISTENT_EPOCH",
-            Self::StateIncomplete { .. } => "STATE_INCOMPLETE",
-            Self::StateLost { .. } => "STATE_LOST",
-            Self::ClockUnknown { .. } => "CLOCK_UNKNOWN",
-            Self::CorruptSegment { .. } => "CORRUPT_SEGMENT",
-            Self::CorruptSpill { .. } => "CORRUPT_SPILL",
-            Self::UnsupportedVersion { .. } => "UNSUPPORTED_VERSION",
-            Self::Fenced { .. } => "FENCED",
-            Self::OperatorUsedTwice { .. } | Self::PartitionComputedTwice { .. } => "OPERATOR_USED_TWICE",
-            Self::CausalLogLost { .. } => "CAUSAL_LOG_LOST",
-            Self::SourceInUse { .. } => "SOURCE_IN_USE",
-            Self::SourceTruncated { .. } => "SOURCE_TRUNCATED",
-            Self::DiskBudget { .. } => "DISK_BUDGET",
-            Self::DiskFull { .. } => "DISK_FULL",
-            Self::MemoryBudget { .. } | Self::ListBudget { .. } => "MEMORY_BUDGET",
-            Self::AuthRefused { .. } => "AUTH_REFUSED",
-            Self::EncryptionDiffers { .. } => "ENCRYPTION_DIFFERS",
-            Self::AgentUnreachable { .. } => "AGENT_UNREACHABLE",
-            Self::Timeout { .. } => "TIMEOUT",
-            Self::Protocol { .. } => "PROTOCOL",
-            Self::Config { .. } => "CONFIG",
-            Self::UnsupportedType { .. } => "UNSUPPORTED_TYPE",
-            Self::StateSchema { .. } => "STATE_SCHEMA_CHANGED",
-            Self::ForkedProcess { .. } => "FORKED_PROCESS",
-            Self::Poisoned { .. } => "POISONED",
-            Self::Misuse { .. } => "MISUSE",
-            Self::Arrow(_) => "ARROW",
-            Self::Io { .. } => "IO",
-        }
-    }
-
-    /// Whether the same call may succeed when made again.
-    #[must_use]
-    pub const fn is_retryable(&self) -> bool {
-        matches!(self, Self::AgentUnreachable { .. } | Self::Timeout { .. } | Self::DiskBudget { .. })
-    }
-
-    /// Whether another agent has not answered, and may have done what it was asked, or be dead.
-    #[must_use]
-    pub const fn is_silence(&self) -> bool {
-        matches!(self, Self::AgentUnreachable { .. } | Self::Timeout { .. })
-    }
-
-    /// Whether whoever failed cannot read or write what it has: others may.
-    #[must_use]
-    pub const fn is_its_disks(&self) -> bool {
-        matches!(self, Self::Io { .. } | Self::CorruptState { .. }) || self.is_full()
-    }
-
-    /// Whether there was no room.
-    #[must_use]
-    pub const fn is_full(&self) -> bool {
-        matches!(
-            self,
-            Self::DiskBudget { .. }
-                | Self::DiskFull { .. }
-                | Self::MemoryBudget { .. }
-                | Self::ListBudget { .. }
-        )
-    }
-
     /// An I/O error, with what was being done.
     #[must_use]
     pub fn io(context: impl Into<String>, error: &std::io::Error) -> Self {

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
-from urllib.parse import urlsplit
 
 from clonos.errors import ConfigError
 
@@ -48,9 +47,6 @@ PORT_MAX = 65_535
 # What a user may ask to listen on who means all of a machine's.
 ALL_ADDRESSES = {"0.0.0.0", "::", "[::]", ""}  # noqa: S104
 IO_TIMEOUT_SECONDS = (0.1, 600)
-# Variables and options that say where an object store is, and what those of its kind begin with.
-_ENDPOINT = r"(?:endpoint|endpoint_url|base_url)"
-_KINDS = {"s": "aws", "g": "google", "a": "azure(?:_storage)?"}
 # By which Spark encrypts what crosses the network, and what it writes to local disks.
 NETWORK_ENCRYPTED = (
     "spark.network.crypto.enabled",
@@ -313,50 +309,6 @@ def parse_encrypt(value: object, settings: Any) -> dict[str, bool]:
         for names in (NETWORK_ENCRYPTED, DISK_ENCRYPTED)
     )
     return {"encrypt": network, "encrypt_spill": disk}
-
-
-def check_store_in_clear(
-    encrypt: bool, store: str, options: Mapping[str, str], environment: Mapping[str, str]
-) -> None:
-    """Refuse an object store that is reached in clear where all else is encrypted.
-
-    Parameters
-    ----------
-    encrypt : bool
-        Whether what crosses the network is encrypted.
-    store : str
-        The store's URL, which says of which kind it is.
-    options, environment : mapping
-        What says where the store is: `storage_options`, else variables of the environment.
-
-    Raises
-    ------
-    ConfigError
-        If the endpoint is ``http://`` on another machine, and nothing says that it may be.
-    """
-    kind = _KINDS.get(store[:1].lower(), "")
-
-    def said(of: Mapping[str, str], what: str) -> list[tuple[str, str]]:
-        return [(name, of[name]) for name in of if re.fullmatch(what, name, re.IGNORECASE)]
-
-    # Options may leave out before their names what those of the environment have there.
-    of_options, of_environment = f"(?:{kind}_)?", f"{kind}_"
-    allowed = said(options, f"{of_options}allow_http")
-    allowed += said(environment, f"{of_environment}allow_http")
-    if not encrypt or any(value.lower() == "true" for _, value in allowed):
-        return
-    # Which of several counts is the store's affair. One for S3 alone is also beside options.
-    endpoints = said(options, f"{of_options}{_ENDPOINT}(?:_s3)?")
-    beside = f"{_ENDPOINT}_s3" if endpoints else f"{_ENDPOINT}(?:_s3)?"
-    for name, value in endpoints + said(environment, of_environment + beside):
-        url = urlsplit(value)
-        if url.scheme == "http" and url.hostname not in {"localhost", "127.0.0.1", "::1"}:
-            message = (
-                f"{name}={url.scheme}://{url.hostname} is not encrypted, and encrypt is on: what "
-                "is recorded, and the store's credentials, would cross the network in clear. "
-                "Give an https:// endpoint, or allow_http='true' in storage_options"
-            )
-            raise ConfigError(message, "CONFIG")
 
 
 def switched_on(settings: Any, names: Iterable[str]) -> list[str]:

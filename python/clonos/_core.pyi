@@ -656,7 +656,9 @@ def run_executor_agent(config: SessionConfig, watch_pid: int, folder: str, execu
 def cluster_stats(config: SessionConfig) -> str:
     """What the agents of a running session hold, as JSON; for the command line."""
 
-def try_checkpoint(checkpoint_dir: str, options: dict[str, str], patience_s: float) -> float:
+def try_checkpoint(
+    checkpoint_dir: str, options: dict[str, str], patience_s: float, encrypt: bool = ...
+) -> float:
     """Try what ``checkpoint_dir`` would name; seconds that an object's put took, 0 for a folder."""
 
 def bytes_fingerprint(data: bytes) -> int:
@@ -674,11 +676,16 @@ class Location:
     """A folder, or a prefix of an object store; nothing is opened by naming it.
 
     An object store is told what `options` say, or the ``storage_options`` of a `session` whose
-    ``checkpoint_dir`` is in a store of the same kind. ``repr`` shows none of them.
+    ``checkpoint_dir`` is in a store of the same kind. ``repr`` shows none of them. If the session
+    encrypts, or with `encrypt`, a store on another machine is not reached in clear.
     """
 
     def __init__(
-        self, path: str, session: SessionConfig | None = ..., options: dict[str, str] = ...
+        self,
+        path: str,
+        session: SessionConfig | None = ...,
+        options: dict[str, str] = ...,
+        encrypt: bool = ...,
     ) -> None: ...
 
 @final

@@ -1,10 +1,13 @@
-"""What ``/proc`` says of this machine's processes: the one place that reads it."""
+"""What ``/proc`` says of this machine's processes: the one place that reads it, and needs Linux."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from clonos.errors import ConfigError
 
 # Fields of /proc/<pid>/stat behind the command.
 _STATE, _PARENT, _STARTED = 0, 1, 19
@@ -12,7 +15,7 @@ _STATE, _PARENT, _STARTED = 0, 1, 19
 
 def pids() -> Iterator[int]:
     """All processes there are."""
-    for entry in os.scandir("/proc"):
+    for entry in os.scandir(_proc()):
         if entry.name.isdecimal():
             yield int(entry.name)
 
@@ -38,7 +41,7 @@ def started_at(pid: int) -> str:
 def executable(pid: int) -> str:
     """Path of the program that runs as `pid`; empty if it is gone or somebody else's."""
     try:
-        return str(Path(f"/proc/{pid}/exe").readlink())
+        return str(_proc(pid, "exe").readlink())
     except OSError:
         return ""
 
@@ -46,7 +49,7 @@ def executable(pid: int) -> str:
 def command(pid: int) -> list[str]:
     """Command line of `pid`; empty if it is gone or somebody else's."""
     try:
-        data = Path(f"/proc/{pid}/cmdline").read_bytes()
+        data = _proc(pid, "cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return []
     return data.decode(errors="replace").rstrip("\0").split("\0")
@@ -54,16 +57,24 @@ def command(pid: int) -> list[str]:
 
 def memory(pid: int) -> tuple[int, int]:
     """Resident bytes of a process, now and at the most."""
-    text = Path(f"/proc/{pid}/status").read_text()
+    text = _proc(pid, "status").read_text()
     fields = dict(line.split(":", 1) for line in text.splitlines())
     now, most = (int(fields[name].split()[0]) << 10 for name in ("VmRSS", "VmHWM"))
     return now, most
 
 
+def _proc(*names: object) -> Path:
+    if sys.platform != "linux":
+        # Without it each process would seem to have ended.
+        message = f"Clonos looks after processes through Linux's /proc, and this is {sys.platform}"
+        raise ConfigError(message, "CONFIG")
+    return Path("/proc", *map(str, names))
+
+
 def _stat(pid: int) -> list[str] | None:
     """Fields of ``/proc/<pid>/stat`` from the state on; None if the process is gone."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = _proc(pid, "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The second field is the command in parentheses and may hold anything.

@@ -202,6 +202,8 @@ pub enum Granted {
     /// The task is of a run of the epoch that is over, its opener has asked again since or has been and gone, or its agent
     /// was declared dead.
     Left,
+    /// So many attempts came after this one that it is not known what it has had.
+    Unknown,
 }
 
 /// The registry of one application.
@@ -286,8 +288,8 @@ impl Registry {
         let layout = cut.into().layout(open, named.plan);
         let first = TaskId { operator: named.operator, ..open.task.clone() };
         if self.tasks.get(&first).is_some_and(|entry| entry.may_have_opened((open.app, open.attempt))) {
-            // It would have the log of a part that it had before; Spark's next attempt begins with the first.
-            return Granted::Left;
+            // It might have the log of a part that it had before; Spark's next attempt begins with the first.
+            return Granted::Unknown;
         }
         let (number, opener) = self.opener(&first, open);
         if opener.is_some_and(|opener| opener.is_late(sent)) || self.agents.is_dead(sent.by) {

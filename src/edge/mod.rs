@@ -5,6 +5,7 @@
 //! net      messages over sockets: proof, server, connections, a worker's client
 //! agent    what an agent does for each request, and by itself
 //! source   the receiver of a source: its log, its sockets, its readers
+//! platform what only Linux has, and what is said elsewhere
 //! addresses   how much an agent may hold where its address space is limited
 //! ```
 
@@ -12,6 +13,7 @@ pub mod addresses;
 pub mod agent;
 pub mod disk;
 pub mod net;
+mod platform;
 mod progress;
 pub mod source;
 

@@ -10,7 +10,7 @@ const fn class_of(error: &Error) -> &'static str {
     match error {
         Error::Divergence(_) => "ReplayDivergence",
         Error::CausalLogLost { .. } => "CausalLogLost",
-        Error::Fenced { .. } | Error::StaleFrame { .. } => "Fenced",
+        Error::Fenced { .. } | Error::AttemptUnknown { .. } | Error::StaleFrame { .. } => "Fenced",
         Error::InputCutShort { .. } => "InputCutShort",
         Error::UpstreamChanged { .. } => "UpstreamChanged",
         Error::InconsistentEpoch { .. } => "InconsistentEpoch",

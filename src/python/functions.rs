@@ -83,15 +83,17 @@ pub(super) fn cluster_stats(py: Python<'_>, config: &PySessionConfig) -> PyResul
 }
 
 #[pyfunction]
+#[pyo3(signature = (checkpoint_dir, options, patience_s, encrypt=false))]
 pub(super) fn try_checkpoint(
     py: Python<'_>,
     checkpoint_dir: &str,
     options: BTreeMap<String, String>,
     patience_s: f64,
+    encrypt: bool,
 ) -> PyResult<f64> {
     enter(py, || {
         let patience = Duration::from_secs_f64(patience_s);
-        Ok(disk::try_checkpoint(checkpoint_dir, &options, patience)?.as_secs_f64())
+        Ok(disk::try_checkpoint(checkpoint_dir, &options, encrypt, patience)?.as_secs_f64())
     })
 }
 

@@ -15,12 +15,18 @@ pub(super) struct PyLocation(pub(super) Location);
 #[pymethods]
 impl PyLocation {
     #[new]
-    #[pyo3(signature = (path, session=None, options=BTreeMap::new()))]
-    fn new(path: PathBuf, session: Option<&PySessionConfig>, options: BTreeMap<String, String>) -> Self {
-        Self(match session {
+    #[pyo3(signature = (path, session=None, options=BTreeMap::new(), encrypt=false))]
+    fn new(
+        path: PathBuf,
+        session: Option<&PySessionConfig>,
+        options: BTreeMap<String, String>,
+        encrypt: bool,
+    ) -> Self {
+        let location = match session {
             Some(session) => Location::of_session(path, &session.config),
             None => Location::new(path, options),
-        })
+        };
+        Self(if encrypt { location.encrypted() } else { location })
     }
 
     fn __repr__(&self) -> String {

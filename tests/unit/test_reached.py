@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import socket
 import subprocess
@@ -13,18 +14,16 @@ import pytest
 from pyspark.sql.types import StringType, StructType
 
 import clonos
-from clonos import _children, _core
-from clonos._config import check_store_in_clear
+from clonos import _children, _core, _processes
 from clonos._driver.attach import _driver_hosts
 from clonos._driver.worker_memory import WORKER_MEMORY, check_worker_memory
 from clonos._sources import SocketSource, receiver
 from clonos._sources.options import source_options
 from clonos._sources.receiver_main import _here, _ports, _reached_at
 from clonos.errors import ConfigError
+from local_agent import make_config
 
 HTTP, HTTPS = "http://minio.example:9000", "https://s3.example"
-
-
 S3, AZURE = "s3://bucket/prefix", "abfss://files@account.dfs.core.windows.net/prefix"
 
 
@@ -35,32 +34,34 @@ S3, AZURE = "s3://bucket/prefix", "abfss://files@account.dfs.core.windows.net/pr
         (S3, {"aws_endpoint_url": HTTP}, {"AWS_ENDPOINT_URL": "https://s3.example"}),
         (S3, {}, {"AWS_ENDPOINT_URL_S3": HTTP, "ALLOW_HTTP": "true"}),
         (AZURE, {}, {"AZURE_STORAGE_ENDPOINT": HTTP}),
-        # Which of two counts is not known here.
+        (AZURE, {"use_emulator": "true"}, {"AZURITE_BLOB_STORAGE_URL": HTTP}),
+        ("gs://bucket/prefix", {"google_base_url": HTTP}, {}),
+        # That of S3 alone goes before the others, options too.
         (S3, {}, {"AWS_ENDPOINT_URL": HTTPS, "AWS_ENDPOINT_URL_S3": HTTP}),
-        (S3, {}, {"AWS_ENDPOINT": HTTPS, "AWS_ENDPOINT_URL": HTTP}),
-        (S3, {"aws_endpoint_url": HTTPS, "endpoint": HTTP}, {}),
         (S3, {"endpoint": HTTPS}, {"AWS_ENDPOINT_URL_S3": HTTP}),
     ],
 )
 def test_a_store_in_clear_is_refused_where_all_else_is_encrypted(
-    store: str, options: dict[str, str], environment: dict[str, str]
+    store: str,
+    options: dict[str, str],
+    environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    check_store_in_clear(False, store, options, environment)
-    check_store_in_clear(True, store, {**options, "allow_http": "true"}, environment)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=r"http://minio\.example is not encrypted"):
-        check_store_in_clear(True, store, options, environment)
+        _core.try_checkpoint(store, options, 0.2, encrypt=True)
 
 
-@pytest.mark.parametrize("other", ["BASE_URL", "ENDPOINT", "endpoint_url", "GOOGLE_BASE_URL"])
-def test_what_is_said_of_something_else_is_no_store_in_clear(other: str) -> None:
-    check_store_in_clear(True, S3, {}, {other: HTTP})
-    check_store_in_clear(True, AZURE, {}, {"AWS_ENDPOINT_URL": HTTP})
-
-
-def test_a_store_on_this_machine_or_by_https_is_no_store_in_clear() -> None:
-    for endpoint in ("http://127.0.0.1:7070", "http://localhost", "https://s3.example"):
-        check_store_in_clear(True, S3, {"endpoint": endpoint}, {"PATH": HTTP})
-        check_store_in_clear(True, S3, {"endpoint": endpoint}, {"AWS_ENDPOINT_URL": HTTP})
+def test_whatever_is_in_such_a_store_is_refused(tmp_path: Path) -> None:
+    store: dict[str, Any] = {"checkpoint_dir": S3, "storage_options": {"endpoint": HTTP}}
+    config = make_config(tmp_path, encrypt=True, **store)
+    for location in (
+        _core.Location(S3, config),
+        _core.Location(S3, options={"endpoint": HTTP}, encrypt=True),
+    ):
+        with pytest.raises(ConfigError, match="is not encrypted"):
+            _core.inspect(location)
 
 
 def test_what_listens_everywhere_is_reached_as_spark_is() -> None:
@@ -126,6 +127,30 @@ def test_a_receiver_for_which_no_port_is_left_says_which_setting_has_too_few(
         spec = receiver.Spec(source, source.log_options(), StructType().add("value", StringType()))
         with pytest.raises(ConfigError, match=rf"ports: none of the ports {port} .*agent_ports"):
             receiver.find_or_start(spec)
+
+
+def test_a_receiver_that_was_started_here_is_not_looked_for_elsewhere(tmp_path: Path) -> None:
+    receiver.prepare_folder(str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        here = gone.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        other.settimeout(0.2)
+        places = {"here": f"127.0.0.1:{here}", "addr": f"127.0.0.1:{other.getsockname()[1]}"}
+        (tmp_path / "receiver.json").write_text(json.dumps(places))
+        assert receiver.find(tmp_path, encrypt=False, elsewhere=False) is None
+        with pytest.raises(TimeoutError):
+            other.accept()
+        assert receiver._listens(places["addr"])
+        assert not receiver._listens(places["here"])
+
+
+def test_on_other_systems_it_is_said_that_linux_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    for ask in (_processes.alive, _processes.parent, _processes.command, _processes.memory):
+        with pytest.raises(ConfigError, match="this is darwin"):
+            ask(1)
+    with pytest.raises(ConfigError, match="this is darwin"):
+        next(_processes.pids())
 
 
 def test_workers_whose_memory_is_limited_are_told_of() -> None:

@@ -26,7 +26,6 @@ from clonos._config import (
     OnAmbiguous,
     OnLost,
     SpillPolicy,
-    check_store_in_clear,
     choice,
     parse_adopt,
     parse_checkpoint_dir,
@@ -225,9 +224,6 @@ def _classic(spark: SparkSession, asked: dict[str, Any]) -> Session:
         _join(before, spark, bind_host, reached_as)
         return before
     chosen = _chosen(asked, settings, local=local)
-    if chosen["checkpoint_dir"] is not None and "://" in chosen["checkpoint_dir"]:
-        store = chosen["checkpoint_dir"]
-        check_store_in_clear(chosen["encrypt"], store, chosen["storage_options"], os.environ)
     if not local and (warning := check_worker_memory(settings, chosen["memory_bytes"])):
         _log.warning("%s", warning)
     _check_own(asked)
@@ -239,7 +235,8 @@ def _classic(spark: SparkSession, asked: dict[str, Any]) -> Session:
     if before is not None:
         if chosen["checkpoint_dir"] is not None:
             patience = chosen["io_timeout_ms"] / 1000
-            _core.try_checkpoint(chosen["checkpoint_dir"], chosen["storage_options"], patience)
+            store = chosen["checkpoint_dir"], chosen["storage_options"]
+            _core.try_checkpoint(*store, patience, encrypt=chosen["encrypt"])
         before.stop()
     with contextlib.ExitStack() as undo:
         session = _begun(spark, asked, chosen, (bind_host, reached_as), undo)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import time
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 START_SECONDS = 30.0
 STORED_START_SECONDS = 600.0
 PAUSE_SECONDS = 0.05
+# How long a host elsewhere may take to accept a connection.
+ELSEWHERE_SECONDS = 3.0
 LOG_TAIL_BYTES = 2000
 SECRET_BYTES = 32
 # Exit code of a receiver that found the log's lock held by another one.
@@ -50,7 +53,7 @@ class Spec:
         """Return where the log lies, with what its store is told."""
         session = self.source.session
         config = None if session is None else _core.SessionConfig.from_bytes(session)
-        return _core.Location(self.options.log, config)
+        return _core.Location(self.options.log, config, encrypt=self.options.encrypt)
 
 
 def prepare_folder(folder: str) -> Path:
@@ -101,8 +104,18 @@ def _told(folder: Path, name: str) -> Any:
         return None
 
 
-def find(folder: Path, *, encrypt: bool) -> tuple[_core.SourceClient, str] | None:
+def find(
+    folder: Path, *, encrypt: bool, elsewhere: bool = True
+) -> tuple[_core.SourceClient, str] | None:
     """Return a connection to the receiver of a log, and its address for others, if one answers.
+
+    Parameters
+    ----------
+    folder : Path
+    encrypt : bool
+        Whether the connection is encrypted.
+    elsewhere : bool
+        Whether it may be on another host, too, that has the folder.
 
     Raises
     ------
@@ -112,8 +125,9 @@ def find(folder: Path, *, encrypt: bool) -> tuple[_core.SourceClient, str] | Non
     addr = address_of(folder)
     if addr is None:
         return None
-    # It may be on another host that has the folder, too.
-    for place in dict.fromkeys((str(_told(folder, "here") or addr), addr)):
+    here = str(_told(folder, "here") or addr)
+    places = [here, addr] if elsewhere and addr != here and _listens(addr) else [here]
+    for place in places:
         try:
             return _core.SourceClient.connect(place, secret_of(folder), encrypt), addr
         except AgentError as error:
@@ -121,6 +135,16 @@ def find(folder: Path, *, encrypt: bool) -> tuple[_core.SourceClient, str] | Non
                 raise
     # Nobody listens on the port any more, or somebody else does.
     return None
+
+
+def _listens(addr: str) -> bool:
+    """Whether something takes connections there: a host that is off does not even refuse them."""
+    host, _, port = addr.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ELSEWHERE_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def find_or_start(spec: Spec) -> tuple[_core.SourceClient, str]:
@@ -141,10 +165,12 @@ def find_or_start(spec: Spec) -> tuple[_core.SourceClient, str]:
     # How the last one has ended, that was started.
     code: int | None = None
     while time.monotonic() < begun + _patience(spec, process):
-        found = find(folder, encrypt=spec.options.encrypt)
+        code = code if process is None else process.poll() or code
+        # One that was started is here, unless it found another.
+        elsewhere = process is None or code == HELD
+        found = find(folder, encrypt=spec.options.encrypt, elsewhere=elsewhere)
         if found is not None:
             return found
-        code = code if process is None else process.poll() or code
         if process is None or process.poll() in {HELD, NO_PORT}:
             process = _start(spec, folder)
         elif process.poll() is not None:

@@ -65,8 +65,12 @@ impl Entry {
             }
             is_kept
         });
-        while forgotten.len() > FORGOTTEN_MAX {
-            self.unknown = self.unknown.max(forgotten.pop_first().map(|(attempt, _)| attempt));
+        let excess = forgotten.len().saturating_sub(FORGOTTEN_MAX);
+        // Those with something open go by what is known here.
+        let oldest = forgotten.keys().filter(|attempt| !attempts.contains_key(attempt));
+        for attempt in oldest.take(excess).copied().collect::<Vec<_>>() {
+            forgotten.remove(&attempt);
+            self.unknown = self.unknown.max(Some(attempt));
         }
     }
 

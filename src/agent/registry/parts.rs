@@ -203,7 +203,7 @@ mod tests {
         };
         match registry.grant(&open, Sent { by: AGENT, number }, 0, None, 0) {
             Granted::Yes(grant) => Some(*grant),
-            Granted::Left => None,
+            Granted::Left | Granted::Unknown => None,
             Granted::Busy | Granted::Crossed | Granted::Twice | Granted::Refused(_) => {
                 panic!("it is one stage")
             }
@@ -316,6 +316,38 @@ mod tests {
             [5_000, 6_900, 7_001].map(|attempt| ask(&mut registry, attempt, 1)),
             [Some(1), Some(1), Some(0)]
         );
+    }
+
+    #[test]
+    fn an_attempt_with_something_open_stays_known_however_many_come_after_it() {
+        let mut registry = Registry::new();
+        registry.register(AgentInfo { id: AGENT, addr: "1".into(), host: "1".into(), driver: false }, "", 0);
+        let mut number = 0;
+        let mut ask = |registry: &mut Registry, attempt, part| {
+            number += 1;
+            asked(registry, number, attempt, 10 * attempt + part).unwrap()
+        };
+        let close = |registry: &mut Registry, grant: &Grant| {
+            let (summary, ending) = (Summary::default(), Ending { done: true, ..Ending::default() });
+            let left = Left { by: AGENT, lost: false, end: None };
+            registry.closed(&grant.task, grant.generation, &summary, ending, left).unwrap();
+        };
+        let first = ask(&mut registry, 1, 0);
+        close(&mut registry, &first);
+        for attempt in 2..9_000 {
+            let others = ask(&mut registry, attempt, 0);
+            close(&mut registry, &others);
+            if attempt == 2_000 {
+                // What it has had before is not known by its openers any more, but by their number.
+                let second = ask(&mut registry, 1, 1);
+                assert_eq!(number_of_part(&second.task.operator), 1);
+            }
+        }
+        // The answer was lost, and it asks again; then for what comes next.
+        let again = ask(&mut registry, 1, 1);
+        assert_eq!(number_of_part(&again.task.operator), 1);
+        close(&mut registry, &again);
+        assert_eq!(number_of_part(&ask(&mut registry, 1, 2).task.operator), 2);
     }
 
     #[test]

@@ -131,7 +131,9 @@ mod tests {
         match registry.grant(&open, sent, 0, None, 0) {
             Granted::Yes(grant) => Some(grant.generation),
             Granted::Busy | Granted::Crossed | Granted::Twice => None,
-            Granted::Left | Granted::Refused(_) => panic!("no run has ended, or was refused"),
+            Granted::Left | Granted::Unknown | Granted::Refused(_) => {
+                panic!("no run has ended, or was refused")
+            }
         }
     }
 

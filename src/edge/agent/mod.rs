@@ -51,7 +51,6 @@ mod repairing;
 mod state;
 mod turns;
 mod values;
-mod watch;
 mod works;
 
 use std::collections::HashSet;

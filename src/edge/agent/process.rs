@@ -1,16 +1,17 @@
 //! The process of an executor's agent: started once per executor, gone when the executor is.
 
 use std::fs::{File, OpenOptions};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::watch::Watched;
 use super::{Agent, AgentConfig, Role};
 use crate::config::SessionConfig;
 use crate::edge::net::Connection;
+use crate::edge::platform::Watched;
 use crate::error::{Error, Result};
 
 /// How long a new agent may take until it answers.
@@ -26,6 +27,8 @@ const LEAVING_PATIENCE: Duration = Duration::from_secs(10);
 /// For as long as an agent may take to leave others are started that end at once.
 const ENDED_PATIENCE: Duration = Duration::from_secs(12);
 const ENDED_PAUSE: Duration = Duration::from_secs(1);
+/// How long after a start that came to nothing others are tried once: many workers wait for their turn.
+const FAILED_LATELY: Duration = Duration::from_secs(30);
 const LEAVING_PAUSE: Duration = Duration::from_millis(100);
 
 const SOCKET: &str = "agent.sock";
@@ -33,7 +36,7 @@ const LOCK: &str = "lock";
 const LOG: &str = "agent.log";
 
 /// The socket of the agent in `folder`; starts one with `spawn` if none answers. A file lock sees to it
-/// that of many workers one does.
+/// that of many workers one does, and that the others do not try for as long as it did in vain.
 ///
 /// # Errors
 /// [`Error::AgentUnreachable`] naming the log file if the new agent does not answer in time; what
@@ -47,10 +50,11 @@ pub fn ensure_agent<F: Fn() -> bool>(
     if answers(config, &socket) {
         return Ok(socket);
     }
-    let _lock = lock(folder)?;
+    let mut lock = lock(folder)?;
     if answers(config, &socket) {
         return Ok(socket);
     }
+    let patience = if has_failed_lately(&lock) { Duration::ZERO } else { ENDED_PATIENCE };
     let mut has_ended = spawn()?;
     let began = Instant::now();
     while began.elapsed() < START_PATIENCE {
@@ -58,7 +62,7 @@ pub fn ensure_agent<F: Fn() -> bool>(
         if answers(config, &socket) {
             return Ok(socket);
         }
-        if was_over && began.elapsed() > ENDED_PATIENCE {
+        if was_over && began.elapsed() >= patience {
             break;
         }
         sleep(START_PAUSE);
@@ -68,11 +72,19 @@ pub fn ensure_agent<F: Fn() -> bool>(
             has_ended = spawn()?;
         }
     }
+    // Nothing depends on it but how long the next one tries.
+    let _not_noted = lock.write_all(b".");
     let (log, what) = (folder.join(LOG), if has_ended() { "has ended" } else { "does not answer" });
     Err(Error::AgentUnreachable {
         agent: socket.display().to_string(),
         reason: format!("the new agent {what}; {} ends: {}", log.display(), last_line(&log)),
     })
+}
+
+/// Whether a start came to nothing a moment ago: whoever does notes that in the lock's file.
+fn has_failed_lately(lock: &File) -> bool {
+    let noted = lock.metadata().and_then(|about| Ok((about.len(), about.modified()?)));
+    noted.is_ok_and(|(failures, last)| failures > 0 && last.elapsed().is_ok_and(|ago| ago < FAILED_LATELY))
 }
 
 /// The last line of a log, as far as one wants to read it in a message.
@@ -90,7 +102,7 @@ fn answers(config: &SessionConfig, socket: &Path) -> bool {
 
 fn lock(folder: &Path) -> Result<File> {
     let path = folder.join(LOCK);
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let file = OpenOptions::new().create(true).append(true).open(&path);
     let file = file.map_err(|error| Error::io(format!("opening {}", path.display()), &error))?;
     flock(&file, FlockOperation::LockExclusive)
         .map_err(|error| Error::io(format!("locking {}", path.display()), &error.into()))?;

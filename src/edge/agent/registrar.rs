@@ -234,6 +234,7 @@ impl LocalRegistry {
             }
             Granted::Crossed => return Err(Error::OperatorUsedTwice { task: open.task.clone() }),
             Granted::Twice => return Err(Error::PartitionComputedTwice { task: open.task.clone() }),
+            Granted::Unknown => return Err(Error::AttemptUnknown { task: open.task.clone() }),
             Granted::Left => {
                 let (task, none) = (open.task.clone(), Generation::NONE);
                 return Err(Error::Fenced { task, newer: none, ours: none });

@@ -18,13 +18,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Location {
     path: PathBuf,
     options: BTreeMap<String, String>,
+    /// Whether it is for a session that encrypts.
+    encrypt: bool,
 }
 
 impl Location {
     /// What has this name, with what an object store is told beside it: credentials that are not in the environment.
     #[must_use]
     pub const fn new(path: PathBuf, options: BTreeMap<String, String>) -> Self {
-        Self { path, options }
+        Self { path, options, encrypt: false }
     }
 
     /// What has this name, for a session, whose `storage_options` are told to stores of the kind they are meant for.
@@ -33,7 +35,13 @@ impl Location {
         let kind = path.to_str().and_then(kind_of);
         let is_theirs = kind.is_some() && config.checkpoint_dir.as_deref().and_then(kind_of) == kind;
         let options = if is_theirs { config.storage_options.clone() } else { BTreeMap::new() };
-        Self { path, options }
+        Self { path, options, encrypt: config.encrypt }
+    }
+
+    /// The same for somebody who encrypts.
+    #[must_use]
+    pub fn encrypted(self) -> Self {
+        Self { encrypt: true, ..self }
     }
 
     /// Its name.
@@ -53,7 +61,7 @@ impl Location {
     pub(super) fn open(&self, setting: &str) -> Result<Arc<dyn Store>> {
         match self.url() {
             None => Ok(Arc::new(Folder::at(&self.path))),
-            Some(url) => look_into(url, &self.options, PATIENCE, setting),
+            Some(url) => look_into(url, &self.options, self.encrypt, PATIENCE, setting),
         }
     }
 

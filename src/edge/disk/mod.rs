@@ -94,7 +94,7 @@ impl Disk {
         let (bytes, encrypt) = (config.disk_bytes, config.encrypt_spill);
         let spill = Arc::new(SpillDir::create_on(Arc::clone(&files), &root, bytes, encrypt)?);
         let patience = Duration::from_millis(config.io_timeout_ms) / STORE_SHARE;
-        let open = |dir: &String| store::open(dir, &files, &config.storage_options, patience);
+        let open = |dir: &String| store::open(dir, &files, &config.storage_options, config.encrypt, patience);
         let store = config.checkpoint_dir.as_ref().map(open).transpose()?;
         let interval = Duration::from_millis(config.flush_interval_ms);
         let start = |store: &Arc<dyn Store>| DiskWriter::start_on(Arc::clone(store), (agent, app), interval);
@@ -318,8 +318,9 @@ impl Disk {
 pub fn try_checkpoint(
     checkpoint_dir: &str,
     options: &BTreeMap<String, String>,
+    encrypt: bool,
     patience: Duration,
 ) -> Result<Duration> {
     let files: Arc<dyn FileSystem> = Arc::new(RealDisk);
-    store::open(checkpoint_dir, &files, options, patience)?.check()
+    store::open(checkpoint_dir, &files, options, encrypt, patience)?.check()
 }

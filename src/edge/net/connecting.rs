@@ -9,8 +9,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{SocketAddrUnix, connect};
 
+use crate::edge::platform::unix_socket;
 use crate::error::{Error, Result};
 
 /// First pause before another try; each is twice as long as the one before.
@@ -94,7 +95,7 @@ pub(super) fn prepare(stream: &TcpStream) -> std::io::Result<()> {
 pub(super) fn unix(path: &Path, timeout: Duration) -> Result<UnixStream> {
     let connected = || -> rustix::io::Result<UnixStream> {
         let address = SocketAddrUnix::new(path)?;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let socket = unix_socket()?;
         sockopt::set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
         connect(&socket, &address)?;
         Ok(socket.into())

@@ -8,12 +8,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rustix::net::{SendFlags, send};
+use rustix::net::send;
 
 use super::messages;
 use super::stream::Stream;
 use crate::agent::protocol::Reply;
 use crate::edge::locked;
+use crate::edge::platform::AT_ONCE;
 use crate::edge::progress::Progress;
 use crate::error::Result;
 
@@ -102,9 +103,8 @@ impl Waiting {
             return;
         }
         // A few bytes go whole or not at all. There is no room for them if the worker reads nothing: then it does not wait.
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         if let Stream::Unix(stream) = &self.stream
-            && messages::frame(&Reply::Working).is_ok_and(|told| send(stream, &told, flags).is_ok())
+            && messages::frame(&Reply::Working).is_ok_and(|told| send(stream, &told, AT_ONCE).is_ok())
         {
             (asked.told, asked.steps) = (Instant::now(), steps);
         }

@@ -175,7 +175,7 @@ impl World {
                 Ok(())
             }
             Granted::Busy | Granted::Crossed | Granted::Twice => Ok(()),
-            Granted::Left | Granted::Refused(_) => Err(task.fenced()),
+            Granted::Left | Granted::Unknown | Granted::Refused(_) => Err(task.fenced()),
         }
     }
 

@@ -55,7 +55,9 @@ impl Asking {
             Granted::Yes(grant) => Told::Yes(grant.generation),
             Granted::Busy => Told::Busy,
             Granted::Crossed => Told::Crossed,
-            Granted::Left | Granted::Refused(_) | Granted::Twice => panic!("nothing has ended"),
+            Granted::Left | Granted::Unknown | Granted::Refused(_) | Granted::Twice => {
+                panic!("nothing has ended")
+            }
         }
     }
 

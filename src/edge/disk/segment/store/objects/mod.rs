@@ -69,12 +69,13 @@ pub(in crate::edge) fn open(
     checkpoint_dir: &str,
     files: &Arc<dyn FileSystem>,
     options: &BTreeMap<String, String>,
+    encrypt: bool,
     patience: Duration,
 ) -> Result<Arc<dyn Store>> {
     if !is_url(checkpoint_dir) {
         return Ok(Arc::new(Folder::on(Arc::clone(files), Path::new(checkpoint_dir))?));
     }
-    look_into(checkpoint_dir, options, patience, SETTING)
+    look_into(checkpoint_dir, options, encrypt, patience, SETTING)
 }
 
 /// What a URL names, which `setting` is; it is asked as [`open`] says.
@@ -84,10 +85,11 @@ pub(in crate::edge) fn open(
 pub(in crate::edge) fn look_into(
     url: &str,
     options: &BTreeMap<String, String>,
+    encrypt: bool,
     patience: Duration,
     setting: &str,
 ) -> Result<Arc<dyn Store>> {
-    let (bucket, prefix) = url::open(url, options, setting)?;
+    let (bucket, prefix) = url::open(url, options, encrypt, setting)?;
     let root = PathBuf::from(url.trim_end_matches('/'));
     let told = Told { setting: setting.to_owned(), secrets: url::secrets(options) };
     let client = Client::start(bucket, root, prefix, patience, told)?;

@@ -351,7 +351,7 @@ fn large_objects_are_put_in_parts_and_read_a_piece_at_a_time() {
 fn urls_that_name_nothing_are_refused_by_name_and_values_of_options_are_not_shown() {
     let tried = |url: &str, options: &[(&str, &str)]| {
         let options = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        look_into(url, &options, Duration::from_secs(1), SETTING).map(drop)
+        look_into(url, &options, false, Duration::from_secs(1), SETTING).map(drop)
     };
     for (url, options, part) in [
         ("s3://", &[][..], "names no bucket"),
@@ -370,6 +370,34 @@ fn urls_that_name_nothing_are_refused_by_name_and_values_of_options_are_not_show
     }
     tried("s3://bucket/some/prefix/", &[("region", "eu-central-1"), ("access_key_id", "a")]).unwrap_err();
     tried("s3://bucket/some/prefix/", &[("region", "eu-central-1")]).unwrap();
+}
+
+#[test]
+fn where_all_else_is_encrypted_a_store_elsewhere_is_not_reached_in_clear() {
+    let tried = |encrypt: bool, url: &str, options: &[(&str, &str)]| {
+        let options = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        look_into(url, &options, encrypt, Duration::from_secs(1), SETTING).map(drop)
+    };
+    let (s3, azure) = ("s3://bucket/prefix", "abfss://files@account.dfs.core.windows.net/prefix");
+    let elsewhere = "HTTP://minio.example:9000";
+    for (url, options) in [
+        (s3, ("endpoint", elsewhere)),
+        (s3, ("aws_endpoint_url_s3", elsewhere)),
+        ("gs://bucket", ("base_url", elsewhere)),
+        (azure, ("azure_storage_endpoint", elsewhere)),
+    ] {
+        let told = tried(true, url, &[options]).map_err(|e| e.to_string()).expect_err(options.0);
+        assert!(told.contains("http://minio.example is not encrypted"), "{told}");
+        tried(false, url, &[options]).unwrap();
+        tried(true, url, &[options, ("allow_http", "TRUE")]).unwrap();
+        tried(true, url, &[(options.0, "https://minio.example:9000")]).unwrap();
+    }
+    for here in ["http://127.0.0.1:7070", "http://localhost", "http://[::1]:7070"] {
+        tried(true, s3, &[("endpoint", here)]).unwrap();
+    }
+    tried(true, azure, &[("use_emulator", "true")]).unwrap();
+    // What counts is not what stands first.
+    tried(true, s3, &[("endpoint", elsewhere), ("aws_endpoint_url_s3", "https://s3.example")]).unwrap();
 }
 
 #[test]

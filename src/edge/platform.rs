@@ -1,4 +1,5 @@
-//! Watching another process: has it ended?
+//! What only Linux has: handles and files of processes, and flags of sockets. Nothing else in the core needs Linux; on other
+//! systems a driver runs, and an executor says that it does not.
 
 use std::os::fd::OwnedFd;
 use std::thread::sleep;
@@ -6,9 +7,33 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::net::SendFlags;
+use rustix::process::Pid;
 
 use crate::error::{Error, Result};
+
+/// Sends what goes at once, or nothing, and no signal if nobody reads any more.
+#[cfg(target_os = "linux")]
+pub(super) const AT_ONCE: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+/// Sends what goes at once, or nothing. Python and Rust both ignore the signal.
+#[cfg(not(target_os = "linux"))]
+pub(super) const AT_ONCE: SendFlags = SendFlags::DONTWAIT;
+
+/// A socket for other processes of this host, which those that are started do not have.
+pub(super) fn unix_socket() -> rustix::io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketType};
+    #[cfg(target_os = "linux")]
+    {
+        let flags = rustix::net::SocketFlags::CLOEXEC;
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+        Ok(socket)
+    }
+}
 
 /// A process whose end is waited for.
 #[derive(Debug)]
@@ -26,10 +51,17 @@ impl Watched {
     /// Begins to watch a process; 0 stands for none.
     ///
     /// # Errors
-    /// [`Error::Io`] if there is no such process.
+    /// [`Error::Io`] if there is no such process; [`Error::Config`] where there is no Linux.
     pub(super) fn process(pid: u32) -> Result<Self> {
         let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(Self::Nothing) };
-        match pidfd_open(pid, PidfdFlags::empty()) {
+        if !cfg!(target_os = "linux") {
+            let reason = "Clonos watches executors through Linux's process files: run executors on Linux";
+            return Err(Error::Config {
+                setting: std::env::consts::OS.to_owned(),
+                reason: reason.to_owned(),
+            });
+        }
+        match handle(pid) {
             Ok(handle) => Ok(Self::Handle(handle)),
             // Refused by a filter of system calls is as good as not there.
             Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => Self::looks(pid),
@@ -79,6 +111,16 @@ fn started(pid: Pid) -> Option<u64> {
         return None;
     }
     fields.nth(18)?.parse().ok()
+}
+
+#[cfg(target_os = "linux")]
+fn handle(pid: Pid) -> rustix::io::Result<OwnedFd> {
+    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn handle(_pid: Pid) -> rustix::io::Result<OwnedFd> {
+    Err(Errno::NOSYS)
 }
 
 #[cfg(test)]
