@@ -96,6 +96,13 @@ test-yarn: $(VENV)/.core ## A YARN whose containers are killed: needs a JDK, and
 test-mutants: $(VENV)/.core ## Put faults back that were in the code, and see that a test notices each.
 	$(WITH_JAVA) $(PY) tests/mutants/run.py $(ARGS)
 
+# Features, as clients of a server: what is refused there by name is skipped with that name.
+OVER_CONNECT := ordinary ordinary_functions kinds like_plain call_options calls value failing groups udtf queries \
+	unions exchange keyed_state
+.PHONY: test-connect
+test-connect: $(VENV)/.core $(VENV)/spark.jsa ## The tests of features over Spark Connect: about 20 minutes.
+	CLONOS_TESTS_OVER_CONNECT=1 $(WITH_JAVA) $(PY) -m pytest $(OVER_CONNECT:%=tests/spark/test_%.py) $(ARGS)
+
 THREADS ?= 8
 .PHONY: test-rust
 test-rust: ## The core, without Python in the build.

@@ -103,6 +103,7 @@ def test_each_worker_makes_one_client_and_closes_it(spark: Any, tmp_path: Path, 
     )
 
 
+@pytest.mark.classic
 def test_a_client_from_outside_is_refused_with_advice(spark: Any) -> None:
     lock = threading.Lock()
 

@@ -134,6 +134,7 @@ def test_an_answer_is_kept_though_the_worker_dies_within_its_batch(
     assert model.counts() == expected
 
 
+@pytest.mark.classic
 @pytest.mark.parametrize("caught", [False, True], ids=["ends the batch", "is caught"])
 def test_an_exception_in_a_batch_function(
     session: Any, spark: Any, tmp_path: Path, caught: bool

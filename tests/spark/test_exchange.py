@@ -324,6 +324,7 @@ def test_what_is_advised_in_place_of_such_keys_brings_equal_ones_together(spark:
         assert parts.count() == 1
 
 
+@pytest.mark.classic
 def test_in_a_stream(plain_spark: Any, tmp_path: Path) -> None:
     """As a plain streaming DataFrame, and inside foreachBatch."""
     with clonos.attach(plain_spark) as session:

@@ -278,6 +278,7 @@ def test_changed_code_is_refused(spark: Any, session: Any) -> None:
         session.spark.sparkContext.setLocalProperty("clonos.epoch", "")
 
 
+@pytest.mark.classic
 def test_a_plan_made_before_attach_says_that_it_is_not_recorded(plain_spark: Any) -> None:
     with pytest.warns(NotRecordedWarning, match="frame is not recorded"):
         grouped(rows(plain_spark)).applyInPandas(frame, SCHEMA)

@@ -92,6 +92,7 @@ def test_a_grouping_is_read_in_all_its_forms(spark: Any, session: Any) -> None:
             ours(wrong, Shown())
 
 
+@pytest.mark.classic
 def test_modes_are_refused_as_by_spark(spark: Any, session: Any) -> None:
     grouped = spark.createDataFrame([("a", 1)], "id string, n int").groupBy("id")
     with pytest.raises(IllegalArgumentException, match="STATEFUL_PROCESSOR_UNKNOWN_TIME_MODE"):

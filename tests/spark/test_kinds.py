@@ -155,6 +155,7 @@ def test_every_type_goes_in(spark: Any, arrow: bool) -> None:
     assert _sorted(rows.select(causal(seen)(*columns))) == _sorted(rows.select(seen(*columns)))
 
 
+@pytest.mark.classic
 def test_months_arrive_as_their_number(spark: Any) -> None:
     # Plain functions cannot take them at all.
     months = causal("int", uid="months")(lambda n: n)
@@ -285,6 +286,7 @@ def test_a_struct_of_another_length_has_sparks_own_condition(spark: Any) -> None
             rows.select(function("id")).collect()
 
 
+@pytest.mark.classic
 def test_vectors_and_other_types_of_users(spark: Any) -> None:
     from pyspark.ml.linalg import Matrices, Vectors, VectorUDT
     from pyspark.testing.objects import PythonOnlyPoint, PythonOnlyUDT

@@ -301,6 +301,7 @@ spark.stop()
 """
 
 
+@pytest.mark.classic
 def test_a_restarted_driver_finds_the_answers_again(tmp_path: Path, asked: Path) -> None:
     program = RESTARTED.format(
         tests=str(Path(__file__).parent), logs=str(tmp_path / "logs"), asked=str(asked)
@@ -376,6 +377,7 @@ def test_a_change_under_a_uid_is_refused_by_the_name_that_people_gave(session: A
     session.commit("batch", "again")
 
 
+@pytest.mark.classic
 def test_a_run_that_asks_again_as_its_function_changed_says_what_of_it(
     session: Any, asked: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

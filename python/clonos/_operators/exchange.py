@@ -250,7 +250,8 @@ def _resolved(df: DataFrame, key: str) -> Column:
 
     column = functions.col(key)
     try:
-        df.withColumn(_COMPUTED, column)
+        # Over Spark Connect nothing is resolved before somebody asks for the schema.
+        _ = df.withColumn(_COMPUTED, column).schema
     except AnalysisException as error:
         message = f"key {key!r} is not one of the columns {df.columns}"
         raise ConfigError(message, "CONFIG") from error
