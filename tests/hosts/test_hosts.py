@@ -36,11 +36,25 @@ def scored(spark: Any, record: Record, seconds: float = 0.0) -> Any:
     return spark.range(0, ROWS, 1, MAP_TASKS).select("id", score("id").alias("v"))
 
 
-def run(spark: Any, record: Record, strike: Callable[[], None]) -> Any:
-    """Run a job of two stages; `strike` once some rows of the second are out."""
+def run(
+    spark: Any, record: Record, strike: Callable[[], None], end: Callable[[], None] | None = None
+) -> Any:
+    """Run a job of two stages; `strike` once some rows of the second are out, and `end` that later.
+
+    The session outlives both, so that who comes back meets those who have gone on.
+    """
+    healing: list[threading.Timer] = []
+
+    def begin() -> None:
+        strike()
+        if end is not None:
+            healing.append(later(LONG_SECONDS, end))
+
     with clonos.attach(spark) as session, session.epoch("hosts"):
-        with Killer(spark, lambda _executors: strike()) as killer:
+        with Killer(spark, lambda _executors: begin()) as killer:
             rows = job(spark, scored(spark, record)).collect()
+        for timer in healing:
+            timer.join()
         stats = session.stats()
     assert killer.struck == 1
     # All rows of the first stage were stable by then: each has its answer, none was asked again.
@@ -60,35 +74,19 @@ def test_a_host_is_switched_off(hosts: Hosts, spark: Any, record: Record) -> Non
 
 
 def test_a_host_is_cut_off_and_comes_back(hosts: Hosts, spark: Any, record: Record) -> None:
-    def strike() -> None:
-        hosts.cut_off(2)
-        later(LONG_SECONDS, lambda: hosts.reconnect(2))
-
-    run(spark, record, strike)
+    run(spark, record, lambda: hosts.cut_off(2), lambda: hosts.reconnect(2))
 
 
 def test_one_host_does_not_hear_another(hosts: Hosts, spark: Any, record: Record) -> None:
-    def strike() -> None:
-        hosts.silence(1, 2)
-        later(LONG_SECONDS, lambda: hosts.hear(1, 2))
-
-    run(spark, record, strike)
+    run(spark, record, lambda: hosts.silence(1, 2), lambda: hosts.hear(1, 2))
 
 
 def test_a_host_stands_still_and_goes_on(hosts: Hosts, spark: Any, record: Record) -> None:
-    def strike() -> None:
-        hosts.pause(3)
-        later(LONG_SECONDS, lambda: hosts.resume(3))
-
-    run(spark, record, strike)
+    run(spark, record, lambda: hosts.pause(3), lambda: hosts.resume(3))
 
 
 def test_a_host_is_slow_for_a_while(hosts: Hosts, spark: Any, record: Record) -> None:
-    def strike() -> None:
-        hosts.slow_down(2)
-        later(LONG_SECONDS, lambda: hosts.speed_up(2))
-
-    run(spark, record, strike)
+    run(spark, record, lambda: hosts.slow_down(2), lambda: hosts.speed_up(2))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
